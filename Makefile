@@ -1,0 +1,40 @@
+PYTHON ?= python3
+VENV ?= .venv
+# More arguments for pytest: make test ARGS="-n 4 tests/ops"
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install test test-all lint format clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install -e '.[dev]'
+	touch $@
+
+install: $(STAMP)  ## make .venv and install the project with all it needs for development
+
+test: $(STAMP)  ## run the fast tests
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: $(STAMP)  ## run all tests, the slow ones too
+	$(BIN)/python -m pytest -m "" $(ARGS)
+
+lint: $(STAMP)  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove .venv, builds and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

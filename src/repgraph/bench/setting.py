@@ -1,0 +1,95 @@
+"""One point of a benchmark: sizes, dtype and device, and the random tensors that belong to it."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from repgraph.ops.geometry import cells, position_dtype
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is computed: the operator's arguments apart from the data."""
+
+    height: int
+    width: int
+    batch: int = 1
+    channels: int = 256
+    nodes: int = 9
+    groups: int = 1
+    grid: int = 1
+    sigma: float = 4.0  # standard deviation of the offsets, in pixels
+    dtype: torch.dtype = torch.float32
+    device: torch.device = CPU
+    channels_last: bool = True
+    shared_kv: bool = False
+    seed: int = 0
+
+    @property
+    def positions(self) -> int:
+        """N = H W, the positions of one map."""
+        return self.height * self.width
+
+    def resized(self, height: int, width: int) -> "Setting":
+        return replace(self, height=height, width=width)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Random tensors of a setting; ``value`` is ``key`` where the two are shared."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    offsets: Tensor
+    cotangent: Tensor
+
+    @property
+    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value, self.offsets
+
+    @property
+    def leaves(self) -> tuple[Tensor, ...]:
+        """The tensors that get a gradient, each once."""
+        return tuple({id(t): t for t in self.arguments}.values())
+
+    def converted(self, dtype: torch.dtype) -> "Inputs":
+        """The same numbers as fresh leaves of another dtype; a shared key and value stay shared."""
+        key = _leaf(self.key.detach().to(dtype))
+        value = key if self.value is self.key else _leaf(self.value.detach().to(dtype))
+        query, offsets = _leaf(self.query.detach().to(dtype)), _leaf(self.offsets.detach().to(dtype))
+        return Inputs(query, key, value, offsets, self.cotangent.to(dtype))
+
+
+def make_inputs(setting: Setting) -> Inputs:
+    """Normal features with logits of order one, normal offsets in float32, and a normal cotangent.
+
+    >>> inputs = make_inputs(Setting(height=5, width=6, channels=8, grid=2, shared_kv=True))
+    >>> inputs.key is inputs.value, tuple(inputs.offsets.shape)
+    (True, (1, 18, 3, 3))
+    """
+    generator = torch.Generator().manual_seed(setting.seed)
+    shape = (setting.batch, setting.channels, setting.height, setting.width)
+
+    def feature(spread: float = 1.0) -> Tensor:
+        values = torch.randn(shape, generator=generator) * spread
+        layout = torch.channels_last if setting.channels_last else torch.contiguous_format
+        return values.to(setting.device, setting.dtype).contiguous(memory_format=layout)
+
+    query = _leaf(feature((setting.channels // setting.groups) ** -0.5))
+    key = _leaf(feature())
+    value = key if setting.shared_kv else _leaf(feature())
+    rows, columns = cells(setting.height, setting.grid), cells(setting.width, setting.grid)
+    offsets = (
+        torch.randn((setting.batch, 2 * setting.nodes, rows, columns), generator=generator) * setting.sigma
+    )
+    return Inputs(
+        query, key, value, _leaf(offsets.to(setting.device, position_dtype(setting.dtype))), feature()
+    )
+
+
+def _leaf(t: Tensor) -> Tensor:
+    return t.detach().requires_grad_()

@@ -1,0 +1,195 @@
+"""The ``repgraph`` command: finds the sub-command, imports its module, and turns mistakes into one line.
+
+A command is one entry in :data:`COMMANDS` and a module with ``configure(parser)`` and
+``run(arguments) -> exit code``. The module is imported when its command is called and not before; it must
+import what its extra brings inside ``run`` or below, so that its ``--help`` works on the base install.
+"""
+
+import argparse
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from repgraph.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A sub-command: the module that runs it, and the extra that brings the packages it needs."""
+
+    words: str  # as typed, such as "bench operator"
+    module: str
+    help: str
+    needs: tuple[str, ...] = ()
+    extra: str = ""
+
+
+COMMANDS = (
+    Command("info", "repgraph.info", "versions, devices, and which backends can run here"),
+    Command(
+        "bench operator",
+        "repgraph.bench.command",
+        "time and memory of the operator's backends and of what could be used instead",
+        needs=("rich", "matplotlib"),
+        extra="bench",
+    ),
+)
+
+GROUPS = {"bench": "measure speed and memory"}
+
+EXAMPLES = """\
+examples:
+  repgraph info                                   what can run here
+  repgraph info --json                            the same for scripts
+  repgraph bench operator --quick                 a first look at speed and memory
+  repgraph bench operator --size 65x65 --only cpu composition
+  repgraph bench operator --help                  all options of a command
+"""
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return (
+            action.help
+            if action.default is None or action.default is False
+            else super()._get_help_string(action)
+        )
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line that names the nearest valid spelling."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            word = unknown.split()[0].split("=")[0]
+            message = f"unknown argument {word!r}{_nearest(word, self._option_string_actions)}"
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _nearest(word: str, among: Sequence[str] | dict[str, argparse.Action]) -> str:
+    close = difflib.get_close_matches(word, list(among), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _top(prog: str = "repgraph", words: str = "") -> Parser:
+    """The parser that only shows help: of everything, or of the group ``words``."""
+    parser = Parser(
+        prog=f"{prog} {words}".strip(),
+        usage=f"{prog} {words}".strip() + " COMMAND ...",
+        description=GROUPS.get(words, "Representative graph attention for PyTorch."),
+        epilog=_listing(words) + ("" if words else "\n" + EXAMPLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if not words:
+        parser.add_argument("--version", action="store_true", help="show the version and exit")
+    return parser
+
+
+def _listing(group: str) -> str:
+    shown = [c for c in COMMANDS if not group or c.words.startswith(group + " ")]
+    width = max(len(c.words) for c in shown)
+    return "commands:\n" + "".join(f"  {c.words:<{width}}  {c.help}\n" for c in shown)
+
+
+def _find(arguments: list[str]) -> tuple[Command | None, str, list[str]]:
+    """The command that ``arguments`` call, or None and the group whose help is wanted, and what is left."""
+    if not arguments or arguments[0].startswith("-"):
+        return None, "", arguments
+    table = {c.words: c for c in COMMANDS}
+    first, rest = arguments[0], arguments[1:]
+    if first in table:
+        return table[first], "", rest
+    if first not in GROUPS:
+        names = sorted({c.words.split()[0] for c in COMMANDS})
+        raise UsageError(f"repgraph: unknown command {first!r}{_or_choose(first, names)}")
+    if not rest or rest[0].startswith("-"):
+        return None, first, rest
+    words = f"{first} {rest[0]}"
+    if words not in table:
+        names = [c.words.split()[1] for c in COMMANDS if c.words.startswith(first + " ")]
+        raise UsageError(f"repgraph {first}: unknown command {rest[0]!r}{_or_choose(rest[0], names)}")
+    return table[words], "", rest[1:]
+
+
+def _or_choose(word: str, names: list[str]) -> str:
+    return _nearest(word, names) or f"; choose one of {', '.join(names)}"
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
+
+
+def _missing_extra(command: Command, missing: Sequence[str]) -> UsageError:
+    return UsageError(
+        f"repgraph {command.words} needs {' and '.join(missing)}: pip install 'repgraph[{command.extra}]'"
+    )
+
+
+def _call(command: Command, arguments: list[str]) -> int:
+    parser = Parser(
+        prog=f"repgraph {command.words}",
+        description=command.help[0].upper() + command.help[1:] + ".",
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    module = importlib.import_module(command.module)
+    module.configure(parser)
+    parsed = parser.parse_args(arguments)
+    missing = [name for name in command.needs if not _importable(name)]
+    if missing:
+        raise _missing_extra(command, missing)
+    try:
+        return int(module.run(parsed) or 0)
+    except UsageError as error:
+        raise UsageError(f"repgraph {command.words}: {error}") from error
+    except ImportError as error:
+        package = (error.name or "").split(".")[0]
+        if package in command.needs:
+            raise _missing_extra(command, [package]) from error
+        raise
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns its exit code: 0, 2 for a mistake of the caller, 130 when interrupted.
+
+    >>> main(["--version"])
+    repgraph ...
+    0
+    """
+    try:
+        command, group, rest = _find(list(sys.argv[1:] if arguments is None else arguments))
+        code = _help_or_version(group, rest) if command is None else _call(command, rest)
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("repgraph: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe went away: nothing left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _help_or_version(group: str, rest: list[str]) -> int:
+    parser = _top(words=group)
+    if getattr(parser.parse_args(rest), "version", False):
+        from repgraph import __version__
+
+        print(f"repgraph {__version__}")
+    else:
+        parser.print_help()
+    return 0

@@ -1,0 +1,95 @@
+"""Which backends there are, and why one cannot run."""
+
+import importlib.util
+import os
+from functools import cache
+
+import torch
+
+KERNELS = ("triton", "cpu")
+NAMES = ("auto", "reference", *KERNELS)
+
+
+def interpreting() -> bool:
+    """Whether Triton kernels are interpreted on the CPU in this process."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+@cache
+def _missing(module: str) -> str | None:
+    """Why a package cannot be used; kernels are imported later, when they first run."""
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError) as error:
+        return f"{module} cannot be imported: {error}"
+    return None if found else f"{module} is not installed"
+
+
+@cache
+def _capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+@torch.compiler.assume_constant_result
+def why_not(backend: str, device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
+    """The reason why ``backend`` cannot run for features of ``dtype`` on ``device``; None if it can.
+
+    >>> why_not("reference", torch.device("cpu")) is None
+    True
+    >>> why_not("cpu", torch.device("cuda"))
+    'it takes tensors on the CPU, these are on cuda'
+    """
+    if backend == "cpu":
+        if device.type != "cpu":
+            return f"it takes tensors on the CPU, these are on {device.type}"
+        if dtype not in (torch.float32, torch.float64, torch.bfloat16):
+            return f"it takes float32, float64 and bfloat16, these are {_name(dtype)}"
+        return _missing("numba")
+    if backend == "triton":
+        if (missing := _missing("triton")) is not None:
+            return missing
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return f"it takes float32, bfloat16 and float16, these are {_name(dtype)}"
+        if device.type == "cpu":
+            return None if interpreting() else "it takes CUDA tensors (CPU tensors only under TRITON_INTERPRET=1)"
+        if device.type != "cuda":
+            return f"it takes CUDA tensors, these are on {device.type}"
+        if not torch.cuda.is_available():
+            return "this PyTorch sees no CUDA device"
+        if torch.version.hip is None:
+            index = torch.cuda.current_device() if device.index is None else device.index
+            capability = _capability(index)
+            least = (8, 0) if dtype == torch.bfloat16 else (7, 0)
+            if capability < least:
+                return (
+                    f"{_name(dtype)} needs a GPU of compute capability {least[0]}.{least[1]}, "
+                    f"this one has {capability[0]}.{capability[1]}"
+                )
+    return None
+
+
+def choose(backend: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The backend that will run: what was named, or for "auto" the fastest that can; an error if none can."""
+    if backend == "auto":
+        if exporting_onnx():
+            return "reference"
+        name = {"cuda": "triton", "cpu": "cpu"}.get(device.type)
+        return name if name is not None and why_not(name, device, dtype) is None else "reference"
+    if backend not in NAMES:
+        raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(map(repr, NAMES))}")
+    reason = why_not(backend, device, dtype)
+    if reason is None and backend in KERNELS and exporting_onnx():
+        reason = "ONNX has no such operator; export with backend='auto' or 'reference'"
+    if reason is not None:
+        raise RuntimeError(f"backend {backend!r} cannot run here: {reason}")
+    return backend
+
+
+@torch.compiler.assume_constant_result
+def exporting_onnx() -> bool:
+    # The ONNX package is heavy to import, so ask it only when something is being traced at all.
+    return (torch.compiler.is_exporting() or torch.jit.is_tracing()) and torch.onnx.is_in_onnx_export()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,142 @@
+"""The operator as PyTorch sees it: schemas, shapes without data, gradients, autocast.
+
+``value`` is None where it is the key: a static fact that survives tracing, so that memory is read once.
+Kernels are imported when they first run. They are functions
+``forward(query, key, value, offsets, groups, grid, scale, with_weights) -> (y, lse, weights)`` and
+``backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
+-> (grad_query, grad_key, grad_value, grad_offsets)``; results that were not asked for are empty tensors.
+``lse`` is the logsumexp of the logits; ``grad_weights``, where given, has mean zero under the weights.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repgraph.ops.formats import empty_map
+from repgraph.ops.geometry import position_dtype
+
+_library = torch.library.Library("repgraph", "DEF")
+_library.define(
+    "attention(Tensor query, Tensor key, Tensor? value, Tensor offsets, int groups, int grid, float scale, "
+    "str backend, bool with_weights) -> (Tensor y, Tensor lse, Tensor weights)"
+)
+_library.define(
+    "attention_backward(Tensor grad, Tensor? grad_weights, Tensor query, Tensor key, Tensor? value, "
+    "Tensor offsets, Tensor y, Tensor lse, int groups, int grid, float scale, str backend) -> "
+    "(Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_offsets)"
+)
+
+
+def _kernels(backend: str) -> ModuleType:
+    return import_module(f"repgraph.ops.{backend}")
+
+
+def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights):
+    return _kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
+
+
+def _backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend):
+    return _kernels(backend).backward(
+        grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale
+    )
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("attention", _forward, _device)
+    _library.impl("attention_backward", _backward, _device)
+
+
+def outputs(query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, with_weights: bool):
+    """Uninitialised (y, lse, weights): the one place that knows their shapes, dtypes and strides."""
+    batch, _, height, width = query.shape
+    y = empty_map(query, (key if value is None else value).shape[1])
+    dtype = position_dtype(query.dtype)
+    lse = torch.empty((batch, groups, height, width), dtype=dtype, device=query.device)
+    shape = (batch, groups, offsets.shape[1] // 2, height, width) if with_weights else (0,)
+    return y, lse, torch.empty(shape, dtype=dtype, device=query.device)
+
+
+def gradients(query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor):
+    """Uninitialised gradients; that of ``value`` is empty where it is the key."""
+    grad_value = query.new_empty(0) if value is None else empty_map(value)
+    return empty_map(query), empty_map(key), grad_value, torch.empty_like(offsets, memory_format=torch.contiguous_format)
+
+
+@torch.library.register_fake("repgraph::attention", lib=_library)
+def _(query, key, value, offsets, groups, grid, scale, backend, with_weights):
+    return outputs(query, key, value, offsets, groups, with_weights)
+
+
+@torch.library.register_fake("repgraph::attention_backward", lib=_library)
+def _(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend):
+    return gradients(query, key, value, offsets)
+
+
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    query, key, value, offsets, *ctx.options, with_weights = inputs
+    y, lse, weights = output
+    ctx.save_for_backward(query, key, value, offsets, y, lse, weights if with_weights else None)
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, grad, _, grad_weights):
+    query, key, value, offsets, y, lse, weights = ctx.saved_tensors
+    if weights is None:
+        grad_weights = None
+    if grad is None and grad_weights is None:
+        return (None,) * 9
+    if grad_weights is not None:  # what all nodes have in common does not move a softmax
+        grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
+    if grad is None:
+        grad = torch.zeros_like(y)
+    grads = torch.ops.repgraph.attention_backward(
+        grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options
+    )
+    if value is None:
+        grads = (*grads[:2], None, grads[3])
+    return *grads, None, None, None, None, None
+
+
+def _no_second_order(ctx: Any, *_):
+    raise RuntimeError(
+        "the kernels of representative_attention can be differentiated once; "
+        "use backend='reference' for second-order gradients"
+    )
+
+
+torch.library.register_autograd("repgraph::attention", _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd("repgraph::attention_backward", _no_second_order, lib=_library)
+
+
+def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Features in the autocast dtype, where autocast is on; as PyTorch does, float64 is left alone."""
+    device = query.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return query, key, value
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(t: Tensor) -> Tensor:
+        return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
+
+    new_key = cast(key)
+    new_value = new_key if value is key else None if value is None else cast(value)
+    return cast(query), new_key, new_value
+
+
+def _autocast(device: str) -> None:
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
+
+    def attention(query, key, value, *rest):
+        query, key, value = to_autocast(query, key, value)
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return torch.ops.repgraph.attention(query, key, value, *rest)
+
+    _library.impl("attention", attention, f"Autocast{device}")
+
+
+for _device in ("CPU", "CUDA"):
+    _autocast(_device)

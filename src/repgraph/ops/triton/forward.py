@@ -1,0 +1,128 @@
+"""Sampling, logits, softmax and sum in one pass: the samples live in registers only."""
+
+import triton
+import triton.language as tl
+
+from repgraph.ops.triton.geometry import channels, corners, dot, queries, read_corners, read_offset, units
+
+SIZES = ["height", "width", "rows", "columns", "tiles_y", "tiles_x", "grid", "cell_h", "cell_w"]
+STRIDES = [f"{t}_{axis}" for t in ("query", "key", "value", "y") for axis in ("sb", "sh", "sw")]
+STRIDES += [f"offset_{axis}" for axis in ("sb", "sc", "sh", "sw")]
+
+
+@triton.jit
+def bilinear(
+    base, stride_h, stride_w, x, y, tx, ty, height, width, channel, CHANNELS: tl.constexpr, INDEX: tl.constexpr
+):  # fmt: skip
+    """Nodes [U, 1, P, C] read between their four corners."""
+    a, b, c, d = read_corners(base, stride_h, stride_w, x, y, height, width, channel, CHANNELS, INDEX)
+    right, low = tx[:, :, None, None], ty[:, :, None, None]
+    left, top = 1 - right, 1 - low
+    return left * top * a + right * top * b + left * low * c + right * low * d
+
+
+@triton.jit
+def read_node(
+    q, key, key_sh, key_sw, value, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y, valid, n, height, width,
+    channel, channel_v, NODES: tl.constexpr, SHARED: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """Logit [U, Q] (of nodes past the last one: -inf) and value [U, 1, P, CV] of node ``n``."""
+    offset_x, offset_y = read_offset(offset, offset_sc, valid, n, NODES)
+    x, tx = corners(anchor_x + offset_x, width)
+    y, ty = corners(anchor_y + offset_y, height)
+    k = bilinear(key, key_sh, key_sw, x, y, tx, ty, height, width, channel, CHANNELS, INDEX)
+    if SHARED:
+        v = k
+    else:
+        v = bilinear(value, value_sh, value_sw, x, y, tx, ty, height, width, channel_v, VALUES, INDEX)
+    return tl.where(n < NODES, dot(q, k), -float("inf")), v
+
+
+@triton.jit(do_not_specialize=[*SIZES, *STRIDES, "scale"])
+def attend(
+    query, key, value, offsets, y, lse, logits, scale,
+    height, width, rows, columns, tiles_y, tiles_x, grid, cell_h, cell_w,
+    query_sb, query_sh, query_sw, key_sb, key_sh, key_sw, value_sb, value_sh, value_sw, y_sb, y_sh, y_sw,
+    offset_sb, offset_sc, offset_sh, offset_sw,
+    ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
+    CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
+    PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr, CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """y and logsumexp for a patch of cells; ``logits`` (B, G, S, H, W) too if LOGITS.
+
+    CHANNELS and VALUES are those of one group; PARTS times C or CV, powers of two, hold them. Map strides come
+    divided by ALIGN, a power of two, so that loads stay wide without a kernel for every image size.
+    """
+    tile = tl.program_id(0)
+    tile_x = tile % tiles_x
+    tile_y = tile // tiles_x % tiles_y
+    batch = (tile // tiles_x // tiles_y).to(tl.int64)
+    index = tl.program_id(1) * Q + tl.arange(0, Q)[None, :]
+    channel = channels(PARTS, C)
+    channel_v = channels(PARTS, CV)
+    query += batch * query_sb * ALIGN
+    key += batch * key_sb * ALIGN
+    value += batch * value_sb * ALIGN
+    y += batch * y_sb * ALIGN
+    offsets += batch * offset_sb
+    key_sh, key_sw = key_sh.to(INDEX) * ALIGN, key_sw.to(INDEX) * ALIGN
+    value_sh, value_sw = value_sh.to(INDEX) * ALIGN, value_sw.to(INDEX) * ALIGN
+
+    for step in range(0, PATCH_H * PATCH_W * GROUPS, U):
+        cell_y, cell_x, group, valid = units(
+            step + tl.arange(0, U)[:, None], tile_y, tile_x, rows, columns, PATCH_H, PATCH_W, GROUPS
+        )
+        query_y, query_x, asked = queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width)
+        row = query_y.to(tl.int64) * (query_sh * ALIGN) + query_x.to(tl.int64) * (query_sw * ALIGN)
+        mask = asked[:, :, None, None] & (channel < CHANNELS)
+        q = tl.load(query + (row + group * CHANNELS)[:, :, None, None] + channel, mask=mask, other=0.0).to(tl.float32)
+        q *= scale * 1.4426950408889634  # softmax in base 2
+
+        anchor_x, anchor_y = (cell_x * grid).to(tl.float32), (cell_y * grid).to(tl.float32)
+        offset = offsets + cell_y.to(tl.int64) * offset_sh + cell_x.to(tl.int64) * offset_sw  # [U, 1]
+        key_base = key + group * CHANNELS
+        value_base = value + group * VALUES
+        place = ((batch * GROUPS + group) * height + query_y) * width + query_x  # [U, Q]
+        logit_place = ((batch * GROUPS + group) * NODES * height + query_y) * width + query_x
+        peak = tl.full([U, Q], -float("inf"), tl.float32)
+        total = tl.zeros([U, Q], tl.float32)
+        acc = tl.zeros([U, Q, PARTS, CV], tl.float32)
+        for first in range(0, NODES, CHUNK):
+            logit, v = read_node(
+                q, key_base, key_sh, key_sw, value_base, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
+                valid, first, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX,
+            )  # fmt: skip
+            if LOGITS:
+                tl.store(logits + logit_place + first * height * width, logit, mask=asked)
+            new_peak = tl.maximum(peak, logit)
+            if CHUNK == 3:  # one rescaling for three nodes, and three times the loads under way
+                logit_1, v_1 = read_node(
+                    q, key_base, key_sh, key_sw, value_base, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
+                    valid, first + 1, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX,
+                )  # fmt: skip
+                logit_2, v_2 = read_node(
+                    q, key_base, key_sh, key_sw, value_base, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
+                    valid, first + 2, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX,
+                )  # fmt: skip
+                if LOGITS:
+                    at = logits + logit_place + (first + 1) * height * width
+                    tl.store(at, logit_1, mask=asked & (first + 1 < NODES))
+                    tl.store(at + height * width, logit_2, mask=asked & (first + 2 < NODES))
+                new_peak = tl.maximum(new_peak, tl.maximum(logit_1, logit_2))
+            fade = tl.exp2(peak - new_peak)
+            weight = tl.exp2(logit - new_peak)
+            total = total * fade + weight
+            acc = acc * fade[:, :, None, None] + weight[:, :, None, None] * v
+            if CHUNK == 3:
+                weight_1, weight_2 = tl.exp2(logit_1 - new_peak), tl.exp2(logit_2 - new_peak)
+                total += weight_1 + weight_2
+                acc += weight_1[:, :, None, None] * v_1
+                acc += weight_2[:, :, None, None] * v_2
+            peak = new_peak
+
+        row = query_y.to(tl.int64) * (y_sh * ALIGN) + query_x.to(tl.int64) * (y_sw * ALIGN) + group * VALUES
+        mask = asked[:, :, None, None] & (channel_v < VALUES)
+        response = (acc * (1.0 / total)[:, :, None, None]).to(y.dtype.element_ty)
+        tl.store(y + row[:, :, None, None] + channel_v, response, mask=mask)
+        tl.store(lse + place, (peak + tl.log2(total)) * 0.6931471805599453, mask=asked)

@@ -1,0 +1,101 @@
+"""The coordinate convention of ``repgraph.ops.geometry``, and the read of a node, for Triton.
+
+Tiles are [U, Q, P, C]: a *unit* is one cell's one channel group, Q are queries of the cell, and P times C the
+channels of the group. Threads are given to C first and to P last, so that one thread holds all of P: the more
+channels a thread has, the fewer threads repeat the arithmetic of a unit, which has no channels. What belongs to a unit is [U, 1], to a
+query [U, Q], the features of a node are [U, 1, P, C].
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def corners(position, size):
+    """Left corner and fraction of ``position`` along an axis of ``size`` positions."""
+    known = position == position
+    limited = tl.minimum(tl.maximum(tl.where(known, position, -2.0), -2.0), size + 1.0)
+    left = tl.floor(limited)
+    return left.to(tl.int32), tl.where(known, limited - left, position)
+
+
+@triton.jit
+def channels(PARTS: tl.constexpr, C: tl.constexpr):
+    """Channel numbers [1, 1, P, C] of a tile."""
+    return tl.arange(0, PARTS)[None, None, :, None] * C + tl.arange(0, C)[None, None, None, :]
+
+
+@triton.jit
+def dot(a, b):
+    """Sum over channels [U, Q]: first those of one thread."""
+    return tl.sum(tl.sum(a * b, 2), 2)
+
+
+@triton.jit
+def within(index, size):
+    return (index >= 0) & (index < size)
+
+
+@triton.jit
+def corner_masks(x, y, height, width, stored):
+    """Which of the four corners [U, 1, P, C] lie on the map: left-top, right-top, left-low, right-low."""
+    left, right = within(x, width), within(x + 1, width)
+    top, low = within(y, height), within(y + 1, height)
+    return (
+        (left & top)[:, :, None, None] & stored,
+        (right & top)[:, :, None, None] & stored,
+        (left & low)[:, :, None, None] & stored,
+        (right & low)[:, :, None, None] & stored,
+    )
+
+
+@triton.jit
+def corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX: tl.constexpr):
+    """Pointers [U, 1, P, C] to the left corners, top and low; the right ones are ``stride_w`` further.
+
+    ``base`` [U, 1] points at the first channel of the map's first position. INDEX is the integer type of
+    offsets within one image.
+    """
+    place = base + (y.to(INDEX) * stride_h + x.to(INDEX) * stride_w)
+    return place[:, :, None, None] + channel, (place + stride_h)[:, :, None, None] + channel
+
+
+@triton.jit
+def read_corners(
+    base, stride_h, stride_w, x, y, height, width, channel, CHANNELS: tl.constexpr, INDEX: tl.constexpr
+):  # fmt: skip
+    """Features [U, 1, P, C] in float32 at the four corners of nodes whose left-top corner is (x, y); zero outside."""
+    top, low = corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX)
+    m0, m1, m2, m3 = corner_masks(x, y, height, width, channel < CHANNELS)
+    left_top = tl.load(top, mask=m0, other=0.0)
+    right_top = tl.load(top + stride_w, mask=m1, other=0.0)
+    left_low = tl.load(low, mask=m2, other=0.0)
+    right_low = tl.load(low + stride_w, mask=m3, other=0.0)
+    return left_top.to(tl.float32), right_top.to(tl.float32), left_low.to(tl.float32), right_low.to(tl.float32)
+
+
+@triton.jit
+def units(index, tile_y, tile_x, rows, columns, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr, GROUPS: tl.constexpr):
+    """Cell row, cell column, group and validity of the units ``index`` of a patch of cells."""
+    cell = index // GROUPS
+    cell_y = tile_y * PATCH_H + cell // PATCH_W
+    cell_x = tile_x * PATCH_W + cell % PATCH_W
+    valid = (cell < PATCH_H * PATCH_W) & (cell_y < rows) & (cell_x < columns)
+    return cell_y, cell_x, index % GROUPS, valid
+
+
+@triton.jit
+def queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width):
+    """Positions and validity [U, Q] of the queries ``index`` [1, Q] of each cell, counted row by row."""
+    y = cell_y * grid + index // cell_w
+    x = cell_x * grid + index % cell_w
+    return y, x, valid & (index < cell_h * cell_w) & (y < height) & (x < width)
+
+
+@triton.jit
+def read_offset(offset, stride, valid, n, NODES: tl.constexpr):
+    """Offset of node ``n`` of each unit, float32; nodes past the last one lie outside every map."""
+    asked = valid & (n < NODES)
+    x = tl.load(offset + 2 * n * stride, mask=asked, other=-1e30).to(tl.float32)
+    y = tl.load(offset + (2 * n + 1) * stride, mask=asked, other=-1e30).to(tl.float32)
+    return x, y

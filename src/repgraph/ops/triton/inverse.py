@@ -1,0 +1,259 @@
+"""Gradients of key and value without atomic additions: every position gathers from the queries that read it.
+
+A *pair* is a query and one of its nodes, numbered query * NODES + node. Pairs are ordered by the left-top
+corner of their node, its *bin*; bins are numbered over a map with a margin of one position before and one
+behind. A *tile* of 2 x 2 positions is reached from 3 x 3 bins, three runs of consecutive pairs, and sums what
+they send, so that a query's features are read once for all of a node's corners that fall into the tile. Its
+pairs are cut into *pieces* of at most PIECE, so that a place which everybody reads does not hold up the rest.
+"""
+
+import triton
+import triton.language as tl
+
+from repgraph.ops.triton.geometry import corners
+
+SIZES = ["pairs", "height", "width", "grid", "offset_sb", "offset_sc", "offset_sh", "offset_sw"]
+
+
+@triton.jit
+def locate(
+    pair, mask, offsets, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw, NODES: tl.constexpr
+):  # fmt: skip
+    """Bin (-1: the node lies outside the map) and fractions of each pair's node."""
+    node = pair % NODES
+    query = pair // NODES
+    cell_x = query % width // grid
+    row = query // width
+    cell_y = row % height // grid
+    batch = (row // height).to(tl.int64)
+    place = batch * offset_sb + 2 * node * offset_sc + cell_y * offset_sh + cell_x * offset_sw
+    dx = tl.load(offsets + place, mask=mask, other=0.0).to(tl.float32)
+    dy = tl.load(offsets + place + offset_sc, mask=mask, other=0.0).to(tl.float32)
+    x, tx = corners((cell_x * grid).to(tl.float32) + dx, width)
+    y, ty = corners((cell_y * grid).to(tl.float32) + dy, height)
+    found = mask & (x >= -1) & (x < width) & (y >= -1) & (y < height)
+    bins = (batch * (height + 2) + y + 1) * (width + 2) + x + 1
+    return tl.where(found, bins, -1), tx, ty
+
+
+@triton.jit(do_not_specialize=SIZES)
+def count(
+    offsets, counts, bins, pairs, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw,
+    NODES: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
+):  # fmt: skip
+    """How many pairs each bin has; if BINS also every pair's bin, those of nodes outside the map coming last."""
+    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = pair < pairs
+    place, _, _ = locate(
+        pair, mask, offsets, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw, NODES
+    )  # fmt: skip
+    tl.atomic_add(counts + place, 1, mask=place >= 0, sem="relaxed")
+    if BINS:
+        tl.store(bins + pair, tl.where(place >= 0, place, 9223372036854775807), mask=mask)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def fill(
+    offsets, cursors, order, records, fractions,
+    pairs, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw,
+    NODES: tl.constexpr, BLOCK: tl.constexpr, ORDERED: tl.constexpr,
+):  # fmt: skip
+    """Write each pair's record (the pair above, the bits of tx below) and ty among those of its bin: wherever the
+    next free place is, which differs from run to run, or (ORDERED) as in ``order``."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = index < pairs
+    if ORDERED:
+        pair = tl.load(order + index, mask=mask, other=0).to(tl.int32)
+    else:
+        pair = index
+    place, tx, ty = locate(
+        pair, mask, offsets, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw, NODES
+    )  # fmt: skip
+    found = place >= 0
+    if ORDERED:
+        at = index
+    else:
+        at = tl.atomic_add(cursors + place, 1, mask=found, sem="relaxed")
+    record = (pair.to(tl.int64) << 32) | tx.to(tl.int32, bitcast=True).to(tl.int64)
+    tl.store(records + at, record, mask=found)
+    tl.store(fractions + at, ty, mask=found)
+
+
+@triton.jit
+def tile_bin(tile, tiles_y, tiles_x, height, width):
+    """First bin of a tile's first run; the tile's left-top position; its image."""
+    x = tile % tiles_x * 2
+    y = tile // tiles_x % tiles_y * 2
+    batch = (tile // tiles_x // tiles_y).to(tl.int64)
+    return (batch * (height + 2) + y) * (width + 2) + x, y, x, batch
+
+
+@triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width"])
+def plan(
+    starts, pieces, tiles, tiles_y, tiles_x, height, width, PIECE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """How many pieces every tile has: at least one, for its zeros have to be written."""
+    tile = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = tile < tiles
+    first, _, _, _ = tile_bin(tile, tiles_y, tiles_x, height, width)
+    total = tl.zeros([BLOCK], tl.int32)
+    for run in tl.static_range(3):
+        at = starts + first + run * (width + 2)
+        total += tl.load(at + 3, mask=mask, other=0) - tl.load(at, mask=mask, other=0)
+    tl.store(pieces + tile, tl.maximum((total + PIECE - 1) // PIECE, 1), mask=mask)
+
+
+@triton.jit
+def coefficient(table, pair, mask, channel, GROUPS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Entries [E, 1, 1] or, with groups, [E, P, C] of a (pairs, G) table."""
+    if GROUPS == 1:
+        return tl.load(table + pair, mask=mask, other=0.0)[:, None, None]
+    else:
+        place = pair[:, None, None].to(tl.int64) * GROUPS + channel // CHANNELS
+        return tl.load(table + place, mask=mask[:, None, None], other=0.0)
+
+
+@triton.jit
+def shares(column, t):
+    """Weights of the tile's two positions along an axis, for nodes ``column`` bins from the tile's first and with
+    fraction ``t``."""
+    near = tl.where(column == 0, t, tl.where(column == 1, 1 - t, 0.0))
+    far = tl.where(column == 1, t, tl.where(column == 2, 1 - t, 0.0))
+    return near[:, None, None], far[:, None, None]
+
+
+@triton.jit(
+    do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width", "query_stride", "grad_stride"]
+)
+def gather(
+    query, grad, pair_logits, pair_weights, records, fractions, starts, piece_ends, piece_tiles,
+    grad_key, grad_value, partial_key, partial_value,
+    tiles, tiles_y, tiles_x, height, width, query_stride, grad_stride,
+    ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
+    CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr, PARTS: tl.constexpr,
+    E: tl.constexpr, PIECE: tl.constexpr,
+):  # fmt: skip
+    """Sum the pairs of one piece: into the gradients where it is its tile's only one, else into ``partial``.
+
+    The strides are those from one position to the next, divided by ALIGN. PARTS times C or CV hold all channels.
+    """
+    piece = tl.program_id(0).to(tl.int64)
+    tile = tl.load(piece_tiles + piece)
+    if tile < tiles:  # the grid is an upper bound
+        first_bin, y, x, batch = tile_bin(tile, tiles_y, tiles_x, height, width)
+        first_piece = tl.load(piece_ends + tile - 1, mask=tile > 0, other=0)
+        alone = tl.load(piece_ends + tile) - first_piece == 1
+        top = starts + first_bin
+        middle = top + width + 2
+        low = middle + width + 2
+        top_0, top_1, top_2 = tl.load(top), tl.load(top + 1), tl.load(top + 2)
+        middle_0, middle_1, middle_2 = tl.load(middle), tl.load(middle + 1), tl.load(middle + 2)
+        low_0, low_1, low_2 = tl.load(low), tl.load(low + 1), tl.load(low + 2)
+        top_count = tl.load(top + 3) - top_0
+        two_count = top_count + tl.load(middle + 3) - middle_0
+        all_count = two_count + tl.load(low + 3) - low_0
+        first = (piece - first_piece) * PIECE
+        last = tl.minimum(first + PIECE, all_count)
+
+        channel = tl.arange(0, PARTS)[None, :, None] * C + tl.arange(0, C)[None, None, :]
+        channel_v = tl.arange(0, PARTS)[None, :, None] * CV + tl.arange(0, CV)[None, None, :]
+        k_0, k_1 = tl.zeros([E, PARTS, C], tl.float32), tl.zeros([E, PARTS, C], tl.float32)
+        k_2, k_3 = tl.zeros([E, PARTS, C], tl.float32), tl.zeros([E, PARTS, C], tl.float32)
+        v_0, v_1 = tl.zeros([E, PARTS, CV], tl.float32), tl.zeros([E, PARTS, CV], tl.float32)
+        v_2, v_3 = tl.zeros([E, PARTS, CV], tl.float32), tl.zeros([E, PARTS, CV], tl.float32)
+        for start in range(first, last, E):
+            index = start + tl.arange(0, E)
+            mask = index < last
+            in_top, in_low = index < top_count, index >= two_count
+            run = tl.where(in_top, 0, tl.where(in_low, 2, 1))
+            at = index + tl.where(in_top, top_0, tl.where(in_low, low_0 - two_count, middle_0 - top_count))
+            second = tl.where(in_top, top_1, tl.where(in_low, low_1, middle_1))
+            third = tl.where(in_top, top_2, tl.where(in_low, low_2, middle_2))
+            column = (at >= second).to(tl.int32) + (at >= third).to(tl.int32)
+            record = tl.load(records + at, mask=mask, other=0)
+            ty = tl.load(fractions + at, mask=mask, other=0.0)
+            pair = (record >> 32).to(tl.int32)
+            near_x, far_x = shares(column, record.to(tl.int32).to(tl.float32, bitcast=True))
+            near_y, far_y = shares(run, ty)
+            asker = (pair // NODES).to(tl.int64)
+            d_logit = coefficient(pair_logits, pair, mask, channel, GROUPS, CHANNELS)
+            weight = coefficient(pair_weights, pair, mask, channel_v, GROUPS, VALUES)
+            place = query + (asker * query_stride * ALIGN)[:, None, None] + channel
+            q = tl.load(place, mask=mask[:, None, None] & (channel < GROUPS * CHANNELS), other=0.0)
+            place = grad + (asker * grad_stride * ALIGN)[:, None, None] + channel_v
+            dy = tl.load(place, mask=mask[:, None, None] & (channel_v < GROUPS * VALUES), other=0.0)
+            dk = d_logit * q.to(tl.float32)
+            dv = weight * dy.to(tl.float32)
+            if SHARED:
+                dk += dv
+            k_0 += near_y * near_x * dk
+            k_1 += near_y * far_x * dk
+            k_2 += far_y * near_x * dk
+            k_3 += far_y * far_x * dk
+            if not SHARED:
+                v_0 += near_y * near_x * dv
+                v_1 += near_y * far_x * dv
+                v_2 += far_y * near_x * dv
+                v_3 += far_y * far_x * dv
+
+        pixel = (batch * height + y) * width + x
+        row = partial_row(tile, piece, first_piece)
+        wide, high = x + 1 < width, y + 1 < height
+        store(grad_key, partial_key, k_0, pixel, True, row, alone, channel, GROUPS * CHANNELS)
+        store(grad_key, partial_key, k_1, pixel + 1, wide, row + 1, alone, channel, GROUPS * CHANNELS)
+        store(grad_key, partial_key, k_2, pixel + width, high, row + 2, alone, channel, GROUPS * CHANNELS)
+        store(grad_key, partial_key, k_3, pixel + width + 1, wide & high, row + 3, alone, channel, GROUPS * CHANNELS)
+        if not SHARED:
+            store(grad_value, partial_value, v_0, pixel, True, row, alone, channel_v, GROUPS * VALUES)
+            store(grad_value, partial_value, v_1, pixel + 1, wide, row + 1, alone, channel_v, GROUPS * VALUES)
+            store(grad_value, partial_value, v_2, pixel + width, high, row + 2, alone, channel_v, GROUPS * VALUES)
+            store(
+                grad_value, partial_value, v_3, pixel + width + 1, wide & high, row + 3, alone, channel_v,
+                GROUPS * VALUES,
+            )  # fmt: skip
+
+
+@triton.jit
+def partial_row(tile, piece, first_piece):
+    """First of a piece's four rows among the partial sums. ``first_piece - tile`` surplus pieces come before this
+    tile's: twice that leaves room for the first pieces as well, and nothing is kept for tiles with one piece."""
+    return 4 * (2 * (first_piece - tile) + piece - first_piece)
+
+
+@triton.jit
+def store(whole, partial, total, pixel, exists, row, alone, channel, TOTAL: tl.constexpr):
+    total = tl.sum(total, 0, keep_dims=True)
+    if alone:
+        if exists:
+            tl.store(whole + pixel * TOTAL + channel, total.to(whole.dtype.element_ty), mask=channel < TOTAL)
+    else:
+        tl.store(partial + row * TOTAL + channel, total, mask=channel < TOTAL)
+
+
+@triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width"])
+def join(
+    partial, whole, piece_ends, tiles, tiles_y, tiles_x, height, width, TOTAL: tl.constexpr, C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Add up the pieces of the tiles that have several, which are few."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    block = start + tl.arange(0, BLOCK)
+    ends = tl.load(piece_ends + block, mask=block < tiles, other=0)
+    before = tl.load(piece_ends + block - 1, mask=(block > 0) & (block < tiles), other=0)
+    if tl.max(ends - before, 0) > 1:
+        channel = tl.arange(0, C)[None, :]
+        corner = tl.arange(0, 4)[:, None]
+        for tile in range(start, tl.minimum(start + BLOCK, tiles)):
+            first = tl.load(piece_ends + tile - 1, mask=tile > 0, other=0)
+            last = tl.load(piece_ends + tile)
+            if last - first > 1:
+                total = tl.zeros([4, C], tl.float32)
+                for piece in range(first, last):
+                    row = partial_row(tile, piece, first) + corner
+                    total += tl.load(partial + row * TOTAL + channel, mask=channel < TOTAL, other=0.0)
+                _, y, x, batch = tile_bin(tile, tiles_y, tiles_x, height, width)
+                y += corner // 2
+                x += corner % 2
+                pixel = (batch * height + y) * width + x
+                mask = (y < height) & (x < width) & (channel < TOTAL)
+                tl.store(whole + pixel * TOTAL + channel, total.to(whole.dtype.element_ty), mask=mask)

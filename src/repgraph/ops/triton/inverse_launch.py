@@ -1,0 +1,125 @@
+"""Launches the kernels of ``inverse``: order the pairs by bin, cut the tiles into pieces, gather."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from repgraph.ops.triton import inverse, tiles
+from repgraph.ops.triton.plan import Plan, aligned
+from repgraph.ops.triton.tiles import power_of_two
+
+BLOCK = 256
+
+
+def gather(
+    query: Tensor, grad: Tensor, offsets: Tensor, pair_logits: Tensor, pair_weights: Tensor, values: int,
+    groups: int, grid: int, shared: bool, deterministic: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients of key and value (the same one if shared), channels-last, from those of each query's nodes.
+
+    Args:
+        query, grad: (B, C, H, W) and (B, Cv, H, W) with channels together.
+        pair_logits, pair_weights: (B H W S, G), derivatives of the logits, and weights.
+    """
+    batch, channels, height, width = query.shape
+    device = query.device
+    nodes = offsets.shape[1] // 2
+    limit = 2**31 // (4 * height * width * nodes)  # pairs are numbered in 32 bits
+    if batch > max(limit, 1):
+        half = batch // 2 * height * width * nodes
+        parts = [
+            gather(q, dy, o, logits, weights, values, groups, grid, shared, deterministic)
+            for q, dy, o, logits, weights in zip(
+                query.tensor_split([batch // 2]), grad.tensor_split([batch // 2]), offsets.tensor_split([batch // 2]),
+                pair_logits.tensor_split([half]), pair_weights.tensor_split([half]), strict=True,
+            )
+        ]  # fmt: skip
+        keys = torch.cat([part[0] for part in parts])
+        return keys, keys if shared else torch.cat([part[1] for part in parts])
+
+    q, dy = _rows(query), _rows(grad)
+    plans = _plans(
+        batch, height, width, nodes, channels, values, grid, groups, shared, offsets.stride(), offsets.dtype,
+        q.stride(0), dy.stride(0), q.dtype, query.get_device(), aligned(q, dy, offsets), deterministic,
+    )  # fmt: skip
+    pairs, tile_count, surplus = plans.pairs, plans.tiles, plans.surplus
+    counts = torch.zeros(batch * (height + 2) * (width + 2) + 1, dtype=torch.int32, device=device)
+    order = torch.empty(pairs if deterministic else 0, dtype=torch.int64, device=device)
+    plans.count(offsets, counts[1:], order)
+    starts = counts.cumsum(0, dtype=torch.int32)
+    if deterministic:
+        order = order.argsort(stable=True)
+    records = torch.empty(pairs, dtype=torch.int64, device=device)
+    fractions = torch.empty(pairs, dtype=torch.float32, device=device)
+    plans.fill(offsets, starts.clone(), order, records, fractions)
+    pieces = torch.empty(tile_count, dtype=torch.int32, device=device)
+    plans.plan(starts, pieces)
+    piece_ends = pieces.cumsum(0, dtype=torch.int32)
+    piece = torch.arange(tile_count + surplus, device=device, dtype=torch.int32)
+    piece_tiles = torch.searchsorted(piece_ends, piece, right=True, out_int32=True)
+
+    def sums(channels: int) -> tuple[Tensor, Tensor]:
+        whole = torch.empty((batch, height, width, channels), dtype=q.dtype, device=device)
+        return whole, torch.empty((8 * surplus + 4, channels), dtype=torch.float32, device=device)
+
+    grad_key, partial_key = sums(channels)
+    grad_value, partial_value = (grad_key, partial_key) if shared else sums(values)
+    plans.gather(
+        q, dy, pair_logits, pair_weights, records, fractions, starts, piece_ends, piece_tiles,
+        grad_key, grad_value, partial_key, partial_value,
+    )  # fmt: skip
+    plans.join_key(partial_key, grad_key, piece_ends)
+    if not shared:
+        plans.join_value(partial_value, grad_value, piece_ends)
+    return grad_key.permute(0, 3, 1, 2), grad_value.permute(0, 3, 1, 2)
+
+
+def _rows(t: Tensor) -> Tensor:
+    """(B H W, C): a view where one stride leads from each position to the next, else a copy."""
+    return t.permute(0, 2, 3, 1).reshape(-1, t.shape[1])
+
+
+class _Plans:
+    """The launches of one kind of call."""
+
+    def __init__(
+        self, batch, height, width, nodes, channels, values, grid, groups, shared, offset_strides, query_stride,
+        grad_stride, itemsize, deterministic,
+    ):  # fmt: skip
+        self.pairs = batch * height * width * nodes
+        piece = max(64, 64 * nodes)  # about seven times what an average tile has
+        down, across = -(-height // 2), -(-width // 2)
+        self.tiles = batch * down * across
+        self.surplus = 4 * self.pairs // piece  # a pair is in at most four tiles
+        tiling = (self.tiles, down, across, height, width)
+        sizes = (self.pairs, height, width, grid, *offset_strides)
+        blocks = (-(-self.pairs // BLOCK),)
+        self.count = Plan(inverse.count, blocks, sizes, {"NODES": nodes, "BLOCK": BLOCK, "BINS": deterministic})
+        self.fill = Plan(inverse.fill, blocks, sizes, {"NODES": nodes, "BLOCK": BLOCK, "ORDERED": deterministic})
+        self.plan = Plan(inverse.plan, (-(-self.tiles // BLOCK),), tiling, {"PIECE": piece, "BLOCK": BLOCK})
+        bits = 16 | query_stride | grad_stride
+        align = bits & -bits
+        wide, wide_v = power_of_two(channels), power_of_two(values)
+        parts, at_once = tiles.gather(max(wide, wide_v), itemsize, shared)
+        constants = {
+            "ALIGN": align, "NODES": nodes, "GROUPS": groups, "SHARED": shared, "CHANNELS": channels // groups,
+            "VALUES": values // groups, "C": max(1, wide // parts), "CV": max(1, wide_v // parts), "PARTS": parts,
+            "E": at_once, "PIECE": piece,
+        }  # fmt: skip
+        numbers = (*tiling, query_stride // align, grad_stride // align)
+        self.gather = Plan(inverse.gather, (self.tiles + self.surplus,), numbers, constants, num_warps=1)
+        blocks = (-(-self.tiles // BLOCK),)
+        self.join_key = Plan(inverse.join, blocks, tiling, {"TOTAL": channels, "C": wide, "BLOCK": BLOCK})
+        self.join_value = Plan(inverse.join, blocks, tiling, {"TOTAL": values, "C": wide_v, "BLOCK": BLOCK})
+
+
+@lru_cache(256)
+def _plans(
+    batch, height, width, nodes, channels, values, grid, groups, shared, offset_strides, offset_dtype,
+    query_stride, grad_stride, dtype, device, is_aligned, deterministic,
+) -> _Plans:  # fmt: skip
+    return _Plans(
+        batch, height, width, nodes, channels, values, grid, groups, shared, offset_strides, query_stride,
+        grad_stride, dtype.itemsize, deterministic,
+    )  # fmt: skip
