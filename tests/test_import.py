@@ -86,9 +86,7 @@ def test_bench_without_its_extra_says_what_to_install(hidden, named):
     assert done.stderr == f"repgraph bench operator needs {named}: pip install 'repgraph[bench]'\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["--version"], ["bench"], ["bench", "operator", "--help"]]
-)
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["bench"], ["bench", "operator", "--help"]])
 def test_help_needs_no_extra(arguments):
     done = run_without(EXTRAS, f"import sys; from repgraph.cli import main; sys.exit(main({arguments!r}))")
     assert done.returncode == 0, done.stderr

@@ -56,11 +56,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows the defaults that say something."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return (
-            action.help
-            if action.default is None or action.default is False
-            else super()._get_help_string(action)
-        )
+        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):

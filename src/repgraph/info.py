@@ -165,9 +165,7 @@ def render(facts: dict[str, Any]) -> str:
     lines += [f"{'platform':<10} {facts['platform']}", "", "devices"]
     for entry in facts["devices"]:
         extra = [
-            f"{key} {entry[key]}"
-            for key in ("capability", "multiprocessors", "cores", "threads")
-            if entry.get(key)
+            f"{key} {entry[key]}" for key in ("capability", "multiprocessors", "cores", "threads") if entry.get(key)
         ]
         if entry.get("memory"):
             extra.insert(0, f"{entry['memory'] / 2**30:.1f} GiB")

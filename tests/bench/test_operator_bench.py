@@ -26,9 +26,7 @@ def candidate(function, **more) -> Candidate:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    ("groups", "grid", "shared_kv"), [(1, 1, False), (2, 1, True), (4, 3, False), (1, 4, True)]
-)
+@pytest.mark.parametrize(("groups", "grid", "shared_kv"), [(1, 1, False), (2, 1, True), (4, 3, False), (1, 4, True)])
 def test_composition_is_representative_attention(dtype, groups, grid, shared_kv):
     setting = Setting(13, 18, 2, 16, 5, groups, grid, dtype=dtype, shared_kv=shared_kv)
     errors = gate.relative_errors(NAMED["composition"], setting)
@@ -90,9 +88,7 @@ def test_gate_rejects_a_wrong_candidate():
 
 def test_gate_rejects_a_wrong_gradient_and_nan():
     def no_gradient_to_offsets(query, key, value, offsets):
-        return representative_attention(
-            query, key, value, offsets.detach() + 0 * offsets, backend="reference"
-        )
+        return representative_attention(query, key, value, offsets.detach() + 0 * offsets, backend="reference")
 
     def nan(query, key, value, offsets):
         return representative_attention(query, key, value, offsets, backend="reference") * float("nan")

@@ -1,9 +1,9 @@
 """Every test here runs where it can: Triton on a GPU if there is one, else in its interpreter on the CPU."""
 
 import pytest
+from tests.ops.problem import device_of
 
 from repgraph.ops import backends
-from tests.ops.problem import device_of
 
 
 def _skip_unless_it_runs(backend: str) -> str:

@@ -100,7 +100,7 @@ def plain(problem: Problem):
     """What one would write in PyTorch without care for accumulation: every step in the features' dtype."""
 
     def function(query, key, value, offsets):
-        batch, _, height, width = query.shape
+        _, _, height, width = query.shape
         nodes = geometry.nodes(offsets, problem.grid, offsets.dtype)
         row = torch.arange(height, device=query.device) // problem.grid
         column = torch.arange(width, device=query.device) // problem.grid
@@ -130,7 +130,9 @@ def distance(a: Tensor, b: Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def check(problem: Problem, backend: str, dtype: torch.dtype, tensors: dict[str, Tensor] | None = None) -> None:
+def check(
+    problem: Problem, backend: str, dtype: torch.dtype, tensors: dict[str, Tensor] | None = None, roundings: int = 8
+) -> None:
     """A backend errs no more, against float64, than plain PyTorch in the same dtype plus a few roundings."""
     device = device_of(backend)
     if tensors is None:
@@ -138,7 +140,7 @@ def check(problem: Problem, backend: str, dtype: torch.dtype, tensors: dict[str,
     got = run(attention(problem, backend), tensors, problem.shared)
     low = run(plain(problem), tensors, problem.shared)
     want = exact(problem, tensors)
-    rounding = (8 if dtype in (torch.float32, torch.float64) else 1) * torch.finfo(dtype).eps
+    rounding = (roundings if dtype in (torch.float32, torch.float64) else 1) * torch.finfo(dtype).eps
     for name in NAMES:
         assert got[name].shape == want[name].shape, name
         error, allowed = distance(got[name], want[name]), distance(low[name], want[name]) + rounding

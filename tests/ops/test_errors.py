@@ -69,7 +69,7 @@ def test_an_empty_map_is_refused() -> None:
 
 def test_a_named_backend_says_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(RuntimeError, match="'triton' cannot run here: .*TRITON_INTERPRET=1"):
+    with pytest.raises(RuntimeError, match=r"'triton' cannot run here: .*TRITON_INTERPRET=1"):
         call(backend="triton")
     half = [torch.zeros(MAP, dtype=torch.float16)] * 3
     with pytest.raises(RuntimeError, match="'cpu' cannot run here: it takes float32, float64 and bfloat16"):

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from tests.ops.problem import NAMES, Problem, attention, device_of, distance, exact, prepare, run, vary
 
 from repgraph.ops import representative_attention
-from tests.ops.problem import NAMES, Problem, attention, device_of, distance, exact, prepare, run, vary
 
 
 def inputs(problem: Problem, backend: str, dtype=torch.float32):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.ops.problem import NAMES, Problem, attention, check, device_of, prepare, run, vary
 
 from repgraph.ops import representative_attention
-from tests.ops.problem import NAMES, Problem, attention, check, device_of, prepare, run, vary
 
 PROBLEMS = [
     vary(batch=2, channels=5, values=11, height=6, width=5),
@@ -143,9 +143,7 @@ def test_offsets_of_any_dtype(kernel: str, dtype: torch.dtype) -> None:
     assert got["grad offsets"].dtype == dtype
     for name in NAMES:
         tolerance = 1e-5 if name != "grad offsets" else max(1e-5, 2 * torch.finfo(dtype).eps)
-        torch.testing.assert_close(
-            got[name].float(), want[name].float(), rtol=tolerance, atol=tolerance, msg=name
-        )
+        torch.testing.assert_close(got[name].float(), want[name].float(), rtol=tolerance, atol=tolerance, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +171,7 @@ def test_one_place_that_everybody_reads(kernel: str) -> None:
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(18.0), indexing="ij")
     away = torch.stack((6.25 - x, 7.75 - y)).to(tensors["offsets"].device)
     tensors["offsets"] = away.repeat(3, 1, 1)[None] + 0.01 * tensors["offsets"]
-    check(problem, kernel, torch.float32, tensors)
+    check(problem, kernel, torch.float32, tensors, roundings=100)  # in whatever order they are added
 
 
 def test_memory_format_of_results(kernel: str) -> None:

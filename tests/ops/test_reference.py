@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.ops.problem import Problem, vary
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from repgraph.ops import representative_attention
-from tests.ops.problem import Problem, vary
 
 
 def attend(*tensors: Tensor, **options):
@@ -50,8 +50,7 @@ def naive(query, key, value, offsets, groups, grid, scale):
                 for g in range(groups):
                     own = range(g * channels // groups, (g + 1) * channels // groups)
                     logits = [
-                        scale * sum(query[b, c, py, px].item() * at(key, c, place) for c in own)
-                        for place in places
+                        scale * sum(query[b, c, py, px].item() * at(key, c, place) for c in own) for place in places
                     ]
                     weights = [math.exp(logit - max(logits)) for logit in logits]
                     for c in range(g * values // groups, (g + 1) * values // groups):

@@ -4,10 +4,10 @@ import warnings
 
 import pytest
 import torch
+from tests.ops.problem import device_of, prepare, vary
 from torch import Tensor
 
 from repgraph.ops import representative_attention
-from tests.ops.problem import device_of, prepare, vary
 
 
 def inputs(backend: str, dtype=torch.float32, memory_format=torch.contiguous_format, **changes):
@@ -63,7 +63,7 @@ def test_compiles_once_for_all_sizes(kernel: str, grid: int, memory_format: torc
         return representative_attention(query, key, value, offsets, grid=grid, backend=kernel)
 
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
-    for index, (batch, height, width) in enumerate([(2, 5, 7), (3, 7, 4), (4, 2, 3), (2, 9, 9)]):
+    for index, (batch, height, width) in enumerate([(2, 5, 7), (3, 7, 4), (4, 2 * grid, 3), (2, 9, 9)]):
         arguments = inputs(kernel, batch=batch, height=height, width=width, grid=grid, memory_format=memory_format)
         arguments = [t.requires_grad_() for t in arguments]
         with torch.compiler.set_stance("default" if index == 0 else "fail_on_recompile"):

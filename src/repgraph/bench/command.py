@@ -72,9 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"cannot write to --out {arguments.out} ({error.strerror}); give another folder"
-        ) from error
+        raise UsageError(f"cannot write to --out {arguments.out} ({error.strerror}); give another folder") from error
     console = Console()
     with report.progress() as progress:
         rows = run_operator(options, progress=progress)

@@ -19,9 +19,7 @@ from repgraph.ops import representative_attention
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # query, key, value, offsets -> y
 
 
-def composition(
-    query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int = 1, grid: int = 1
-) -> Tensor:
+def composition(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int = 1, grid: int = 1) -> Tensor:
     """Representative attention as a user would compose it from ``grid_sample``.
 
     A shared key and value is sampled once. For 16-bit features the sampling is in float32, because
@@ -67,9 +65,7 @@ def composition(
 def non_local(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, kernel: SDPBackend) -> Tensor:
     """Non-local attention over all positions, softmax(q k^T) v, with one head, by one kernel of SDPA."""
     height, width = query.shape[2:]
-    q, k, v = (
-        t.flatten(2).transpose(1, 2).contiguous()[:, None] for t in (query, key, value)
-    )  # [B, 1, N, C]
+    q, k, v = (t.flatten(2).transpose(1, 2).contiguous()[:, None] for t in (query, key, value))  # [B, 1, N, C]
     with sdpa_kernel(kernel):
         y = F.scaled_dot_product_attention(q, k, v, scale=1.0)
     return y[:, 0].transpose(1, 2).unflatten(2, (height, width))

@@ -30,9 +30,7 @@ def relative_errors(candidate: Candidate, setting: Setting) -> dict[str, float]:
     exact = inputs.converted(torch.float64)
     oracle: Attention = non_local_oracle
     if candidate.family == "representative":
-        oracle = partial(
-            representative_attention, groups=setting.groups, grid=setting.grid, backend="reference"
-        )
+        oracle = partial(representative_attention, groups=setting.groups, grid=setting.grid, backend="reference")
     results = _results(candidate.build(setting), inputs)
     wanted = _results(oracle, exact)
     return {
@@ -43,9 +41,7 @@ def relative_errors(candidate: Candidate, setting: Setting) -> dict[str, float]:
 
 def _results(function: Attention, inputs: Inputs) -> dict[str, Tensor]:
     y = function(*inputs.arguments)
-    names = (
-        ["query", "key", "offsets"] if inputs.key is inputs.value else ["query", "key", "value", "offsets"]
-    )
+    names = ["query", "key", "offsets"] if inputs.key is inputs.value else ["query", "key", "value", "offsets"]
     grads = torch.autograd.grad(y, inputs.leaves, inputs.cotangent, allow_unused=True)
     found = {f"gradient of {n}": g for n, g in zip(names, grads, strict=True) if g is not None}
     return {"result": y.detach(), **found}

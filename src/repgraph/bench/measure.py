@@ -105,9 +105,7 @@ def cuda_times(call: Call, estimate: float, budget: Budget) -> Times:
     repeats = budget.calls(estimate)
     for _ in range(min(repeats, 10)):
         call()
-    events = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)
-    ]
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
     for start, end in events:
         flush.zero_()
         start.record()

@@ -58,9 +58,7 @@ class Options:
         return [replace(common, height=h, width=w, shared_kv=s) for s in self.shared_kv for h, w in sizes]
 
 
-def run(
-    options: Options, candidates: Sequence[Candidate] | None = None, progress: Progress | None = None
-) -> list[Row]:
+def run(options: Options, candidates: Sequence[Candidate] | None = None, progress: Progress | None = None) -> list[Row]:
     """Measure every candidate in every setting: two rows for each, also for those that cannot be measured."""
     chosen = select(options.only) if candidates is None else candidates
     settings = options.settings()

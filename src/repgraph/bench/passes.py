@@ -88,9 +88,7 @@ def _begin(entry: Entry, setting: Setting, inputs: Inputs, pass_: str, limit: fl
         call = _backward(function, inputs, entry.candidate.family)
         after = measure.held_memory(setting.device)
         if before is not None and after is not None:
-            row.kept = max(
-                0, after - before - inputs.cotangent.nbytes
-            )  # the result is of the cotangent's size
+            row.kept = max(0, after - before - inputs.cotangent.nbytes)  # the result is of the cotangent's size
     else:
         call = _forward(function, inputs)
     seconds = measure.warm_up(call, setting.device)

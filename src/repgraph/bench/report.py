@@ -49,9 +49,7 @@ def conditions(row: Row) -> str:
         "channels last" if setting.channels_last else "contiguous",
         "value is key" if setting.shared_kv else "value is not key",
         device_name(setting.device) + (f", {row.threads} threads" if setting.device.type == "cpu" else ""),
-        ", ".join(
-            f"{name} {known[name]}" for name in ("repgraph", "torch", "triton", "numba") if known[name]
-        ),
+        ", ".join(f"{name} {known[name]}" for name in ("repgraph", "torch", "triton", "numba") if known[name]),
     ]
     return "; ".join(parts)
 
@@ -112,9 +110,7 @@ def notes(rows: list[Row]) -> list[str]:
             found.append(f"{row.candidate}{size}: {row.status}: {row.reason}")
     timed = [row for row in rows if row.times]
     if timed:
-        found.append(
-            "x comp., x SDPA: how many times faster than composition and than the fastest SDPA kernel here"
-        )
+        found.append("x comp., x SDPA: how many times faster than composition and than the fastest SDPA kernel here")
     if timed and timed[0].setting.device.type == "cuda":
         found.append("extra MiB: highest allocation beyond what was there before and beyond the result")
     elif any(row.memory is not None for row in timed):

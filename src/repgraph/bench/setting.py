@@ -83,12 +83,8 @@ def make_inputs(setting: Setting) -> Inputs:
     key = _leaf(feature())
     value = key if setting.shared_kv else _leaf(feature())
     rows, columns = cells(setting.height, setting.grid), cells(setting.width, setting.grid)
-    offsets = (
-        torch.randn((setting.batch, 2 * setting.nodes, rows, columns), generator=generator) * setting.sigma
-    )
-    return Inputs(
-        query, key, value, _leaf(offsets.to(setting.device, position_dtype(setting.dtype))), feature()
-    )
+    offsets = torch.randn((setting.batch, 2 * setting.nodes, rows, columns), generator=generator) * setting.sigma
+    return Inputs(query, key, value, _leaf(offsets.to(setting.device, position_dtype(setting.dtype))), feature())
 
 
 def _leaf(t: Tensor) -> Tensor:

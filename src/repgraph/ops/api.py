@@ -90,4 +90,3 @@ def representative_attention(
     if not return_nodes:
         return y
     return y, geometry.nodes(offsets, grid, geometry.position_dtype(query.dtype)), weights
-

@@ -3,11 +3,19 @@
 import importlib.util
 import os
 from functools import cache
+from typing import Any
 
 import torch
 
 KERNELS = ("triton", "cpu")
 NAMES = ("auto", "reference", *KERNELS)
+
+
+def _constant(function: Any) -> Any:
+    """What torch.compiler.assume_constant_result does, which would import all of Dynamo here: the function is
+    called, not traced, when its caller is compiled."""
+    function._dynamo_marked_constant = True
+    return function
 
 
 def interpreting() -> bool:
@@ -26,11 +34,12 @@ def _missing(module: str) -> str | None:
 
 
 @cache
-def _capability(index: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
+def _capability(index: int | None) -> tuple[int, int] | None:
+    """Of a CUDA device (None: the current one); None where PyTorch sees none. Asking the driver is slow."""
+    return torch.cuda.get_device_capability(index) if torch.cuda.is_available() else None
 
 
-@torch.compiler.assume_constant_result
+@_constant
 def why_not(backend: str, device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
     """The reason why ``backend`` cannot run for features of ``dtype`` on ``device``; None if it can.
 
@@ -54,11 +63,10 @@ def why_not(backend: str, device: torch.device, dtype: torch.dtype = torch.float
             return None if interpreting() else "it takes CUDA tensors (CPU tensors only under TRITON_INTERPRET=1)"
         if device.type != "cuda":
             return f"it takes CUDA tensors, these are on {device.type}"
-        if not torch.cuda.is_available():
+        capability = _capability(device.index)
+        if capability is None:
             return "this PyTorch sees no CUDA device"
         if torch.version.hip is None:
-            index = torch.cuda.current_device() if device.index is None else device.index
-            capability = _capability(index)
             least = (8, 0) if dtype == torch.bfloat16 else (7, 0)
             if capability < least:
                 return (
@@ -85,7 +93,7 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> str:
     return backend
 
 
-@torch.compiler.assume_constant_result
+@_constant
 def exporting_onnx() -> bool:
     # The ONNX package is heavy to import, so ask it only when something is being traced at all.
     return (torch.compiler.is_exporting() or torch.jit.is_tracing()) and torch.onnx.is_in_onnx_export()

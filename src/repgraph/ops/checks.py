@@ -45,7 +45,8 @@ def check_not_forward_mode(*tensors: Tensor) -> None:
 def _check_features(query: Tensor, key: Tensor, value: Tensor, groups: int) -> None:
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(
-            f"query, key and value are {_dtype(query)}, {_dtype(key)} and {_dtype(value)}; one dtype is needed for the three"
+            f"query, key and value are {_dtype(query)}, {_dtype(key)} and {_dtype(value)}; "
+            "one dtype is needed for the three"
         )
     batch, channels, height, width = query.shape
     if channels < 1 or height < 1 or width < 1:
@@ -56,7 +57,8 @@ def _check_features(query: Tensor, key: Tensor, value: Tensor, groups: int) -> N
         raise ValueError(f"value has shape {_shape(value)}; ({batch}, any, {height}, {width}) is needed, as query's")
     if channels % groups or value.shape[1] % groups:
         raise ValueError(
-            f"groups={groups} does not divide the {channels} channels of query and key and the {value.shape[1]} of value"
+            f"groups={groups} does not divide the {channels} channels of query and key "
+            f"and the {value.shape[1]} of value"
         )
 
 

@@ -18,6 +18,9 @@ from torch import Tensor
 from repgraph.ops.formats import empty_map
 from repgraph.ops.geometry import position_dtype
 
+# Those of torch.amp.is_autocast_available, which torch.compile cannot trace.
+AUTOCAST_DEVICES = frozenset(("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "xla", "xpu"))
+
 _library = torch.library.Library("repgraph", "DEF")
 _library.define(
     "attention(Tensor query, Tensor key, Tensor? value, Tensor offsets, int groups, int grid, float scale, "
@@ -39,9 +42,7 @@ def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weig
 
 
 def _backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend):
-    return _kernels(backend).backward(
-        grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale
-    )
+    return _kernels(backend).backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
 
 
 for _device in ("CPU", "CUDA"):
@@ -55,14 +56,18 @@ def outputs(query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, g
     y = empty_map(query, (key if value is None else value).shape[1])
     dtype = position_dtype(query.dtype)
     lse = torch.empty((batch, groups, height, width), dtype=dtype, device=query.device)
-    shape = (batch, groups, offsets.shape[1] // 2, height, width) if with_weights else (0,)
-    return y, lse, torch.empty(shape, dtype=dtype, device=query.device)
+    return y, lse, lse.new_empty((batch, groups, offsets.shape[1] // 2, height, width) if with_weights else 0)
 
 
 def gradients(query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor):
     """Uninitialised gradients; that of ``value`` is empty where it is the key."""
     grad_value = query.new_empty(0) if value is None else empty_map(value)
-    return empty_map(query), empty_map(key), grad_value, torch.empty_like(offsets, memory_format=torch.contiguous_format)
+    return (
+        empty_map(query),
+        empty_map(key),
+        grad_value,
+        torch.empty_like(offsets, memory_format=torch.contiguous_format),
+    )
 
 
 @torch.library.register_fake("repgraph::attention", lib=_library)
@@ -93,9 +98,7 @@ def _differentiate(ctx: Any, grad, _, grad_weights):
         grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
     if grad is None:
         grad = torch.zeros_like(y)
-    grads = torch.ops.repgraph.attention_backward(
-        grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options
-    )
+    grads = torch.ops.repgraph.attention_backward(grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options)
     if value is None:
         grads = (*grads[:2], None, grads[3])
     return *grads, None, None, None, None, None
@@ -115,7 +118,7 @@ torch.library.register_autograd("repgraph::attention_backward", _no_second_order
 def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Features in the autocast dtype, where autocast is on; as PyTorch does, float64 is left alone."""
     device = query.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if device not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(device):
         return query, key, value
     dtype = torch.get_autocast_dtype(device)
 

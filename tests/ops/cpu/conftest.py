@@ -12,9 +12,7 @@ pytest.importorskip("numba")
 class Case:
     """Maps, offsets and options of one call, and the gradients of a fixed scalar of its results."""
 
-    def __init__(
-        self, batch, channels, vchannels, height, width, nodes, groups=1, grid=1, shared=False, seed=0
-    ):
+    def __init__(self, batch, channels, vchannels, height, width, nodes, groups=1, grid=1, shared=False, seed=0):
         generator = torch.Generator().manual_seed(seed)
 
         def normal(*shape, sigma=1.0):
@@ -23,9 +21,7 @@ class Case:
         self.query, self.key = normal(batch, channels, height, width), normal(batch, channels, height, width)
         self.value = self.key if shared else normal(batch, vchannels, height, width)
         # A few reach beyond the map, and some are integers, where a derivative has two sides.
-        self.offsets = normal(
-            batch, 2 * nodes, -(-height // grid), -(-width // grid), sigma=max(height, width) / 3
-        )
+        self.offsets = normal(batch, 2 * nodes, -(-height // grid), -(-width // grid), sigma=max(height, width) / 3)
         self.offsets[:, ::3] = self.offsets[:, ::3].round()
         self.grad = normal(batch, self.value.shape[1], height, width)
         self.grad_weights = normal(batch, groups, nodes, height, width)
@@ -52,9 +48,7 @@ class Case:
         return {"y": y.detach(), "weights": weights.detach(), **dict(zip(names, found, strict=False))}
 
 
-def assert_as_good_as_reference(
-    case: Case, tensors: list[Tensor], weighted: bool = True, factor: float = 3
-) -> None:
+def assert_as_good_as_reference(case: Case, tensors: list[Tensor], weighted: bool = True, factor: float = 3) -> None:
     """The kernel's error against float64 is at most ``factor`` times that of plain PyTorch, plus rounding."""
     exact_leaves = [t.detach().double().requires_grad_() for t in tensors]
     if tensors[2] is tensors[1]:

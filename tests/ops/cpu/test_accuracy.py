@@ -19,13 +19,9 @@ SHAPES = {
     "a group each": dict(batch=1, channels=19, vchannels=19, height=5, width=6, nodes=3, groups=19),
     "grid": dict(batch=2, channels=40, vchannels=24, height=10, width=13, nodes=5, grid=3),
     "grid, groups": dict(batch=1, channels=36, vchannels=18, height=9, width=9, nodes=4, grid=2, groups=9),
-    "grid, shared": dict(
-        batch=1, channels=32, vchannels=32, height=8, width=12, nodes=9, grid=4, shared=True
-    ),
+    "grid, shared": dict(batch=1, channels=32, vchannels=32, height=8, width=12, nodes=9, grid=4, shared=True),
     "one cell": dict(batch=1, channels=16, vchannels=20, height=19, width=45, nodes=6, grid=64),
-    "tall cells": dict(
-        batch=2, channels=16, vchannels=16, height=29, width=71, nodes=3, grid=35, shared=True
-    ),
+    "tall cells": dict(batch=2, channels=16, vchannels=16, height=29, width=71, nodes=3, grid=35, shared=True),
 }
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -114,9 +110,7 @@ def test_gradcheck():
         offsets = torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
         def call(q, k, v, o, grid=grid):
-            y, _, weights = representative_attention(
-                q, k, v, o, groups=2, grid=grid, backend="cpu", return_nodes=True
-            )
+            y, _, weights = representative_attention(q, k, v, o, groups=2, grid=grid, backend="cpu", return_nodes=True)
             return y, weights
 
         assert torch.autograd.gradcheck(call, (*maps, offsets))

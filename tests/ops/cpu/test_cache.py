@@ -32,9 +32,7 @@ def _start(path: Path, cache: Path | None) -> list[list[str]]:
     environment.pop("NUMBA_CACHE_DIR", None)
     if cache is not None:
         environment["NUMBA_CACHE_DIR"] = str(cache)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return [line.split() for line in done.stdout.splitlines()]
 

@@ -44,9 +44,7 @@ def _child(case, tensors, expected, queue):
 
     assert pool._pool is None
     torch.set_num_threads(2)
-    same = all(
-        np.array_equal(a.numpy(), b.numpy()) for a, b in zip(_call(case, tensors), expected, strict=True)
-    )
+    same = all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(_call(case, tensors), expected, strict=True))
     queue.put((same, pool._pool is not None))
 
 
@@ -74,9 +72,7 @@ class _Results(Dataset):
     def __getitem__(self, i):
         case, tensors, expected = self.used
         got = _call(case, tensors)
-        return torch.tensor(
-            [bool((a.numpy() == b.numpy()).all()) for a, b in zip(got, expected, strict=True)]
-        )
+        return torch.tensor([bool((a.numpy() == b.numpy()).all()) for a, b in zip(got, expected, strict=True)])
 
 
 def test_data_loader_workers(used):

@@ -42,9 +42,7 @@ def test_number_of_threads_is_obeyed(threads, eager, monkeypatch, make_case):
     tensors = case.tensors(torch.float32)
     submitted = []
     submit = pool.submit
-    monkeypatch.setattr(
-        pool, "submit", lambda kernel, *args: submitted.append(kernel) or submit(kernel, *args)
-    )
+    monkeypatch.setattr(pool, "submit", lambda kernel, *args: submitted.append(kernel) or submit(kernel, *args))
     for count in (1, 3):
         threads(count)
         submitted.clear()
@@ -64,9 +62,7 @@ def test_little_work_stays_on_the_calling_thread(threads, monkeypatch, make_case
 
 def test_concurrent_callers(eager, threads, make_case):
     threads(2)
-    cases = [
-        make_case(1, 24 + 8 * i, 24, 9 + i, 12, 5, grid=1 + i % 2, shared=False, seed=i) for i in range(8)
-    ]
+    cases = [make_case(1, 24 + 8 * i, 24, 9 + i, 12, 5, grid=1 + i % 2, shared=False, seed=i) for i in range(8)]
     work = [(case, case.tensors(torch.float32)) for case in cases]
     expected = [case.run(tensors) for case, tensors in work]
     failures, rounds, end = [], [0] * 8, time.monotonic() + 2.5

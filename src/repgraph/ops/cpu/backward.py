@@ -65,9 +65,7 @@ def backward(
             strip = strip_rows(batch, height)
             dims = (height, width, channels, vchannels, count, groups, strip)
             tasks = batch * number_of_cells(height, strip)
-            run(
-                direct_backward.differentiate_queries, tasks, work, *maps, dims, kind(scale), p, d, grad_nodes
-            )
+            run(direct_backward.differentiate_queries, tasks, work, *maps, dims, kind(scale), p, d, grad_nodes)
         else:
             dims = (height, width, channels, vchannels, count, groups, grid)
             tasks = batch * cell_rows * parts
@@ -84,9 +82,7 @@ def backward(
                 shared,
             )
         pitch = slice_width(batch, channels, height * width)
-        tasks = batch * (
-            number_of_cells(channels, pitch) + (0 if shared else number_of_cells(vchannels, pitch))
-        )
+        tasks = batch * (number_of_cells(channels, pitch) + (0 if shared else number_of_cells(vchannels, pitch)))
         target = flat(grad_key)
         run(
             scatter,

@@ -82,9 +82,7 @@ def attend(counter, tasks, q, qs, k, ks, v, vs, y, ys, lse, weights, lefts, frac
         left, sampled = 0, -1
         while left < width and rows > 0:
             columns = tile_columns(left, width, grid)
-            read_tile(
-                q, b * qs[0] + top * qs[2] + left * qs[3], qs[1:], rows, columns, channels, qt, 0, channels
-            )
+            read_tile(q, b * qs[0] + top * qs[2] + left * qs[3], qs[1:], rows, columns, channels, qt, 0, channels)
             for i in range(rows * columns):
                 row, column = top + i % rows, left + i // rows
                 if column // grid != sampled:
@@ -123,9 +121,7 @@ def attend(counter, tasks, q, qs, k, ks, v, vs, y, ys, lse, weights, lefts, frac
                         )
                 for g in range(groups):
                     for n in range(count):
-                        logit = dot(
-                            qt, i * channels + g * length, keys, n * channels + g * length, length, zero
-                        )
+                        logit = dot(qt, i * channels + g * length, keys, n * channels + g * length, length, zero)
                         store(p, n, scale * logit)
                     place = ((b * groups + g) * height + row) * width + column
                     store(lse, place, softmax(p, 0, count))
@@ -136,7 +132,5 @@ def attend(counter, tasks, q, qs, k, ks, v, vs, y, ys, lse, weights, lefts, frac
                     end = i * vchannels + g * vlength
                     fill(yt, end, vlength, zero)
                     add_rows(yt, end, values, g * vlength, own, p, count, vlength)
-            write_tile(
-                y, b * ys[0] + top * ys[2] + left * ys[3], ys[1:], rows, columns, vchannels, yt, 0, vchannels
-            )
+            write_tile(y, b * ys[0] + top * ys[2] + left * ys[3], ys[1:], rows, columns, vchannels, yt, 0, vchannels)
             left += columns

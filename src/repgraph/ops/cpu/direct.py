@@ -17,9 +17,7 @@ TILE = 32
 
 
 @inline
-def node_logits(
-    q, qi, k, base, strides, lefts, fractions, at, size, groups, length, scale, logits, end, count
-):
+def node_logits(q, qi, k, base, strides, lefts, fractions, at, size, groups, length, scale, logits, end, count):
     """logits[end + g * count] of one node, for all groups."""
     height, width = size
     sh, sw = strides
@@ -30,9 +28,7 @@ def node_logits(
     if 0 <= x < width - 1 and 0 <= y < height - 1:
         for g in range(groups):
             c = g * length
-            total = dot_node(
-                q, qi + c, k, j0 + c, j0 + c + sw, j0 + c + sh, j0 + c + sh + sw, w, length, nothing
-            )
+            total = dot_node(q, qi + c, k, j0 + c, j0 + c + sw, j0 + c + sh, j0 + c + sh + sw, w, length, nothing)
             store(logits, end + g * count, scale * total)
         return
     for g in range(groups):
@@ -40,9 +36,7 @@ def node_logits(
         for i in range(4):
             dx, dy = i & 1, i >> 1
             if 0 <= x + dx < width and 0 <= y + dy < height:
-                total += w[i] * dot(
-                    q, qi + g * length, k, j0 + g * length + dy * sh + dx * sw, length, nothing
-                )
+                total += w[i] * dot(q, qi + g * length, k, j0 + g * length + dy * sh + dx * sw, length, nothing)
         store(logits, end + g * count, scale * total)
 
 
@@ -68,9 +62,7 @@ def attend(counter, tasks, q, qs, k, ks, v, vs, y, ys, lse, weights, lefts, frac
         rows = min(strip, height - top)
         for left in range(0, width, tile):
             columns = min(tile, width - left)
-            read_tile(
-                q, b * qs[0] + top * qs[2] + left * qs[3], qs[1:], rows, columns, channels, qt, 0, channels
-            )
+            read_tile(q, b * qs[0] + top * qs[2] + left * qs[3], qs[1:], rows, columns, channels, qt, 0, channels)
             for i in range(rows * columns):
                 row, column = top + i % rows, left + i // rows
                 at = ((b * height + row) * width + column) * count * 2
@@ -98,15 +90,11 @@ def attend(counter, tasks, q, qs, k, ks, v, vs, y, ys, lse, weights, lefts, frac
                     lse[((b * groups + g) * height + row) * width + column] = total
                     if weights.size:
                         for n in range(count):
-                            weights[(((b * groups + g) * count + n) * height + row) * width + column] = p[
-                                start + n
-                            ]
+                            weights[(((b * groups + g) * count + n) * height + row) * width + column] = p[start + n]
             for i in range(rows * columns):
                 row, column = top + i % rows, left + i // rows
                 at = ((b * height + row) * width + column) * count * 2
-                found = list_corners(
-                    lefts, fractions, at, count, size, b * vs[0], vs[2:], index, weight, node
-                )
+                found = list_corners(lefts, fractions, at, count, size, b * vs[0], vs[2:], index, weight, node)
                 for g in range(groups):
                     start = (i * groups + g) * count
                     for m in range(found):
@@ -114,6 +102,4 @@ def attend(counter, tasks, q, qs, k, ks, v, vs, y, ys, lse, weights, lefts, frac
                     end = i * vchannels + g * length
                     fill(yt, end, length, p[start] * zero)
                     add_rows(yt, end, v, g * length, index, scaled, found, length)
-            write_tile(
-                y, b * ys[0] + top * ys[2] + left * ys[3], ys[1:], rows, columns, vchannels, yt, 0, vchannels
-            )
+            write_tile(y, b * ys[0] + top * ys[2] + left * ys[3], ys[1:], rows, columns, vchannels, yt, 0, vchannels)

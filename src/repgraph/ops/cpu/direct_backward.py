@@ -155,9 +155,7 @@ def differentiate_queries(
                         down += a * load(slope, 4 * to + 1) + c * load(slope, 4 * to + 3)
                     store(grad_nodes, at + 2 * n, along)
                     store(grad_nodes, at + 2 * n + 1, down)
-                found = list_corners(
-                    lefts, fractions, at, count, size, b * ks[0], ks[2:], index, weight, node
-                )
+                found = list_corners(lefts, fractions, at, count, size, b * ks[0], ks[2:], index, weight, node)
                 for g in range(groups):
                     start = pd + g * count
                     for m in range(found):

@@ -24,9 +24,7 @@ def strip_rows(batch: int, height: int) -> int:
     return max(1, min(4, batch * height // (4 * torch.get_num_threads())))
 
 
-def place_nodes(
-    offsets: Tensor, grid: int, height: int, width: int, kind: type
-) -> tuple[np.ndarray, np.ndarray]:
+def place_nodes(offsets: Tensor, grid: int, height: int, width: int, kind: type) -> tuple[np.ndarray, np.ndarray]:
     """Left-top corners and fractions of all nodes, each [B, Hc, Wc, S, 2] and flat."""
     batch, channels, cell_rows, cell_columns = offsets.shape
     lefts = np.empty(offsets.numel(), np.int32)

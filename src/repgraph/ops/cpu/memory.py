@@ -33,9 +33,7 @@ def _constant(kind: ir.Type, number: int) -> ir.Constant:
 def decode(builder: Any, bits: Any) -> Any:
     """bfloat16 bits (i16 or a vector of them) as float."""
     wide = _like(_I32, bits.type)
-    return builder.bitcast(
-        builder.shl(builder.zext(bits, wide), _constant(wide, 16)), _like(ir.FloatType(), wide)
-    )
+    return builder.bitcast(builder.shl(builder.zext(bits, wide), _constant(wide, 16)), _like(ir.FloatType(), wide))
 
 
 def encode(builder: Any, number: Any) -> Any:
@@ -103,9 +101,7 @@ def transpose_block(typingctx, source, source_index, source_stride, target, targ
         a, ia, sa, b, ib, sb = args
         lines = []
         for i in range(n):
-            at = pointer(
-                context, builder, source, a, builder.add(ia, builder.mul(sa, ir.Constant(sa.type, i)))
-            )
+            at = pointer(context, builder, source, a, builder.add(ia, builder.mul(sa, ir.Constant(sa.type, i))))
             kind = ir.VectorType(context.get_value_type(source.dtype), n)
             line = builder.load(builder.bitcast(at, kind.as_pointer()), align=source.dtype.bitwidth // 8)
             if source.dtype == types.uint16 and target.dtype != types.uint16:
@@ -115,9 +111,7 @@ def transpose_block(typingctx, source, source_index, source_stride, target, targ
         for i, line in enumerate(lines):
             if target.dtype == types.uint16 and source.dtype != types.uint16:
                 line = encode(builder, line)
-            at = pointer(
-                context, builder, target, b, builder.add(ib, builder.mul(sb, ir.Constant(sb.type, i)))
-            )
+            at = pointer(context, builder, target, b, builder.add(ib, builder.mul(sb, ir.Constant(sb.type, i))))
             builder.store(line, builder.bitcast(at, line.type.as_pointer()), align=target.dtype.bitwidth // 8)
         return context.get_dummy_value()
 

@@ -52,10 +52,7 @@ def _summing(vectors: int) -> Any:
         def codegen(context, builder, signature, args):
             t, t_at, s, s_shift, i, w, n = args
             places = [builder.add(t_at, ir.Constant(t_at.type, j * VECTOR)) for j in range(vectors)]
-            sums = [
-                cgutils.alloca_once_value(builder, load_vector(context, builder, target, t, at))
-                for at in places
-            ]
+            sums = [cgutils.alloca_once_value(builder, load_vector(context, builder, target, t, at)) for at in places]
             with cgutils.for_range(builder, n) as loop:
                 factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, loop.index)))
                 start = builder.add(builder.load(pointer(context, builder, index, i, loop.index)), s_shift)

@@ -115,7 +115,9 @@ def attend_backward(
         row = y64 * (y_sh * ALIGN) + x64 * (y_sw * ALIGN) + group * VALUES
         response = tl.load(y + row[:, :, None, None] + channel_v, mask=mask_v, other=0.0).to(tl.float32)
         mean = dot(dy, response)  # [U, Q]: the weights' mean derivative
-        log_total = tl.load(lse + ((batch * GROUPS + group) * height + query_y) * width + query_x, mask=asked, other=0.0)
+        log_total = tl.load(
+            lse + ((batch * GROUPS + group) * height + query_y) * width + query_x, mask=asked, other=0.0
+        )
         weight_place = ((batch * GROUPS + group) * NODES * height + query_y) * width + query_x
         pair = ((batch * height + query_y) * width + query_x) * NODES * GROUPS + group
 
@@ -144,7 +146,10 @@ def attend_backward(
             d_weight = dot(dy, v)
             if WEIGHTS:
                 d_weight += tl.load(grad_weights + weight_place + n * height * width, mask=asked, other=0.0)
-            d_logit = weight * (d_weight - mean) * scale
+            if NODES == 1:  # the softmax of one logit does not move
+                d_logit = weight * 0.0
+            else:
+                d_logit = weight * (d_weight - mean) * scale
             dq += d_logit[:, :, None, None] * k
             dk = over_queries(d_logit[:, :, None, None] * q, Q)  # [U, 1, P, C]
             dv = over_queries(weight[:, :, None, None] * dy, Q)

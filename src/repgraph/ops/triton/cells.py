@@ -25,24 +25,24 @@ def split(t, like):
 
 
 @triton.jit
-def logits_of(q, k):
+def logits_of(q, k, HALF: tl.constexpr):
     """q k^T [Q, N] to float32's accuracy; half-precision queries are exact, so only the nodes are split."""
-    if q.dtype == tl.float32:
-        return tl.dot(q, tl.trans(k), input_precision="ieee")
-    else:
+    if HALF:
         high, low = split(k, q)
         return tl.dot(q, tl.trans(high), acc=tl.dot(q, tl.trans(low)))
+    else:
+        return tl.dot(q.to(tl.float32), tl.trans(k), input_precision="ieee")
 
 
 @triton.jit
-def weighted_sum(weight, v, acc, q):
+def weighted_sum(weight, v, acc, q, HALF: tl.constexpr):
     """weight v + acc [Q, CV], to float32's accuracy but for the product of the two low parts."""
-    if q.dtype == tl.float32:
-        return tl.dot(weight, v, acc=acc, input_precision="ieee")
-    else:
+    if HALF:
         high, low = split(weight, q)
         v_high, v_low = split(v, q)
         return tl.dot(high, v_high, acc=tl.dot(high, v_low, acc=tl.dot(low, v_high, acc=acc)))
+    else:
+        return tl.dot(weight, v, acc=acc, input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=[*SIZES, *STRIDES, "scale"])
@@ -53,9 +53,12 @@ def attend_cells(
     offset_sb, offset_sc, offset_sh, offset_sw,
     ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
-    Q: tl.constexpr, NODE_BLOCK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr,
+    Q: tl.constexpr, NODE_BLOCK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """y and logsumexp for Q queries of one cell and group; arguments as in ``forward.attend``, a tile is a cell."""
+    """y and logsumexp for Q queries of one cell and group; arguments as in ``forward.attend``, a tile is a cell.
+
+    HALF: features are in half precision, and so are the operands of the matrix products.
+    """
     unit = tl.program_id(0)
     group = unit % GROUPS
     cell_x = unit // GROUPS % columns
@@ -92,7 +95,7 @@ def attend_cells(
             v = k
         else:
             v = read_nodes(value, value_sh, value_sw, left, top, tx, ty, height, width, VALUES, CV, NODE_BLOCK, INDEX)
-        logit = logits_of(q, k) * (scale * 1.4426950408889634)  # [Q, N]
+        logit = logits_of(q, k, HALF) * (scale * 1.4426950408889634)  # [Q, N]
         logit = tl.where((n < NODES)[None, :], logit, -float("inf"))
         if LOGITS:
             at = logits + unit_place * NODES + n[None, :] * (height * width) + place[:, None]
@@ -101,7 +104,7 @@ def attend_cells(
         fade = tl.exp2(peak - new_peak)
         weight = tl.exp2(logit - new_peak[:, None])
         total = total * fade + tl.sum(weight, 1)
-        acc = weighted_sum(weight, v, acc * fade[:, None], q)
+        acc = weighted_sum(weight, v, acc * fade[:, None], q, HALF)
         peak = new_peak
     row = (batch * y_sb + y64 * y_sh + x64 * y_sw) * ALIGN + group * VALUES
     response = (acc / total[:, None]).to(y.dtype.element_ty)

@@ -47,7 +47,8 @@ def attend(
     offset_sb, offset_sc, offset_sh, offset_sw,
     ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
-    PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr, CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr,
+    PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr,
+    CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """y and logsumexp for a patch of cells; ``logits`` (B, G, S, H, W) too if LOGITS.
 

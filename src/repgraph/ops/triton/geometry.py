@@ -2,8 +2,8 @@
 
 Tiles are [U, Q, P, C]: a *unit* is one cell's one channel group, Q are queries of the cell, and P times C the
 channels of the group. Threads are given to C first and to P last, so that one thread holds all of P: the more
-channels a thread has, the fewer threads repeat the arithmetic of a unit, which has no channels. What belongs to a unit is [U, 1], to a
-query [U, Q], the features of a node are [U, 1, P, C].
+channels a thread has, the fewer threads repeat the arithmetic of a unit, which has no channels. What belongs to a
+unit is [U, 1], to a query [U, Q], the features of a node are [U, 1, P, C].
 """
 
 import triton
@@ -96,6 +96,6 @@ def queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width):
 def read_offset(offset, stride, valid, n, NODES: tl.constexpr):
     """Offset of node ``n`` of each unit, float32; nodes past the last one lie outside every map."""
     asked = valid & (n < NODES)
-    x = tl.load(offset + 2 * n * stride, mask=asked, other=-1e30).to(tl.float32)
-    y = tl.load(offset + (2 * n + 1) * stride, mask=asked, other=-1e30).to(tl.float32)
+    x = tl.load(offset + 2 * n * stride, mask=asked, other=-float("inf")).to(tl.float32)
+    y = tl.load(offset + (2 * n + 1) * stride, mask=asked, other=-float("inf")).to(tl.float32)
     return x, y

@@ -122,9 +122,7 @@ def shares(column, t):
     return near[:, None, None], far[:, None, None]
 
 
-@triton.jit(
-    do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width", "query_stride", "grad_stride"]
-)
+@triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width", "query_stride", "grad_stride"])
 def gather(
     query, grad, pair_logits, pair_weights, records, fractions, starts, piece_ends, piece_tiles,
     grad_key, grad_value, partial_key, partial_value,

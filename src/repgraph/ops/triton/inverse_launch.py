@@ -101,14 +101,14 @@ class _Plans:
         bits = 16 | query_stride | grad_stride
         align = bits & -bits
         wide, wide_v = power_of_two(channels), power_of_two(values)
-        parts, at_once = tiles.gather(max(wide, wide_v), itemsize, shared)
+        parts, at_once, warps = tiles.gather(max(wide, wide_v), itemsize, shared)
         constants = {
             "ALIGN": align, "NODES": nodes, "GROUPS": groups, "SHARED": shared, "CHANNELS": channels // groups,
             "VALUES": values // groups, "C": max(1, wide // parts), "CV": max(1, wide_v // parts), "PARTS": parts,
             "E": at_once, "PIECE": piece,
         }  # fmt: skip
         numbers = (*tiling, query_stride // align, grad_stride // align)
-        self.gather = Plan(inverse.gather, (self.tiles + self.surplus,), numbers, constants, num_warps=1)
+        self.gather = Plan(inverse.gather, (self.tiles + self.surplus,), numbers, constants, num_warps=warps)
         blocks = (-(-self.tiles // BLOCK),)
         self.join_key = Plan(inverse.join, blocks, tiling, {"TOTAL": channels, "C": wide, "BLOCK": BLOCK})
         self.join_value = Plan(inverse.join, blocks, tiling, {"TOTAL": values, "C": wide_v, "BLOCK": BLOCK})

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -52,18 +53,20 @@ def _forward_plan(
     sizes, constants = _common(shape, values, offset_shape, groups, grid, shared, key, value)
     widest = max(power_of_two(constants["CHANNELS"]), power_of_two(constants["VALUES"]))
     constants |= {"ALIGN": align, "LOGITS": with_weights}
-    if grid == 1:
-        tile = tiles.forward(widest, dtype.itemsize, groups, shared, constants["NODES"])
+    cell = sizes[5] * sizes[6]
+    if grid == 1 or widest > tiles.WIDEST_CELLS:
+        tile = tiles.forward(widest, dtype.itemsize, groups, cell, shared, constants["NODES"])
         function, constants = attend, constants | _tile_constants(constants, tile) | {"CHUNK": tile.chunk}
         programs, counts = _programs(shape, offset_shape, grid, tile)
     else:
-        tile = tiles.cells(widest, dtype.itemsize, shared)
+        tile = tiles.cells(widest, shared)
         function = attend_cells
-        constants |= {"Q": tile.queries, "NODE_BLOCK": 16}
+        # the interpreter has no matrix products in bfloat16
+        half = dtype != torch.float32 and isinstance(attend_cells, triton.runtime.JITFunction)
+        constants |= {"Q": tile.queries, "NODE_BLOCK": 16, "HALF": half}
         for name, channels in (("C", constants["CHANNELS"]), ("CV", constants["VALUES"])):
             constants[name] = max(16, power_of_two(channels))  # the least a matrix product takes
         counts = (offset_shape[2], offset_shape[3])
-        cell = min(grid, shape[2]) * min(grid, shape[3])
         programs = (shape[0] * counts[0] * counts[1] * groups, -(-cell // tile.queries))
     sizes = (*sizes[:4], *counts, *sizes[4:])
     return Plan(

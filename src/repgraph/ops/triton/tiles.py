@@ -21,19 +21,16 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def parts_of(channels: int, itemsize: int, per_thread: int) -> int:
-    """Vectors of 16 bytes that a thread holds so as to have ``per_thread`` of the (padded) channels."""
-    vector = 16 // itemsize
-    return max(1, min(per_thread, channels) // vector)
+def _rows(channels: int, itemsize: int, per_thread: int, warps: int) -> tuple[int, int, int]:
+    """Parts, rows of ``channels`` (a power of two) at a time, and warps, for so many channels in each thread.
 
-
-def _rows(channels: int, itemsize: int, per_thread: int, warps: int) -> tuple[int, int]:
-    """Parts, and rows of ``channels`` that ``warps`` hold at a time."""
-    if channels >= 1024:  # a row must not need more threads than there are
-        per_thread = max(per_thread, 32)
-    parts = parts_of(channels, itemsize, per_thread)
-    held = parts * (16 // itemsize)
-    return parts, max(1, 32 * warps * held // channels)
+    A thread reads vectors of 16 bytes. A row that is too long for ``warps`` gets more of them.
+    """
+    vector = min(16 // itemsize, channels)
+    parts = max(1, min(per_thread, channels) // vector)
+    threads = channels // (parts * vector)
+    warps = max(warps, threads // 32)
+    return parts, 32 * warps // threads, warps
 
 
 def _patch(units: int, groups: int) -> tuple[int, int]:
@@ -43,26 +40,34 @@ def _patch(units: int, groups: int) -> tuple[int, int]:
     return height, cells // height
 
 
-def forward(channels: int, itemsize: int, groups: int, shared: bool, nodes: int) -> Tile:
-    """For grid 1. ``channels``: the wider of key and value in one group, a power of two."""
-    parts, units = _rows(channels, itemsize, 16, 4)
-    return Tile(units, 1, _patch(units, groups), parts, 4, chunk=3 if shared and nodes > 1 else 1)
+def forward(channels: int, itemsize: int, groups: int, cell: int, shared: bool, nodes: int) -> Tile:
+    """``channels``: the wider of key and value in one group, a power of two; ``cell``: queries in a cell."""
+    if cell > 1:
+        parts, units, warps = _rows(channels, itemsize, 8, 4)
+        return Tile(units, 4, _patch(units, groups), parts, warps)
+    parts, units, warps = _rows(channels, itemsize, 16, 4)
+    return Tile(units, 1, _patch(units, groups), parts, warps, chunk=3 if shared and nodes > 1 else 1)
 
 
-def cells(channels: int, itemsize: int, shared: bool) -> Tile:
-    """For grids, 16 queries of a cell at a time."""
-    return Tile(1, 16, (1, 1), 1, 8 if channels > 256 else 4, registers=96 if shared and channels <= 256 else None)
+WIDEST_CELLS = 512  # channels of a group; with more, matrix products would not fit into shared memory
+
+
+def cells(channels: int, shared: bool) -> Tile:
+    """For grids, 16 queries of a cell at a time, as matrix products."""
+    warps = max(4, channels // 64)
+    return Tile(1, 16, (1, 1), 1, warps, registers=128 if shared and warps == 4 else None)
 
 
 def backward(channels: int, itemsize: int, groups: int, cell: int, shared: bool) -> Tile:
     """``cell``: number of queries in a cell."""
     if cell == 1:
-        parts, units = _rows(channels, itemsize, 16, 1)
-        return Tile(units, 1, _patch(units, groups), parts, 1, registers=128 if shared and itemsize == 2 else None)
-    parts, units = _rows(channels, itemsize, 8, 1)
-    return Tile(units, 4, _patch(units, groups), parts, 1)
+        parts, units, warps = _rows(channels, itemsize, 16, 1)
+        registers = 128 if shared and itemsize == 2 else None
+        return Tile(units, 1, _patch(units, groups), parts, warps, registers=registers)
+    parts, units, warps = _rows(channels, itemsize, 8, 1)
+    return Tile(units, 4, _patch(units, groups), parts, warps)
 
 
-def gather(channels: int, itemsize: int, shared: bool) -> tuple[int, int]:
-    """Parts, and pairs at a time, of one warp."""
+def gather(channels: int, itemsize: int, shared: bool) -> tuple[int, int, int]:
+    """Parts, pairs at a time, and warps."""
     return _rows(channels, itemsize, 16 if shared else 8, 1)
