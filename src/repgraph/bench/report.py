@@ -54,6 +54,9 @@ def conditions(row: Row) -> str:
     return "; ".join(parts)
 
 
+SHORT = {"forward": "fwd", "backward": "bwd"}
+
+
 def tables(rows: Iterable[Row]) -> Iterator[Table]:
     """A table for each setting, a line for each candidate that was measured."""
     for setting, found in by_setting(rows).items():
@@ -71,7 +74,7 @@ def tables(rows: Iterable[Row]) -> Iterator[Table]:
         table.add_column("\ncandidate", no_wrap=True)
         for pass_ in PASSES:
             graph = ["graph\nms"] if graphs else []
-            for head in (f"{pass_}\nms", *graph, "\nx comp.", "\nx SDPA", "extra\nMiB"):
+            for head in (f"{SHORT[pass_]}\nms", *graph, "\nx comp.", "\nx SDPA", "extra\nMiB"):
                 table.add_column(head, justify="right")
         for name in dict.fromkeys(row.candidate for row in found if row.times):
             cells = []

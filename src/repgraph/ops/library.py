@@ -8,6 +8,7 @@ Kernels are imported when they first run. They are functions
 ``lse`` is the logsumexp of the logits; ``grad_weights``, where given, has mean zero under the weights.
 """
 
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,7 @@ _library.define(
 )
 
 
+@cache
 def _kernels(backend: str) -> ModuleType:
     return import_module(f"repgraph.ops.{backend}")
 
