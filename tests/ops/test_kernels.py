@@ -65,13 +65,11 @@ def test_accuracy_at_real_sizes(problem: Problem, dtype: torch.dtype) -> None:
     check(problem, "triton", dtype)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_shape(kernel: str, data: st.DataObject) -> None:
+def draw(data: st.DataObject) -> Problem:
     groups = data.draw(st.integers(1, 4), "groups")
     shared = data.draw(st.booleans(), "shared")
     channels = groups * data.draw(st.integers(1, 6), "channels per group")
-    problem = Problem(
+    return Problem(
         batch=data.draw(st.integers(1, 3), "batch"),
         channels=channels,
         values=channels if shared else groups * data.draw(st.integers(1, 6), "values per group"),
@@ -84,7 +82,21 @@ def test_any_shape(kernel: str, data: st.DataObject) -> None:
         sigma=data.draw(st.sampled_from([0.3, 2.0, 9.0]), "sigma"),
         seed=data.draw(st.integers(0, 2**20), "seed"),
     )
-    check(problem, kernel, torch.float32)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_shape(kernel: str, data: st.DataObject) -> None:
+    check(draw(data), kernel, torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_many_shapes(kernel: str, data: st.DataObject) -> None:
+    dtype = torch.float32 if kernel == "triton" else data.draw(st.sampled_from([torch.float32, torch.float64]))
+    check(draw(data), kernel, dtype)
 
 
 def channel_slice(t):

@@ -1,6 +1,7 @@
 """The options of ``repgraph bench operator``."""
 
 import argparse
+import tempfile
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from repgraph.bench.competitors import CANDIDATES, select
 from repgraph.bench.operator import Options
 from repgraph.bench.operator import run as run_operator
+from repgraph.bench.row import Row
 from repgraph.errors import UsageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -71,19 +73,36 @@ def run(arguments: argparse.Namespace) -> int:
     options = _options(arguments, _device(arguments.device))
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=arguments.out).close()  # else found out when something has been measured
     except OSError as error:
         raise UsageError(f"cannot write to --out {arguments.out} ({error.strerror}); give another folder") from error
     console = Console()
-    with report.progress() as progress:
-        rows = run_operator(options, progress=progress)
-    for shown in report.tables(rows):
-        console.print(shown)
-    for note in report.notes(rows):
-        console.print(note, highlight=False, markup=False)
+    rows: list[Row] = []
+    table = arguments.out / "operator.csv"
     how_long = {"seconds": options.seconds, "repeat": options.repeat, "limit": options.limit}
-    table = report.write_csv(rows, arguments.out / "operator.csv", **how_long)
-    written = [table, *plot.write(rows, arguments.out)]
-    console.print("written: " + ", ".join(map(str, written)), highlight=False, markup=False, soft_wrap=True)
+
+    def keep(found: list[Row]) -> None:
+        rows.extend(found)
+        report.write_csv(rows, table, **how_long)
+
+    interrupted = False
+    try:
+        with report.progress() as progress:
+            run_operator(options, progress=progress, finished=keep)
+    except KeyboardInterrupt:
+        interrupted = True
+    report.show(rows, console)
+    lines = report.notes(rows)
+    if interrupted:
+        done, wanted = len(report.by_setting(rows)), len(options.settings())
+        lines.append(f"interrupted: {done} of {wanted} settings measured" + ("" if rows else ", nothing written"))
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+    if rows:
+        written = [report.write_csv(rows, table, **how_long), *plot.write(rows, arguments.out)]
+        console.print("written: " + ", ".join(map(str, written)), highlight=False, markup=False, soft_wrap=True)
+    if interrupted:
+        return 130
     return 0 if any(row.status == "ok" for row in rows) else 1
 
 

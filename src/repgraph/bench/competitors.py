@@ -83,7 +83,8 @@ class Candidate:
 
     ``build`` makes the function for a setting (anew each time: a compiled one is compiled for one size), and
     ``why_not`` says why it cannot run there, or gives None. ``bytes_needed`` estimates what forward and
-    backward hold in main memory, so that the CPU does not run out of it.
+    backward hold in main memory, so that the CPU does not run out of it. ``compiles`` names what is compiled
+    anew for every size, if anything: it takes tens of seconds, and progress says so.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Candidate:
     why_not: Callable[[Setting], str | None] = lambda setting: None
     bytes_needed: Callable[[Setting], float] = lambda setting: 0.0
     family: str = "representative"  # or "non-local"
+    compiles: str = ""
 
 
 def _backend(name: str) -> Candidate:
@@ -122,7 +124,8 @@ def _composition(compiled: bool) -> Candidate:
         return "it needs maps of at least 2 x 2" if min(setting.height, setting.width) < 2 else None
 
     name = "composition-compiled" if compiled else "composition"
-    return Candidate(name, build, reason, bytes_needed=lambda s: 8 * _samples(s))
+    compiles = "composition" if compiled else ""
+    return Candidate(name, build, reason, bytes_needed=lambda s: 8 * _samples(s), compiles=compiles)
 
 
 def _sdpa(name: str, kernel: SDPBackend) -> Candidate:

@@ -10,7 +10,7 @@ from repgraph.bench.setting import Inputs, Setting, make_inputs
 from repgraph.ops import representative_attention
 
 # A small odd size that no tile divides, yet many cells of any usual grid.
-_SIZE = (13, 18)
+SIZE = (13, 18)
 # Relative error in the L2 norm that is let through, in units of the dtype's rounding step. Errors of right
 # candidates are within about a third of it; nodes read half a pixel off are over it more than tenfold.
 _STEPS = {torch.float64: 32, torch.float32: 32, torch.bfloat16: 4, torch.float16: 4}
@@ -49,7 +49,7 @@ def _results(function: Attention, inputs: Inputs) -> dict[str, Tensor]:
 
 def check(candidate: Candidate, setting: Setting) -> str | None:
     """What is wrong with a candidate, or None; its own exceptions pass through."""
-    small = setting.resized(*_SIZE)
+    small = setting.resized(*SIZE)
     allowed = tolerance(candidate, small)
     for name, error in relative_errors(candidate, small).items():
         if not error <= allowed:  # NaN is wrong too

@@ -17,11 +17,23 @@ import torch._functorch.config
 from repgraph.bench import gate, passes
 from repgraph.bench.competitors import Candidate, select
 from repgraph.bench.measure import Budget
-from repgraph.bench.passes import Entry
-from repgraph.bench.row import CANNOT, NO_MEMORY, PASSES, TOO_SLOW, WRONG, Row, classify
+from repgraph.bench.passes import Entry, Say
+from repgraph.bench.row import (
+    CANNOT,
+    EVENTS,
+    GRAPH,
+    NO_MEMORY,
+    PASSES,
+    TOO_SLOW,
+    WALL,
+    WRONG,
+    Row,
+    classify,
+)
 from repgraph.bench.setting import CPU, Setting
 
 Progress = Callable[[str, int, int], None]  # what is being done, settings done, settings in all
+Finished = Callable[[list[Row]], None]  # gets the rows of a setting when all of it has been measured
 Verdict = tuple[str, str]  # a status and its reason
 
 
@@ -58,8 +70,16 @@ class Options:
         return [replace(common, height=h, width=w, shared_kv=s) for s in self.shared_kv for h, w in sizes]
 
 
-def run(options: Options, candidates: Sequence[Candidate] | None = None, progress: Progress | None = None) -> list[Row]:
-    """Measure every candidate in every setting: two rows for each, also for those that cannot be measured."""
+def run(
+    options: Options,
+    candidates: Sequence[Candidate] | None = None,
+    progress: Progress | None = None,
+    finished: Finished | None = None,
+) -> list[Row]:
+    """Measure every candidate in every setting: two rows for each, also for those that cannot be measured.
+
+    ``finished`` gets the rows of each setting as soon as it is done: what it keeps outlives an interruption.
+    """
     chosen = select(options.only) if candidates is None else candidates
     settings = options.settings()
     rows: list[Row] = []
@@ -68,10 +88,10 @@ def run(options: Options, candidates: Sequence[Candidate] | None = None, progres
     with _surroundings(options):
         for index, setting in enumerate(settings):
 
-            def say(text: str, setting: Setting = setting, index: int = index) -> None:
+            def say(text: str, where: Setting, index: int = index) -> None:
                 if progress:
-                    value = "value is key" if setting.shared_kv else "value is not key"
-                    progress(f"{setting.height}x{setting.width}, {value}: {text}", index, len(settings))
+                    value = "shared kv" if where.shared_kv else "separate kv"
+                    progress(f"{text} for {where.size}, {value}", index, len(settings))
 
             entries = _admit(chosen, setting, verdicts, say)
             alive = [entry for entry in entries if entry.alive]
@@ -81,15 +101,15 @@ def run(options: Options, candidates: Sequence[Candidate] | None = None, progres
                 passes.measure_together(batch, setting, budget, options.limit, say)
             for entry in alive:
                 if options.graph and setting.device.type == "cuda":
-                    say(f"graph of {entry.name}")
-                    passes.measure_graphs(entry, setting, budget)
+                    passes.measure_graphs(entry, setting, budget, say)
                 status = entry.rows["forward"].status
                 if status in (NO_MEMORY, TOO_SLOW):  # larger sizes need not be tried
-                    where = f"at {setting.height}x{setting.width} already"
-                    verdicts[entry.name, setting.shared_kv] = status, where
+                    verdicts[entry.name, setting.shared_kv] = status, f"at {setting.size} already"
             found = [row for entry in entries for row in entry.rows.values()]
             _compare(found)
             rows += found
+            if finished:
+                finished(found)
     return rows
 
 
@@ -97,7 +117,7 @@ def _admit(
     chosen: Sequence[Candidate],
     setting: Setting,
     verdicts: dict[tuple[str, bool], Verdict | None],
-    say: Callable[[str], None],
+    say: Say,
 ) -> list[Entry]:
     """Entries for all candidates; those that cannot run or were stopped before are marked so."""
     threads = torch.get_num_threads()
@@ -108,7 +128,9 @@ def _admit(
             entry.fail("forward", CANNOT, reason)
             continue
         if key not in verdicts:
-            say(f"checking {entry.name}")
+            compiles = entry.candidate.compiles
+            doing = f"compiling and checking {compiles}" if compiles else f"checking {entry.name}"
+            say(doing, setting.resized(*gate.SIZE))
             verdicts[key] = _judge(entry.candidate, setting)
         if verdict := verdicts[key]:
             entry.fail("forward", *verdict)
@@ -127,13 +149,27 @@ def _judge(candidate: Candidate, setting: Setting) -> Verdict | None:
 def _compare(rows: list[Row]) -> None:
     """Ratios to composition and to the fastest SDPA kernel, of the medians in this setting."""
     for pass_ in PASSES:
-        medians = {row.candidate: row.times.median for row in rows if row.pass_ == pass_ and row.times}
-        base = medians.get("composition")
-        sdpa = [medians[r.candidate] for r in rows if r.family == "non-local" and r.candidate in medians]
-        for row in rows:
-            if row.pass_ == pass_ and row.times:
-                row.versus_composition = base / row.times.median if base else None
-                row.versus_sdpa = min(sdpa) / row.times.median if sdpa else None
+        timed = [row for row in rows if row.pass_ == pass_ and row.times]
+        composition = [row for row in timed if row.candidate == "composition"]
+        sdpa = [row for row in timed if row.family == "non-local"]
+        for row in timed:
+            row.versus_composition, row.versus_composition_basis = _ratio(row, composition)
+            row.versus_sdpa, row.versus_sdpa_basis = _ratio(row, sdpa)
+
+
+def _ratio(row: Row, yardsticks: list[Row]) -> tuple[float | None, str]:
+    """How many times faster a row is than the fastest yardstick, and by which medians.
+
+    By those of CUDA graphs, which are GPU time alone, where this row and the yardstick have them. Whether a
+    yardstick has one is asked of the fastest by events: a slow kernel without a graph decides nothing.
+    """
+    timed = [(y.times.median, y.graph) for y in yardsticks if y.times]
+    if not timed or row.times is None:
+        return None, ""
+    least, graph = min(timed, key=lambda pair: pair[0])
+    if row.graph and graph:
+        return min(g.median for _, g in timed if g) / row.graph.median, GRAPH
+    return least / row.times.median, EVENTS if row.setting.device.type == "cuda" else WALL
 
 
 @contextlib.contextmanager

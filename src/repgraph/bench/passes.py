@@ -13,6 +13,8 @@ from repgraph.bench.measure import Budget, Call
 from repgraph.bench.row import OK, PASSES, Row, classify, first_line
 from repgraph.bench.setting import Inputs, Setting, make_inputs
 
+Say = Callable[[str, Setting], None]  # what is being done, and where
+
 
 @dataclass
 class Entry:
@@ -35,9 +37,7 @@ class Entry:
             self.rows[name].status, self.rows[name].reason = status, reason
 
 
-def measure_together(
-    entries: list[Entry], setting: Setting, budget: Budget, limit: float, say: Callable[[str], None]
-) -> None:
+def measure_together(entries: list[Entry], setting: Setting, budget: Budget, limit: float, say: Say) -> None:
     """Fill in the rows of the entries; on the CPU their calls take turns."""
     inputs = make_inputs(setting)
     for pass_ in PASSES:
@@ -45,17 +45,19 @@ def measure_together(
         estimates: dict[str, float] = {}
         for entry in entries:
             if entry.alive:
-                say(f"{pass_} {entry.name}")
+                compiles = entry.candidate.compiles
+                say(f"compiling {compiles}" if compiles else f"{pass_} {entry.name}", setting)
                 try:
                     calls[entry.name], estimates[entry.name] = _begin(entry, setting, inputs, pass_, limit)
                     if setting.device.type == "cuda":
+                        say(f"{pass_} {entry.name}", setting)
                         times = measure.cuda_times(calls.pop(entry.name), estimates[entry.name], budget)
                         entry.rows[pass_].times = times
                 except Exception as error:
                     calls.pop(entry.name, None)
                     entry.fail(pass_, *classify(error))
         if calls:
-            say(f"{pass_} in turns")
+            say(f"{pass_} in turns", setting)
             found = measure.cpu_times(calls, {name: estimates[name] for name in calls}, budget)
             for entry in entries:
                 entry.rows[pass_].times = found.get(entry.name)
@@ -63,14 +65,14 @@ def measure_together(
         free(setting.device)
 
 
-def measure_graphs(entry: Entry, setting: Setting, budget: Budget) -> None:
+def measure_graphs(entry: Entry, setting: Setting, budget: Budget, say: Say) -> None:
     """Time the replay of CUDA graphs, where the candidate can be captured in one."""
     inputs = make_inputs(setting)
     for pass_, row in entry.rows.items():
         if row.times is None:
             continue
         try:
-            make = partial(_call, entry.candidate, setting, inputs, pass_)
+            make = partial(_call, entry.candidate, setting, inputs, pass_, say)
             row.graph = measure.graph_times(make, row.times.median / 1e3, budget)
         except Exception as error:  # the other timing stands
             row.reason = f"no CUDA graph: {first_line(error)}"
@@ -98,9 +100,15 @@ def _begin(entry: Entry, setting: Setting, inputs: Inputs, pass_: str, limit: fl
     return call, seconds
 
 
-def _call(candidate: Candidate, setting: Setting, inputs: Inputs, pass_: str) -> Call:
+def _call(candidate: Candidate, setting: Setting, inputs: Inputs, pass_: str, say: Say) -> Call:
+    """A call that is compiled and can be captured."""
+    if candidate.compiles:
+        say(f"compiling {candidate.compiles}", setting)
     function = candidate.build(setting)
-    return _forward(function, inputs) if pass_ == "forward" else _backward(function, inputs, candidate.family)
+    call = _forward(function, inputs) if pass_ == "forward" else _backward(function, inputs, candidate.family)
+    call()
+    say(f"graph of {candidate.name}", setting)
+    return call
 
 
 def _forward(function: Callable[..., object], inputs: Inputs) -> Call:

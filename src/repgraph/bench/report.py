@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import os
 import platform
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from repgraph.bench.operator import Progress as Report
-from repgraph.bench.row import CANNOT, PASSES, WRONG, Row
+from repgraph.bench.row import CANNOT, NO_MEMORY, PASSES, TOO_SLOW, WRONG, Row
 from repgraph.bench.setting import Setting
 from repgraph.info import device_name, versions
 
@@ -21,7 +23,8 @@ from repgraph.info import device_name, versions
 @contextlib.contextmanager
 def progress() -> Iterator[Report]:
     """A progress bar on the error stream, and the function that moves it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # A short bar: on 80 columns the text has to fit beside it.
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=8), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("checking", total=None)
 
@@ -54,66 +57,84 @@ def conditions(row: Row) -> str:
     return "; ".join(parts)
 
 
-SHORT = {"forward": "fwd", "backward": "bwd"}
+HEADS = {"ms": "ms", "graph": "graph ms", "comp": "x comp.", "sdpa": "x SDPA", "memory": "extra MiB"}
+# In a table a failed backward is told in the width of a number; the notes have the whole story.
+SHORT = {NO_MEMORY: "no memory", TOO_SLOW: "too slow"}
 
 
 def tables(rows: Iterable[Row]) -> Iterator[Table]:
-    """A table for each setting, a line for each candidate that was measured."""
+    """For each setting a table of forward and one of backward, a line for each candidate that was measured."""
     for setting, found in by_setting(rows).items():
-        graphs = any(row.graph for row in found)
-        title = f"{setting.height} x {setting.width} (N = {setting.positions})"
-        table = Table(
-            title=title,
-            caption=conditions(found[0]),
-            title_justify="left",
-            caption_justify="left",
-            box=box.SIMPLE,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
-        table.add_column("\ncandidate", no_wrap=True)
+        heads = [head for name, head in HEADS.items() if name != "graph" or any(row.graph for row in found)]
+        value = "value is key" if setting.shared_kv else "value is not key"
+        names = {row.candidate for row in found if row.times}
         for pass_ in PASSES:
-            graph = ["graph\nms"] if graphs else []
-            for head in (f"{SHORT[pass_]}\nms", *graph, "\nx comp.", "\nx SDPA", "extra\nMiB"):
-                table.add_column(head, justify="right")
-        for name in dict.fromkeys(row.candidate for row in found if row.times):
-            cells = []
-            for row in (row for row in found if row.candidate == name):
-                cells += _cells(row, graphs)
-            table.add_row(name, *cells)
-        yield table
+            table = Table(
+                title=f"{setting.height} x {setting.width} (N = {setting.positions}), {value}: {pass_}",
+                caption=conditions(found[0]) if pass_ == PASSES[-1] else None,
+                title_justify="left",
+                caption_justify="left",
+                box=box.SIMPLE_HEAD,
+                show_edge=False,
+                pad_edge=False,
+                padding=(0, 1, 0, 0),
+            )
+            # At least so wide that both tables of a setting line up: 75 columns with graphs, of a console's 80.
+            table.add_column("candidate", no_wrap=True, min_width=20)
+            for head in heads:
+                table.add_column(head, justify="right", no_wrap=True, min_width=9)
+            for row in found:
+                if row.pass_ == pass_ and row.candidate in names:
+                    cells = _cells(row)
+                    table.add_row(row.candidate, *(cells[head] for head in heads))
+            yield table
 
 
-def _cells(row: Row, graphs: bool) -> list[str]:
+def show(rows: Iterable[Row], console: Console) -> None:
+    """Print the tables. Where the console is too narrow for one, its lines are broken: nothing is cut off."""
+    for table in tables(rows):
+        table.width = Measurement.get(console, console.options.update(width=1000), table).maximum
+        console.print(table, crop=False)
+        console.print()
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """What stands under each head."""
     if row.times is None:
-        return [row.status] + [""] * (4 if graphs else 3)
-    cells = [number(row.times.median)]
-    if graphs:
-        cells.append(number(row.graph.median) if row.graph else "")
-    cells += [f"{ratio:.2f}" if ratio else "" for ratio in (row.versus_composition, row.versus_sdpa)]
-    return [*cells, "" if row.memory is None else f"{row.memory / 2**20:.1f}"]
+        return dict.fromkeys(HEADS.values(), "") | {HEADS["ms"]: SHORT.get(row.status, row.status)}
+    graph = row.graph.median if row.graph else None
+    values = (row.times.median, graph, row.versus_composition, row.versus_sdpa)
+    cells = ["" if value is None else number(value) for value in values]
+    memory = "" if row.memory is None else f"{row.memory / 2**20:.1f}"
+    return dict(zip(HEADS.values(), [*cells, memory], strict=True))
 
 
 def number(value: float) -> str:
-    """Three significant digits and no exponent.
+    """Three significant digits, all digits before the point, and no exponent.
 
-    >>> [number(x) for x in (0.01234, 1.234, 123.4, 12345.0)]
-    ['0.0123', '1.23', '123', '12345']
+    >>> [number(x) for x in (0.00001234, 0.01234, 1.234, 99.96, 123.4, 12345.0)]
+    ['0.0000123', '0.0123', '1.23', '100', '123', '12345']
     """
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+    exponent = int(f"{value:.2e}".partition("e")[2])
+    return f"{value:.{max(0, 2 - exponent)}f}"
 
 
 def notes(rows: list[Row]) -> list[str]:
-    """Who could not be measured and why, each reason once, and what the memory column means."""
+    """Who could not be measured and why, each reason once, and what the columns mean."""
     found = []
     for row in rows:
         if row.reason:
             everywhere = row.status in (CANNOT, WRONG)
-            size = "" if everywhere else f" at {row.setting.height}x{row.setting.width}"
+            size = "" if everywhere else f" at {row.setting.size}"
             found.append(f"{row.candidate}{size}: {row.status}: {row.reason}")
     timed = [row for row in rows if row.times]
     if timed:
-        found.append("x comp., x SDPA: how many times faster than composition and than the fastest SDPA kernel here")
+        basis = "ratio of wall-clock medians"
+        if timed[0].setting.device.type == "cuda":
+            basis = "ratio of CUDA graph medians (GPU time alone) where both have one, else of event medians"
+        found.append(
+            f"x comp., x SDPA: how many times faster than composition and than the fastest SDPA kernel here; {basis}"
+        )
     if timed and timed[0].setting.device.type == "cuda":
         found.append("extra MiB: highest allocation beyond what was there before and beyond the result")
     elif any(row.memory is not None for row in timed):
@@ -156,7 +177,9 @@ def as_record(row: Row) -> dict[str, Any]:
         "memory_bytes": row.memory,
         "kept_bytes": row.kept,
         "versus_composition": row.versus_composition,
+        "versus_composition_basis": row.versus_composition_basis,
         "versus_best_sdpa": row.versus_sdpa,
+        "versus_best_sdpa_basis": row.versus_sdpa_basis,
         "device": str(s.device),
         "device_name": device_name(s.device),
         "threads": row.threads,
@@ -166,10 +189,19 @@ def as_record(row: Row) -> dict[str, Any]:
 
 
 def write_csv(rows: list[Row], path: Path, **more: object) -> Path:
-    """One line for each measurement, with all that is needed to read it alone; ``more`` is added to each."""
+    """One line for each measurement, with all that is needed to read it alone; ``more`` is added to each.
+
+    The file is replaced as a whole: whoever is stopped in here leaves the one before.
+    """
     records = [as_record(row) | more for row in rows]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(records[0]))
-        writer.writeheader()
-        writer.writerows(records)
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(records[0]))
+            writer.writeheader()
+            writer.writerows(records)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     return path

@@ -11,6 +11,8 @@ from repgraph.bench.setting import Setting
 PASSES = ("forward", "backward")
 OK, WRONG, CANNOT, FAILED = "ok", "wrong", "cannot run", "failed"
 NO_MEMORY, TOO_SLOW = "out of memory", "over the time limit"
+# What a ratio compares: GPU time alone, GPU time with the gaps that launching leaves, time of the clock.
+GRAPH, EVENTS, WALL = "graph", "events", "wall"
 
 
 @dataclass
@@ -29,7 +31,9 @@ class Row:
     memory: int | None = None  # highest use beyond what was there before and beyond the result, bytes
     kept: int | None = None  # held from forward to backward beyond the result, bytes
     versus_composition: float | None = None  # how many times faster than composition in the same run
+    versus_composition_basis: str = ""  # the medians that were compared: GRAPH, EVENTS or WALL
     versus_sdpa: float | None = None  # how many times faster than the fastest SDPA kernel in the same run
+    versus_sdpa_basis: str = ""
 
 
 def classify(error: Exception) -> tuple[str, str]:

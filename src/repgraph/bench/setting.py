@@ -33,6 +33,15 @@ class Setting:
         """N = H W, the positions of one map."""
         return self.height * self.width
 
+    @property
+    def size(self) -> str:
+        """Height and width as they are given on the command line.
+
+        >>> Setting(height=128, width=256).size
+        '128x256'
+        """
+        return f"{self.height}x{self.width}"
+
     def resized(self, height: int, width: int) -> "Setting":
         return replace(self, height=height, width=width)
 

@@ -10,6 +10,7 @@ from repgraph.ops.triton.plan import Plan, aligned
 from repgraph.ops.triton.tiles import power_of_two
 
 BLOCK = 256
+MOST_PAIRS = 2**29  # at once: pairs are numbered in 32 bits
 
 
 def gather(
@@ -25,8 +26,7 @@ def gather(
     batch, channels, height, width = query.shape
     device = query.device
     nodes = offsets.shape[1] // 2
-    limit = 2**31 // (4 * height * width * nodes)  # pairs are numbered in 32 bits
-    if batch > max(limit, 1):
+    if batch > max(1, MOST_PAIRS // (height * width * nodes)):
         half = batch // 2 * height * width * nodes
         parts = [
             gather(q, dy, o, logits, weights, values, groups, grid, shared, deterministic)
@@ -38,14 +38,14 @@ def gather(
         keys = torch.cat([part[0] for part in parts])
         return keys, keys if shared else torch.cat([part[1] for part in parts])
 
-    q, dy = _rows(query), _rows(grad)
+    q, dy = _in_step(query), _in_step(grad)
     plans = _plans(
         batch, height, width, nodes, channels, values, grid, groups, shared, offsets.stride(), offsets.dtype,
-        q.stride(0), dy.stride(0), q.dtype, query.get_device(), aligned(q, dy, offsets), deterministic,
+        q.stride(), dy.stride(), q.dtype, q.get_device(), aligned(q, dy, offsets), deterministic,
     )  # fmt: skip
     pairs, tile_count, surplus = plans.pairs, plans.tiles, plans.surplus
     counts = torch.zeros(batch * (height + 2) * (width + 2) + 1, dtype=torch.int32, device=device)
-    order = torch.empty(pairs if deterministic else 0, dtype=torch.int64, device=device)
+    order = torch.empty(pairs, dtype=torch.int64, device=device) if deterministic else counts
     plans.count(offsets, counts[1:], order)
     starts = counts.cumsum(0, dtype=torch.int32)
     if deterministic:
@@ -60,7 +60,8 @@ def gather(
     piece_tiles = torch.searchsorted(piece_ends, piece, right=True, out_int32=True)
 
     def sums(channels: int) -> tuple[Tensor, Tensor]:
-        whole = torch.empty((batch, height, width, channels), dtype=q.dtype, device=device)
+        size = (batch, channels, height, width)
+        whole = torch.empty(size, dtype=q.dtype, device=device, memory_format=torch.channels_last)
         return whole, torch.empty((8 * surplus + 4, channels), dtype=torch.float32, device=device)
 
     grad_key, partial_key = sums(channels)
@@ -72,12 +73,27 @@ def gather(
     plans.join_key(partial_key, grad_key, piece_ends)
     if not shared:
         plans.join_value(partial_value, grad_value, piece_ends)
-    return grad_key.permute(0, 3, 1, 2), grad_value.permute(0, 3, 1, 2)
+    return grad_key, grad_value
 
 
-def _rows(t: Tensor) -> Tensor:
-    """(B H W, C): a view where one stride leads from each position to the next, else a copy."""
-    return t.permute(0, 2, 3, 1).reshape(-1, t.shape[1])
+def _in_step(t: Tensor) -> Tensor:
+    """``t`` where one step leads from each of its positions to the next, from row to row and image to image, else a
+    copy."""
+    return t if _step(t.shape, t.stride()) is not None else t.contiguous(memory_format=torch.channels_last)
+
+
+def _step(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """The stride from each position to the next; None where there is no single one."""
+    step = None
+    size = 1  # positions passed so far
+    for axis in (3, 2, 0):
+        if shape[axis] > 1:
+            if step is None:
+                step = strides[axis]
+            elif strides[axis] != size * step:
+                return None
+        size *= shape[axis]
+    return shape[1] if step is None else step
 
 
 class _Plans:
@@ -117,8 +133,10 @@ class _Plans:
 @lru_cache(256)
 def _plans(
     batch, height, width, nodes, channels, values, grid, groups, shared, offset_strides, offset_dtype,
-    query_stride, grad_stride, dtype, device, is_aligned, deterministic,
+    query_strides, grad_strides, dtype, device, is_aligned, deterministic,
 ) -> _Plans:  # fmt: skip
+    query_stride = _step((batch, channels, height, width), query_strides)
+    grad_stride = _step((batch, values, height, width), grad_strides)
     return _Plans(
         batch, height, width, nodes, channels, values, grid, groups, shared, offset_strides, query_stride,
         grad_stride, dtype.itemsize, deterministic,

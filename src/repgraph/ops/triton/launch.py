@@ -185,5 +185,7 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 def _like(t: Tensor, like: Tensor) -> Tensor:
-    """``t`` in the dtype and memory format of ``like``."""
+    """``t``, which is channels-last, in the dtype and memory format of ``like``."""
+    if t.dtype == like.dtype and is_channels_last(like):
+        return t
     return t.to(like.dtype, memory_format=memory_format(like))
