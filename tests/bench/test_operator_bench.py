@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from repgraph import cli, representative_attention
-from repgraph.bench import gate, measure
+from repgraph.bench import gate, measure, passes
 from repgraph.bench.competitors import CANDIDATES, Candidate, composition, non_local_oracle, select
 from repgraph.bench.measure import Budget
 from repgraph.bench.operator import Options, run
@@ -97,6 +97,107 @@ def test_gate_rejects_a_wrong_gradient_and_nan():
     assert "nan" in (gate.check(candidate(nan), TINY.settings()[0]) or "")
 
 
+# Nodes that all read the same, and nearly so: what the softmax passes back is nothing but rounding.
+@pytest.mark.parametrize("sigma", [0.0, 1e-3])
+@pytest.mark.parametrize(
+    ("channels", "nodes", "groups", "shared_kv"), [(8, 9, 1, False), (64, 9, 4, True), (1, 3, 1, False)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["reference", "composition", "cpu"])
+def test_gate_lets_right_candidates_through_where_gradients_vanish(
+    name, dtype, channels, nodes, groups, shared_kv, sigma
+):
+    setting = Setting(
+        5, 6, channels=channels, nodes=nodes, groups=groups, sigma=sigma, dtype=dtype, shared_kv=shared_kv
+    )
+    if reason := NAMED[name].why_not(setting):
+        pytest.skip(reason)
+    assert gate.check(NAMED[name], setting) is None
+
+
+class Leak(torch.autograd.Function):
+    """The identity, with a gradient that is wrong by a constant."""
+
+    @staticmethod
+    def forward(ctx, x, error):
+        ctx.error = error
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient + ctx.error, None
+
+
+@pytest.mark.parametrize("sigma", [0.0, 4.0])
+@pytest.mark.parametrize("wrong", ["query", "key", "value", "offsets"])
+def test_gate_still_finds_small_errors_where_gradients_vanish(wrong, sigma):
+    def leaking(error, query, key, value, offsets):
+        given = {"query": query, "key": key, "value": value, "offsets": offsets}
+        given[wrong] = Leak.apply(given[wrong], error)
+        return representative_attention(*given.values(), backend="reference")
+
+    setting = Setting(5, 6, channels=8, sigma=sigma)
+    assert gate.check(candidate(partial(leaking, 0.0)), setting) is None
+    said = gate.check(candidate(partial(leaking, 1e-4)), setting)
+    assert said and f"the gradient of {wrong} differs" in said
+
+
+def test_floor_is_below_the_norms_of_usual_settings():
+    for channels, groups, nodes in ((8, 1, 9), (64, 4, 9), (64, 1, 25)):
+        setting = Setting(*gate.SIZE, channels=channels, groups=groups, nodes=nodes, dtype=torch.float64)
+        wanted = gate._results(NAMED["reference"].build(setting), make_inputs(setting))
+        for name, want in wanted.items():
+            assert gate.floor(name, want, NAMED["reference"], setting) < want.norm()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("full"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 GB")]
+)
+def test_inputs_that_do_not_fit_are_recorded_and_the_rest_goes_on(error, monkeypatch):
+    made = []
+
+    def make(setting):
+        made.append(setting.size)
+        if setting.size == "7x7":
+            raise error
+        return make_inputs(setting)
+
+    monkeypatch.setattr(passes, "make_inputs", make)
+    options = replace(TINY, sizes=((5, 5), (7, 7), (9, 9)), shared_kv=(True, False))
+    rows = run(options, [NAMED["composition"]])
+    status = {(row.setting.size, row.setting.shared_kv, row.pass_): row.status for row in rows}
+    for (size, _, _), found in status.items():
+        assert found == ("ok" if size == "5x5" else "out of memory")
+    assert len(status) == 3 * 2 * 2 and made == ["5x5", "7x7"] * 2  # nothing is made where nobody is left
+
+
+def test_inputs_beyond_main_memory_are_not_tried(monkeypatch, tmp_path, capsys):
+    limit = Setting(9, 9, channels=8).bytes_made
+    monkeypatch.setattr(measure, "available_memory", lambda: limit / 0.8 * 50)
+    arguments = "--device cpu --size 5x6 900x900 --channels 8 --repeat 1 --only reference cpu --separate-kv"
+    assert cli.main(["bench", "operator", *arguments.split(), "--out", str(tmp_path)]) == 0
+    with (tmp_path / "operator.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    large = [row for row in rows if row["height"] == "900"]
+    assert len(large) == 4 and {row["status"] for row in large} == {"out of memory"}
+    assert "the inputs need about 0.2 GiB" in large[0]["reason"]
+    assert {row["status"] for row in rows if row["height"] == "5" and row["candidate"] == "reference"} == {"ok"}
+
+
+def test_bytes_made_counts_the_inputs():
+    for setting in (Setting(5, 6, 2, 8), Setting(5, 6, 2, 8, nodes=900, dtype=torch.bfloat16, shared_kv=True)):
+        inputs = make_inputs(setting)
+        tensors = {id(t): t for t in (*inputs.arguments, inputs.cotangent)}.values()
+        total = sum(t.nbytes for t in tensors)
+        assert total < setting.bytes_made < 3 * total
+
+
+def test_channels_beyond_memory_are_no_traceback(tmp_path):
+    options = replace(TINY, channels=2**31 - 1, sizes=((1, 1),))
+    rows = run(options, select(["reference", "sdpa-math", "sdpa-flash"]))
+    assert len(rows) == 6 and "ok" not in {row.status for row in rows}
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -176,6 +277,15 @@ def test_every_candidate_can_be_selected_and_unknown_names_are_refused():
         ("--dtype float8", "invalid choice: 'float8'"),
         ("--batch 0", "'0' is not a whole number of at least 1"),
         ("--sigma wide", "'wide' is not a number"),
+        ("--batch 2147483648", "'2147483648' is not a whole number of at least 1 and at most 2147483647"),
+        (f"--channels {'9' * 5000}", "'9999999999999999999999999999999999999...' is not a whole number"),
+        ("--seed -1", "'-1' is not a whole number of at least 0 and at most 9223372036854775807"),
+        ("--seed 9223372036854775808", "'9223372036854775808' is not a whole number of at least 0"),
+        ("--seed 1.5", "'1.5' is not a whole number"),
+        ("--threads 0", "'0' is not a whole number of at least 1 and at most 4096"),
+        ("--threads 4097", "'4097' is not a whole number of at least 1 and at most 4096"),
+        ("--size 5x1048577", "--size '5x1048577' is too large; give sides of at most 1048576"),
+        (f"--size 5x{'9' * 5000}", "--size '5x99999999999999999999999999999999999...' is too large"),
         ("--shared-kv --separate-kv", "not allowed with argument"),
         ("--chanels 8", "unknown argument '--chanels'; did you mean '--channels'?"),
     ],
@@ -188,6 +298,22 @@ def test_mistakes_are_one_line(arguments, message, capsys, tmp_path):
     captured = capsys.readouterr()
     assert code == 2 and captured.out == ""
     assert message in captured.err and captured.err.count("\n") == 1
+
+
+def test_threads_that_cannot_be_had_are_one_line(monkeypatch, capsys, tmp_path):
+    before = torch.get_num_threads()
+
+    def refuse(count):
+        if count != before:
+            raise RuntimeError("no threads left\nand a long tail")
+
+    monkeypatch.setattr(torch, "set_num_threads", refuse)
+    arguments = f"--device cpu --size 5x6 --channels 8 --threads {before + 1} --out {tmp_path}"
+    assert cli.main(["bench", "operator", *arguments.split()]) == 2
+    captured = capsys.readouterr()
+    said = captured.err.strip()
+    assert said.endswith(f"--threads {before + 1} cannot be had (RuntimeError: no threads left); give fewer")
+    assert "\n" not in said and captured.out == "" and torch.get_num_threads() == before
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import platform
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 from rich.console import Console
 
 from repgraph import cli
-from repgraph.bench import measure, operator, passes, report
+from repgraph.bench import measure, operator, passes, plot, report
 from repgraph.bench.competitors import CANDIDATES
 from repgraph.bench.measure import Times
 from repgraph.bench.operator import Options, run
@@ -257,3 +258,31 @@ def test_progress_says_what_is_compiled_and_fits(monkeypatch):
     with report.progress() as move:
         move(longest, 10, 10)
     assert longest in file.getvalue() and "10/10" in file.getvalue()
+
+
+@pytest.mark.parametrize("memory", [0, None])
+def test_a_panel_without_points_says_so(memory, tmp_path):
+    small, large = Setting(1, 1), Setting(6, 7)
+    rows = [row("cpu", p, s, memory=memory) for p in PASSES for s in (small, large)]
+    assert len(plot.write(rows, tmp_path)) == 2
+    axes = plot.figure(rows).axes
+    assert [[text.get_text() for text in axis.texts] for axis in axes] == [[], [], *[["nothing measurable"]] * 2]
+    assert [axis.get_yscale() for axis in axes[:2]] == ["log", "log"]
+
+
+def test_a_backward_without_points_leaves_the_ticks_of_the_others(tmp_path):
+    rows = [row("cpu", "forward", Setting(n, n), memory=2**20) for n in (5, 9)]
+    rows += [row("cpu", "backward", Setting(5, 5), memory=2**20)]
+    for found in (rows, rows[:2]):
+        chart = plot.figure(found)
+        chart.savefig(tmp_path / "chart.png")
+        assert all(list(axis.get_xticks()) == [25, 81] for axis in chart.axes)
+    assert [len(axis.texts) for axis in chart.axes] == [0, 1, 0, 1]
+
+
+def test_tiny_maps_are_plotted(tmp_path):
+    arguments = "--device cpu --repeat 1 --size 1x1 --channels 1 --only reference"
+    assert cli.main(["bench", "operator", *arguments.split(), "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "operator-shared-kv.svg").exists()
+    system = f"{platform.system()} {platform.machine()}"
+    assert {r["platform"] for r in read(tmp_path / "operator.csv")} == {system}

@@ -186,6 +186,43 @@ def test_one_place_that_everybody_reads(kernel: str) -> None:
     check(problem, kernel, torch.float32, tensors, roundings=100)  # in whatever order they are added
 
 
+@pytest.mark.parametrize("grid", [2**30 + 1, 2**62, 2**63 - 2, 10**30])
+def test_absurd_grids(backend: str, grid: int) -> None:
+    """One cell, as any grid that is larger than the map."""
+    problem = vary(height=9, width=11)
+    t = prepare(problem, torch.float32, device_of(backend))
+    offsets = t["offsets"][:, :, :1, :1].contiguous()
+    got, want = (
+        representative_attention(t["query"], t["key"], t["value"], offsets, grid=g, backend=backend) for g in (grid, 11)
+    )
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def test_offsets_far_apart_in_memory(kernel: str) -> None:
+    """Strides beyond 32 bits; the memory between is never touched."""
+    stride = 2**28
+    problem = vary(height=3, width=3, nodes=6)
+    t = prepare(problem, torch.float16, torch.device("cpu"))
+    if kernel == "cpu" or torch.cuda.is_available():
+        pytest.skip("half a dozen GiB of address space: for the interpreter")
+    far = torch.empty(12 * stride, dtype=torch.float16).as_strided((1, 12, 3, 3), (12 * stride, stride, 3, 1))
+    far.copy_(t["offsets"].half())
+    got = representative_attention(t["query"], t["key"], t["value"], far, backend=kernel)
+    near = representative_attention(t["query"], t["key"], t["value"], far.contiguous(), backend=kernel)
+    torch.testing.assert_close(got, near)
+
+
+def test_one_node_has_weight_one_however_large_its_logit(kernel: str) -> None:
+    problem = vary(nodes=1, scale=1.0)
+    t = prepare(problem, torch.float32, device_of(kernel))
+    t = {name: 100 * tensor if name in ("query", "key") else tensor for name, tensor in t.items()}
+    got = run(attention(problem, kernel), t, False)
+    want = run(attention(problem, kernel), dict(t, query=torch.zeros_like(t["query"])), False)
+    assert (got["weights"] == 1).all()
+    assert (got["grad query"] == 0).all() and (got["grad key"] == 0).all()
+    torch.testing.assert_close(got["grad value"], want["grad value"], rtol=1e-6, atol=1e-6)
+
+
 def test_memory_format_of_results(kernel: str) -> None:
     problem = vary(channels=8, values=16)
     for memory_format in (torch.contiguous_format, torch.channels_last):

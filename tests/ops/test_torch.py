@@ -193,6 +193,25 @@ def test_forward_mode_is_an_error(kernel: str, which: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_forward_mode_is_an_error_in_compiled_code_too(kernel: str, compiler: str) -> None:
+    torch._dynamo.reset()
+    query, key, value, offsets = inputs(kernel)
+
+    def tangent(t: Tensor) -> Tensor:
+        return torch.func.jvp(
+            lambda q: representative_attention(q, key, value, offsets, backend=kernel), (t,), (torch.ones_like(t),)
+        )[1]
+
+    with pytest.raises(Exception, match=r"forward|functorch"):
+        torch.compile(tangent, backend=compiler)(query)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(query, torch.ones_like(query))
+        with pytest.raises(Exception, match="forward"):
+            torch.ops.repgraph.attention(dual, key, value, offsets, 1, 1, 1.0, kernel, False)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
 def test_forward_mode_of_the_reference() -> None:
     query, *others = (t.double() for t in inputs("reference"))
 
@@ -219,6 +238,32 @@ def test_vmap_fails_or_is_right(kernel: str) -> None:
         except (RuntimeError, NotImplementedError):
             return
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_traced_call_checks_its_shapes(kernel: str) -> None:
+    query, _, _, offsets = inputs(kernel)
+    traced = torch.jit.trace(lambda q, o: representative_attention(q, q, q, o, backend=kernel), (query, offsets))
+    torch.testing.assert_close(
+        traced(query, offsets), representative_attention(query, query, query, offsets, backend=kernel)
+    )
+    with pytest.raises(Exception, match="offsets has shape"):
+        traced(torch.cat((query, query), 3), offsets)
+
+
+def test_the_result_may_be_changed_in_place(kernel: str) -> None:
+    """Where the backward pass needs it this is PyTorch's own error, never a wrong gradient."""
+    arguments = [t.requires_grad_() for t in inputs(kernel)]
+    y = representative_attention(*arguments, backend=kernel)
+    want = torch.autograd.grad((y.relu() ** 2).sum(), arguments)
+    y = representative_attention(*arguments, backend=kernel).relu_()
+    if kernel == "triton":
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad((y**2).sum(), arguments)
+    else:
+        for a, b in zip(torch.autograd.grad((y**2).sum(), arguments), want, strict=True):
+            torch.testing.assert_close(a, b)
 
 
 def test_auto_is_the_fastest_that_can_run() -> None:

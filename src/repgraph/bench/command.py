@@ -2,6 +2,7 @@
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,6 +18,8 @@ SIZES = {
     "cpu": "17x17 33x33 65x65 97x97 129x129",
     "cuda": "32x64 64x128 128x256 181x362 256x512",
 }
+MOST_SIDE = 2**20  # of a map, in pixels
+MOST_THREADS = 4096
 QUICK = {"cpu": "33x33", "cuda": "128x256"}
 
 
@@ -58,8 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="give up what takes longer, one call",
     )
     add("--no-graph", action="store_true", help="no timing by CUDA graph replay")
-    add("--threads", type=_positive, default=None, help="CPU threads (default: PyTorch's)")
-    add("--seed", type=int, default=0, help="of the random numbers")
+    add("--threads", type=_whole(1, MOST_THREADS), default=None, help="CPU threads (default: PyTorch's)")
+    add("--seed", type=_whole(0, 2**63 - 1), default=0, help="of the random numbers")
     add("--out", type=Path, default=Path("repgraph-bench"), metavar="DIR", help="where CSV and plots go")
     add("--quick", action="store_true", help="one size and few repeats: a first look")
 
@@ -142,8 +145,10 @@ def parse_size(text: str) -> tuple[int, int]:
     (128, 256)
     """
     height, _, width = text.lower().partition("x")
-    if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
-        raise UsageError(f"--size {text!r} is not a size; give height x width, such as 65x65")
+    if not (height.isdecimal() and width.isdecimal() and height.strip("0") and width.strip("0")):
+        raise UsageError(f"--size {_short(text)} is not a size; give height x width, such as 65x65")
+    if max(_integer(height), _integer(width)) > MOST_SIDE:
+        raise UsageError(f"--size {_short(text)} is too large; give sides of at most {MOST_SIDE}")
     return int(height), int(width)
 
 
@@ -165,10 +170,30 @@ def _default_sizes() -> str:
     return "; ".join(f"on {device} {sizes}" for device, sizes in SIZES.items())
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that takes whole numbers in these bounds."""
+
+    def convert(text: str) -> int:
+        if not text.isdecimal() or not least <= _integer(text) <= most:
+            raise argparse.ArgumentTypeError(
+                f"{_short(text)} is not a whole number of at least {least} and at most {most}"
+            )
+        return int(text)
+
+    return convert
+
+
+_positive = _whole(1, 2**31 - 1)
+
+
+def _integer(text: str) -> float:
+    """The number that decimal digits say; infinity for more of them than ``int`` takes from text."""
+    return int(text) if len(text) <= 1000 else float("inf")
+
+
+def _short(text: str) -> str:
+    """A mistake, quoted such that it fits on a line."""
+    return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
 def _number(text: str) -> float:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from repgraph.bench.measure import require_memory
 from repgraph.bench.row import first_line
 from repgraph.bench.setting import Setting
 from repgraph.errors import UsageError
@@ -144,10 +145,11 @@ def sdpa_why_not(kernel: SDPBackend, setting: Setting) -> str | None:
     if setting.device.type == "cpu" and kernel not in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
         return "PyTorch has this kernel for CUDA only"
     shape = (1, 1, 64, setting.channels)
-    x = torch.zeros(shape, dtype=setting.dtype, device=setting.device, requires_grad=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
+            require_memory(4.0 * 64 * setting.channels)
+            x = torch.zeros(shape, dtype=setting.dtype, device=setting.device, requires_grad=True)
             with sdpa_kernel(kernel):
                 y = F.scaled_dot_product_attention(x, x, x, scale=1.0)
             torch.autograd.grad(y, x, torch.ones_like(y))

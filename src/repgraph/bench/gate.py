@@ -1,5 +1,7 @@
 """The gate before every benchmark: what computes something wrong is not measured."""
 
+import math
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,6 +18,9 @@ SIZE = (13, 18)
 _STEPS = {torch.float64: 32, torch.float32: 32, torch.bfloat16: 4, torch.float16: 4}
 # Non-local attention in float32 may use TensorFloat-32 on CUDA, which keeps 10 bits.
 _TF32_STEP = 2.0**-10
+# How near the gate lets a node come to a line between pixels, in pixels. The gradient of offsets jumps there, and
+# which side a right candidate is on hangs on its last bit.
+_CLEAR = 2.0**-6
 
 
 def tolerance(candidate: Candidate, setting: Setting) -> float:
@@ -25,8 +30,12 @@ def tolerance(candidate: Candidate, setting: Setting) -> float:
 
 
 def relative_errors(candidate: Candidate, setting: Setting) -> dict[str, float]:
-    """Errors of the result and of each gradient against float64 for the same numbers, in relative L2 norm."""
+    """Errors of the result and of each gradient against float64 for the same numbers, in relative L2 norm.
+
+    Relative to the float64 norm or to :func:`floor`, whichever is larger.
+    """
     inputs = make_inputs(setting)
+    inputs = replace(inputs, offsets=_off_the_lines(inputs.offsets))
     exact = inputs.converted(torch.float64)
     oracle: Attention = non_local_oracle
     if candidate.family == "representative":
@@ -34,9 +43,31 @@ def relative_errors(candidate: Candidate, setting: Setting) -> dict[str, float]:
     results = _results(candidate.build(setting), inputs)
     wanted = _results(oracle, exact)
     return {
-        name: float((results[name].double() - want).norm() / want.norm().clamp_min(1e-30))
+        name: float(
+            (results[name].double() - want).norm() / want.norm().clamp_min(floor(name, want, candidate, setting))
+        )
         for name, want in wanted.items()
     }
+
+
+def floor(name: str, want: Tensor, candidate: Candidate, setting: Setting) -> float:
+    """The least norm that an error is held against.
+
+    What passes the softmax backwards is a difference: for nodes that read the same (``--sigma 0``) nothing of it
+    is left but rounding, which is relative to what was subtracted. That has the size of the gradient for nodes
+    apart, of which this is about half: S weights of 1 / S, times logits' gradients of order (C / G) ** 0.5 for
+    the query, and times queries of order (C / G) ** -0.5 for the key.
+    """
+    if candidate.family != "representative" or name not in ("gradient of query", "gradient of key"):
+        return 1e-30
+    spread = (setting.channels / setting.groups) ** 0.5 if name == "gradient of query" else 1.0
+    return spread * math.sqrt(want.numel() / setting.nodes) / 4
+
+
+def _off_the_lines(offsets: Tensor) -> Tensor:
+    """Offsets whose nodes keep clear of the lines between pixels; anchors are whole pixels."""
+    whole = offsets.detach().floor()
+    return (whole + (offsets.detach() - whole).clamp(_CLEAR, 1 - _CLEAR)).requires_grad_()
 
 
 def _results(function: Attention, inputs: Inputs) -> dict[str, Tensor]:

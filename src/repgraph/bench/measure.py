@@ -188,6 +188,19 @@ def resident() -> dict[str, int]:
     return {name: int(value.split()[0]) * 1024 for name, value in lines.items()}
 
 
+def require_memory(needed: float, what: str = "") -> None:
+    """MemoryError where less main memory can be had, with some to spare.
+
+    >>> require_memory(2**80, "the inputs")  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    MemoryError: the inputs need about 1125899906842624.0 GiB, 7.5 GiB are free
+    """
+    available = available_memory()
+    if needed > 0.8 * available:
+        need = f"{what} need" if what else "needs"
+        raise MemoryError(f"{need} about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free")
+
+
 def available_memory() -> float:
     """Main memory that can still be had, in bytes; infinite where the system does not tell."""
     try:

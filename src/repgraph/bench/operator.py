@@ -29,8 +29,10 @@ from repgraph.bench.row import (
     WRONG,
     Row,
     classify,
+    first_line,
 )
 from repgraph.bench.setting import CPU, Setting
+from repgraph.errors import UsageError
 
 Progress = Callable[[str, int, int], None]  # what is being done, settings done, settings in all
 Finished = Callable[[list[Row]], None]  # gets the rows of a setting when all of it has been measured
@@ -183,7 +185,14 @@ def _surroundings(options: Options) -> Iterator[None]:
         warnings.simplefilter("ignore")
         try:
             if options.threads is not None:
-                torch.set_num_threads(options.threads)
+                _set_threads(options.threads)
             yield
         finally:
             torch.set_num_threads(before)
+
+
+def _set_threads(count: int) -> None:
+    try:
+        torch.set_num_threads(count)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise UsageError(f"--threads {count} cannot be had ({first_line(error)}); give fewer") from error

@@ -39,7 +39,15 @@ class Entry:
 
 def measure_together(entries: list[Entry], setting: Setting, budget: Budget, limit: float, say: Say) -> None:
     """Fill in the rows of the entries; on the CPU their calls take turns."""
-    inputs = make_inputs(setting)
+    if not entries:
+        return
+    try:
+        inputs = make_inputs(setting)
+    except Exception as error:
+        for entry in entries:
+            entry.fail(PASSES[0], *classify(error))
+        free(setting.device)
+        return
     for pass_ in PASSES:
         calls: dict[str, Call] = {}
         estimates: dict[str, float] = {}
@@ -67,11 +75,11 @@ def measure_together(entries: list[Entry], setting: Setting, budget: Budget, lim
 
 def measure_graphs(entry: Entry, setting: Setting, budget: Budget, say: Say) -> None:
     """Time the replay of CUDA graphs, where the candidate can be captured in one."""
-    inputs = make_inputs(setting)
     for pass_, row in entry.rows.items():
         if row.times is None:
             continue
         try:
+            inputs = make_inputs(setting)
             make = partial(_call, entry.candidate, setting, inputs, pass_, say)
             row.graph = measure.graph_times(make, row.times.median / 1e3, budget)
         except Exception as error:  # the other timing stands
@@ -128,9 +136,7 @@ def _backward(function: Callable[..., torch.Tensor], inputs: Inputs, family: str
 
 def _check_memory(candidate: Candidate, setting: Setting) -> None:
     if setting.device.type == "cpu":
-        needed, available = candidate.bytes_needed(setting), measure.available_memory()
-        if needed > 0.8 * available:
-            raise MemoryError(f"needs about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free")
+        measure.require_memory(candidate.bytes_needed(setting))
 
 
 def free(device: torch.device) -> None:

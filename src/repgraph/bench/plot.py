@@ -46,10 +46,11 @@ def figure(rows: list[Row]) -> Figure:
     chart = Figure(figsize=(10, 8), layout="constrained")
     FigureCanvasAgg(chart)
     axes = chart.subplots(2, 2, sharex=True, squeeze=False)
+    sizes = {row.setting.positions: row.setting.size for row in rows}  # of all panels: they share their ticks
     for column, pass_ in enumerate(PASSES):
         found = [row for row in rows if row.pass_ == pass_]
-        _panel(axes[0, column], found, f"{pass_}: time [ms], median", _time)
-        _panel(axes[1, column], found, f"{pass_}: extra peak memory [MiB]", _memory)
+        _panel(axes[0, column], found, sizes, f"{pass_}: time [ms], median", _time)
+        _panel(axes[1, column], found, sizes, f"{pass_}: extra peak memory [MiB]", _memory)
         axes[1, column].set_xlabel("positions N = H W")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     chart.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
@@ -65,16 +66,22 @@ def _memory(row: Row) -> float | None:
     return row.memory / 2**20 if row.memory else None  # zero has no place on a logarithmic axis
 
 
-def _panel(axis: Axes, rows: list[Row], title: str, value: Callable[[Row], float | None]) -> None:
-    sizes = {row.setting.positions: f"{row.setting.height}x{row.setting.width}" for row in rows}
+def _panel(
+    axis: Axes, rows: list[Row], sizes: dict[int, str], title: str, value: Callable[[Row], float | None]
+) -> None:
     for name in dict.fromkeys(row.candidate for row in rows):
         points = [(r.setting.positions, v) for r in rows if r.candidate == name and (v := value(r))]
         colour, marker = STYLES.get(name, ("#666666", "x"))
         axis.plot(*zip(*points, strict=True) if points else ([], []), color=colour, marker=marker, label=name)
-    axis.set(xscale="log", yscale="log", title=title)
+    axis.set(xscale="log", title=title)
     axis.set_xticks(sorted(sizes))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{round(n)}\n{sizes.get(round(n), '')}"))
+    if not any(map(value, rows)):  # a logarithmic axis cannot do without points
+        axis.set_yticks([])
+        axis.text(0.5, 0.5, "nothing measurable", transform=axis.transAxes, ha="center", va="center")
+        return
+    axis.set_yscale("log")
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.grid(True, which="major", alpha=0.3)

@@ -183,7 +183,7 @@ def as_record(row: Row) -> dict[str, Any]:
         "device": str(s.device),
         "device_name": device_name(s.device),
         "threads": row.threads,
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
     }
     return record | versions()
 

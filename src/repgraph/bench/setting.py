@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from repgraph.bench.measure import require_memory
 from repgraph.ops.geometry import cells, position_dtype
 
 CPU = torch.device("cpu")
@@ -41,6 +42,15 @@ class Setting:
         '128x256'
         """
         return f"{self.height}x{self.width}"
+
+    @property
+    def bytes_made(self) -> int:
+        """Main memory that making the inputs takes: the tensors that stay there, and the numbers as drawn."""
+        feature = self.batch * self.channels * self.positions
+        drawn = 2 * 4 * feature  # float32 numbers, and their multiple
+        offsets = 4 * self.batch * 2 * self.nodes * cells(self.height, self.grid) * cells(self.width, self.grid)
+        kept = (3 if self.shared_kv else 4) * feature * self.dtype.itemsize if self.device.type == "cpu" else 0
+        return kept + max(drawn, 2 * offsets)
 
     def resized(self, height: int, width: int) -> "Setting":
         return replace(self, height=height, width=width)
@@ -79,7 +89,10 @@ def make_inputs(setting: Setting) -> Inputs:
     >>> inputs = make_inputs(Setting(height=5, width=6, channels=8, grid=2, shared_kv=True))
     >>> inputs.key is inputs.value, tuple(inputs.offsets.shape)
     (True, (1, 18, 3, 3))
+
+    Raises MemoryError before the system has to end somebody's process for it.
     """
+    require_memory(setting.bytes_made, "the inputs")
     generator = torch.Generator().manual_seed(setting.seed)
     shape = (setting.batch, setting.channels, setting.height, setting.width)
 

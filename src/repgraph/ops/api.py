@@ -78,6 +78,7 @@ def representative_attention(
     if isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor):
         query, key, value = library.to_autocast(query, key, value)  # type: ignore[assignment]
     check(query, key, value, offsets, groups, grid, scale)
+    grid = min(grid, 2**30)  # larger than any map, and safe to compute with
     backend = choose(backend, query.device, query.dtype)
     if backend == "reference":
         y, weights = reference.attend(query, key, value, offsets, groups, grid, scale)
@@ -85,7 +86,15 @@ def representative_attention(
     else:
         check_not_forward_mode(query, key, value, offsets)
         y, _, weights = torch.ops.repgraph.attention(
-            query, key, None if value is key else value, offsets, groups, grid, float(scale), backend, return_nodes
+            query,
+            key,
+            None if value is key else value,
+            offsets,
+            groups,
+            grid,
+            float(scale),
+            backend,
+            bool(return_nodes),
         )
     if not return_nodes:
         return y

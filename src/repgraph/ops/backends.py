@@ -1,6 +1,6 @@
 """Which backends there are, and why one cannot run."""
 
-import importlib.util
+import importlib
 import os
 from functools import cache
 from typing import Any
@@ -25,12 +25,16 @@ def interpreting() -> bool:
 
 @cache
 def _missing(module: str) -> str | None:
-    """Why a package cannot be used; kernels are imported later, when they first run."""
+    """Why a package cannot be used. It is imported to find out: what is asked for it is about to need it."""
     try:
-        found = importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError) as error:
+        package = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        return f"{module} is not installed" if error.name == module else f"{module} cannot be imported: {error}"
+    except Exception as error:  # a broken installation may raise anything
         return f"{module} cannot be imported: {error}"
-    return None if found else f"{module} is not installed"
+    if module == "numba" and package.config.DISABLE_JIT:
+        return "numba does not compile (NUMBA_DISABLE_JIT is set)"
+    return None
 
 
 @cache

@@ -6,6 +6,8 @@ from torch.autograd import forward_ad
 
 from repgraph.ops.geometry import cells
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def check(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int, grid: int, scale: float) -> None:
     """Raise TypeError for wrong types and ValueError for shapes and numbers that do not fit."""
@@ -13,10 +15,12 @@ def check(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: in
     for name, t in maps.items():
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}; a torch.Tensor is needed")
+        if t.is_nested:
+            raise TypeError(f"{name} is a nested tensor; a plain one is needed")
         if t.dim() != 4:
             raise ValueError(f"{name} has shape {_shape(t)}; 4 dimensions (B, C, H, W) are needed")
-        if not t.dtype.is_floating_point:
-            raise TypeError(f"{name} is {_dtype(t)}; a floating-point dtype is needed")
+        if t.dtype not in DTYPES:
+            raise TypeError(f"{name} is {_dtype(t)}; one of {', '.join(map(_name, DTYPES))} is needed")
         if t.device != query.device:
             raise ValueError(f"{name} is on {t.device} and query on {query.device}; one device is needed for all")
         if t.layout != torch.strided:
@@ -28,8 +32,12 @@ def check(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: in
             raise ValueError(f"{name} is {number}; at least 1 is needed")
     if isinstance(scale, bool) or not isinstance(scale, (int, float, torch.SymFloat, torch.SymInt)):
         raise TypeError(f"scale is {scale!r}; a number is needed")
-    _check_features(query, key, value, groups)
-    _check_offsets(query, offsets, grid)
+    if not query.dtype == key.dtype == value.dtype:
+        raise TypeError(
+            f"query, key and value are {_dtype(query)}, {_dtype(key)} and {_dtype(value)}; "
+            "one dtype is needed for the three"
+        )
+    check_shapes(query, key, value, offsets, groups, grid)
 
 
 def check_not_forward_mode(*tensors: Tensor) -> None:
@@ -42,12 +50,8 @@ def check_not_forward_mode(*tensors: Tensor) -> None:
         )
 
 
-def _check_features(query: Tensor, key: Tensor, value: Tensor, groups: int) -> None:
-    if not query.dtype == key.dtype == value.dtype:
-        raise TypeError(
-            f"query, key and value are {_dtype(query)}, {_dtype(key)} and {_dtype(value)}; "
-            "one dtype is needed for the three"
-        )
+def check_shapes(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int, grid: int) -> None:
+    """Raise ValueError for maps that do not fit together; kernels rely on it."""
     batch, channels, height, width = query.shape
     if channels < 1 or height < 1 or width < 1:
         raise ValueError(f"query has shape {_shape(query)}; at least one channel, row and column is needed")
@@ -60,10 +64,6 @@ def _check_features(query: Tensor, key: Tensor, value: Tensor, groups: int) -> N
             f"groups={groups} does not divide the {channels} channels of query and key "
             f"and the {value.shape[1]} of value"
         )
-
-
-def _check_offsets(query: Tensor, offsets: Tensor, grid: int) -> None:
-    batch, _, height, width = query.shape
     if offsets.shape[1] < 2 or offsets.shape[1] % 2:
         raise ValueError(
             f"offsets has {offsets.shape[1]} channels; an even number, two for each node (x then y), is needed"
@@ -81,4 +81,8 @@ def _shape(t: Tensor) -> str:
 
 
 def _dtype(t: Tensor) -> str:
-    return str(t.dtype).removeprefix("torch.")
+    return _name(t.dtype)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

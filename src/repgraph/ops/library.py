@@ -5,7 +5,8 @@ Kernels are imported when they first run. They are functions
 ``forward(query, key, value, offsets, groups, grid, scale, with_weights) -> (y, lse, weights)`` and
 ``backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
 -> (grad_query, grad_key, grad_value, grad_offsets)``; results that were not asked for are empty tensors.
-``lse`` is the logsumexp of the logits; ``grad_weights``, where given, has mean zero under the weights.
+``lse`` is the logsumexp of the logits; ``y`` is given to those of NEEDS_RESULT alone; ``grad_weights``, where given,
+has mean zero under the weights.
 """
 
 from functools import cache
@@ -16,11 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repgraph.ops.checks import check_shapes
 from repgraph.ops.formats import empty_map
 from repgraph.ops.geometry import position_dtype
 
 # Those of torch.amp.is_autocast_available, which torch.compile cannot trace.
 AUTOCAST_DEVICES = frozenset(("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "xla", "xpu"))
+
+NEEDS_RESULT = ("triton",)  # kernels whose backward pass reads y
 
 _library = torch.library.Library("repgraph", "DEF")
 _library.define(
@@ -29,7 +33,7 @@ _library.define(
 )
 _library.define(
     "attention_backward(Tensor grad, Tensor? grad_weights, Tensor query, Tensor key, Tensor? value, "
-    "Tensor offsets, Tensor y, Tensor lse, int groups, int grid, float scale, str backend) -> "
+    "Tensor offsets, Tensor? y, Tensor lse, int groups, int grid, float scale, str backend) -> "
     "(Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_offsets)"
 )
 
@@ -40,6 +44,7 @@ def _kernels(backend: str) -> ModuleType:
 
 
 def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights):
+    check_shapes(query, key, key if value is None else value, offsets, groups, grid)  # a traced call comes unchecked
     return _kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
 
 
@@ -82,28 +87,41 @@ def _(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scal
     return gradients(query, key, value, offsets)
 
 
-def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
-    query, key, value, offsets, *ctx.options, with_weights = inputs
-    y, lse, weights = output
-    ctx.save_for_backward(query, key, value, offsets, y, lse, weights if with_weights else None)
-    ctx.mark_non_differentiable(lse)
-    ctx.set_materialize_grads(False)
+class _Attention(torch.autograd.Function):
+    """What runs at the Autograd key. torch.library.register_autograd would pass by tensors that require no gradient,
+    and lose their forward-mode tangents; a Function without a jvp refuses those."""
 
+    @staticmethod
+    def forward(ctx, query, key, value, offsets, groups, grid, scale, backend, with_weights):
+        with torch._C._AutoDispatchBelowAutograd():
+            y, lse, weights = torch.ops.repgraph.attention(
+                query, key, value, offsets, groups, grid, scale, backend, with_weights
+            )
+        ctx.options = groups, grid, scale, backend
+        ctx.values = y.shape[1]
+        own = y if backend in NEEDS_RESULT else None  # others let it be changed in place, by a ReLU for example
+        ctx.save_for_backward(query, key, value, offsets, own, lse, weights if with_weights else None)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return y, lse, weights
 
-def _differentiate(ctx: Any, grad, _, grad_weights):
-    query, key, value, offsets, y, lse, weights = ctx.saved_tensors
-    if weights is None:
-        grad_weights = None
-    if grad is None and grad_weights is None:
-        return (None,) * 9
-    if grad_weights is not None:  # what all nodes have in common does not move a softmax
-        grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
-    if grad is None:
-        grad = torch.zeros_like(y)
-    grads = torch.ops.repgraph.attention_backward(grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options)
-    if value is None:
-        grads = (*grads[:2], None, grads[3])
-    return *grads, None, None, None, None, None
+    @staticmethod
+    def backward(ctx, grad, _, grad_weights):
+        query, key, value, offsets, y, lse, weights = ctx.saved_tensors
+        if weights is None:
+            grad_weights = None
+        if grad is None and grad_weights is None:
+            return (None,) * 9
+        if grad_weights is not None:  # what all nodes have in common does not move a softmax
+            grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
+        if grad is None:
+            grad = empty_map(query, ctx.values).zero_()
+        grads = torch.ops.repgraph.attention_backward(
+            grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options
+        )
+        if value is None:
+            grads = (*grads[:2], None, grads[3])
+        return *grads, None, None, None, None, None
 
 
 def _no_second_order(ctx: Any, *_):
@@ -113,7 +131,7 @@ def _no_second_order(ctx: Any, *_):
     )
 
 
-torch.library.register_autograd("repgraph::attention", _differentiate, setup_context=_save, lib=_library)
+_library.impl("attention", lambda *arguments: _Attention.apply(*arguments), "Autograd")
 torch.library.register_autograd("repgraph::attention_backward", _no_second_order, lib=_library)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from repgraph.ops import library
 from repgraph.ops.cpu import cells, cells_backward, direct_backward
-from repgraph.ops.cpu.forward import kinds, place_nodes, strip_rows
+from repgraph.ops.cpu.forward import kinds, narrow, place_nodes, strip_rows
 from repgraph.ops.cpu.maps import flat, rows
 from repgraph.ops.cpu.memory import BLOCK
 from repgraph.ops.cpu.nodes import give_back
@@ -32,7 +32,7 @@ def backward(
     key: Tensor,
     value: Tensor | None,
     offsets: Tensor,
-    y: Tensor,
+    y: Tensor | None,
     lse: Tensor,
     groups: int,
     grid: int,
@@ -65,7 +65,7 @@ def backward(
             strip = strip_rows(batch, height)
             dims = (height, width, channels, vchannels, count, groups, strip)
             tasks = batch * number_of_cells(height, strip)
-            run(direct_backward.differentiate_queries, tasks, work, *maps, dims, kind(scale), p, d, grad_nodes)
+            run(direct_backward.differentiate_queries, tasks, work, *maps, dims, narrow(scale, kind), p, d, grad_nodes)
         else:
             dims = (height, width, channels, vchannels, count, groups, grid)
             tasks = batch * cell_rows * parts
@@ -75,7 +75,7 @@ def backward(
                 work,
                 *maps,
                 dims,
-                kind(scale),
+                narrow(scale, kind),
                 p,
                 d,
                 grad_nodes,
@@ -126,4 +126,5 @@ def _return_offsets(grad_offsets: Tensor, grad_nodes: np.ndarray, parts: int) ->
         target,
     )
     if half:
-        grad_offsets.numpy()[...] = target.reshape(grad_offsets.shape)
+        with np.errstate(over="ignore"):  # to infinity, as PyTorch does
+            grad_offsets.numpy()[...] = target.reshape(grad_offsets.shape)

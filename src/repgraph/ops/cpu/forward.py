@@ -19,6 +19,12 @@ def kinds(features: torch.dtype) -> type:
     return np.float64 if position_dtype(features) == torch.float64 else np.float32
 
 
+def narrow(scale: float, kind: type) -> np.floating:
+    """``scale`` as a number of ``kind``, infinite where it is too large; numpy would warn."""
+    with np.errstate(over="ignore"):
+        return kind(scale)
+
+
 def strip_rows(batch: int, height: int) -> int:
     """Rows of queries in a task of the direct kernels: a few tasks for each thread, and not too tall."""
     return max(1, min(4, batch * height // (4 * torch.get_num_threads())))
@@ -89,7 +95,7 @@ def forward(
                 lefts,
                 fractions,
                 dims,
-                kind(scale),
+                narrow(scale, kind),
             )
         else:
             dims = (height, width, channels, vchannels, count, groups, grid)
@@ -107,7 +113,7 @@ def forward(
                 lefts,
                 fractions,
                 dims,
-                kind(scale),
+                narrow(scale, kind),
                 value is None,
             )
     return y, lse, weights

@@ -96,6 +96,9 @@ def attend_backward(
     offsets += batch * offset_sb
     key_sh, key_sw = key_sh.to(INDEX) * ALIGN, key_sw.to(INDEX) * ALIGN
     value_sh, value_sw = value_sh.to(INDEX) * ALIGN, value_sw.to(INDEX) * ALIGN
+    offset_sc = offset_sc.to(INDEX)
+    area = height.to(INDEX) * width
+    cells = rows.to(INDEX) * columns
     dense, dense_v = GROUPS * CHANNELS, GROUPS * VALUES
     grad_key += batch * height * width * dense
     grad_value += batch * height * width * dense_v
@@ -145,8 +148,9 @@ def attend_backward(
             weight = tl.where(asked, tl.exp(dot(q, k) * scale - log_total), 0.0)  # [U, Q]
             d_weight = dot(dy, v)
             if WEIGHTS:
-                d_weight += tl.load(grad_weights + weight_place + n * height * width, mask=asked, other=0.0)
-            if NODES == 1:  # the softmax of one logit does not move
+                d_weight += tl.load(grad_weights + weight_place + n * area, mask=asked, other=0.0)
+            if NODES == 1:  # the softmax of one logit is 1 and does not move
+                weight = asked.to(tl.float32)
                 d_logit = weight * 0.0
             else:
                 d_logit = weight * (d_weight - mean) * scale
@@ -160,13 +164,13 @@ def attend_backward(
                 d_x = dot(dk, k_x) + dot(dv, v_x)
                 d_y = dot(dk, k_y) + dot(dv, v_y)
 
-            at = grad_offsets + offset_place + 2 * n * rows * columns
+            at = grad_offsets + offset_place + 2 * n * cells
             if ADD_OFFSETS:
                 tl.atomic_add(at, d_x, mask=valid, sem="relaxed")
-                tl.atomic_add(at + rows * columns, d_y, mask=valid, sem="relaxed")
+                tl.atomic_add(at + cells, d_y, mask=valid, sem="relaxed")
             else:
                 tl.store(at, d_x, mask=valid)
-                tl.store(at + rows * columns, d_y, mask=valid)
+                tl.store(at + cells, d_y, mask=valid)
             if SCATTER:
                 scatter(
                     grad_key + group * CHANNELS, width * dense, dense, left, top, tx, ty, height, width, valid, dk,

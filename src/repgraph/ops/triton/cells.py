@@ -79,6 +79,7 @@ def attend_cells(
     offsets += batch * offset_sb + cell_y.to(tl.int64) * offset_sh + cell_x.to(tl.int64) * offset_sw
     key_sh, key_sw = key_sh.to(INDEX) * ALIGN, key_sw.to(INDEX) * ALIGN
     value_sh, value_sw = value_sh.to(INDEX) * ALIGN, value_sw.to(INDEX) * ALIGN
+    offset_sc = offset_sc.to(INDEX)
     anchor_x, anchor_y = (cell_x * grid).to(tl.float32), (cell_y * grid).to(tl.float32)
     unit_place = (batch * GROUPS + group) * height * width
     place = query_y * width + query_x
@@ -98,7 +99,7 @@ def attend_cells(
         logit = logits_of(q, k, HALF) * (scale * 1.4426950408889634)  # [Q, N]
         logit = tl.where((n < NODES)[None, :], logit, -float("inf"))
         if LOGITS:
-            at = logits + unit_place * NODES + n[None, :] * (height * width) + place[:, None]
+            at = logits + unit_place * NODES + n[None, :] * (height.to(INDEX) * width) + place[:, None]
             tl.store(at, logit, mask=asked[:, None] & (n < NODES)[None, :])
         new_peak = tl.maximum(peak, tl.max(logit, 1))
         fade = tl.exp2(peak - new_peak)

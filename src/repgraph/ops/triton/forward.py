@@ -69,6 +69,8 @@ def attend(
     offsets += batch * offset_sb
     key_sh, key_sw = key_sh.to(INDEX) * ALIGN, key_sw.to(INDEX) * ALIGN
     value_sh, value_sw = value_sh.to(INDEX) * ALIGN, value_sw.to(INDEX) * ALIGN
+    offset_sc = offset_sc.to(INDEX)
+    area = height.to(INDEX) * width
 
     for step in range(0, PATCH_H * PATCH_W * GROUPS, U):
         cell_y, cell_x, group, valid = units(
@@ -95,7 +97,7 @@ def attend(
                 valid, first, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX,
             )  # fmt: skip
             if LOGITS:
-                tl.store(logits + logit_place + first * height * width, logit, mask=asked)
+                tl.store(logits + logit_place + first * area, logit, mask=asked)
             new_peak = tl.maximum(peak, logit)
             if CHUNK == 3:  # one rescaling for three nodes, and three times the loads under way
                 logit_1, v_1 = read_node(
@@ -107,9 +109,9 @@ def attend(
                     valid, first + 2, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX,
                 )  # fmt: skip
                 if LOGITS:
-                    at = logits + logit_place + (first + 1) * height * width
+                    at = logits + logit_place + (first + 1) * area
                     tl.store(at, logit_1, mask=asked & (first + 1 < NODES))
-                    tl.store(at + height * width, logit_2, mask=asked & (first + 2 < NODES))
+                    tl.store(at + area, logit_2, mask=asked & (first + 2 < NODES))
                 new_peak = tl.maximum(new_peak, tl.maximum(logit_1, logit_2))
             fade = tl.exp2(peak - new_peak)
             weight = tl.exp2(logit - new_peak)

@@ -26,7 +26,8 @@ def locate(
     row = query // width
     cell_y = row % height // grid
     batch = (row // height).to(tl.int64)
-    place = batch * offset_sb + 2 * node * offset_sc + cell_y * offset_sh + cell_x * offset_sw
+    place = batch * offset_sb + (2 * node).to(tl.int64) * offset_sc
+    place += cell_y.to(tl.int64) * offset_sh + cell_x.to(tl.int64) * offset_sw
     dx = tl.load(offsets + place, mask=mask, other=0.0).to(tl.float32)
     dy = tl.load(offsets + place + offset_sc, mask=mask, other=0.0).to(tl.float32)
     x, tx = corners((cell_x * grid).to(tl.float32) + dx, width)

@@ -26,6 +26,11 @@ def gather(
     batch, channels, height, width = query.shape
     device = query.device
     nodes = offsets.shape[1] // 2
+    if height * width * nodes >= 2**31:
+        raise RuntimeError(
+            f"{nodes} nodes for each of {height} x {width} positions are too many for the gradients of one image: "
+            f"{height * width * nodes} pairs, at most {2**31 - 1} are possible"
+        )
     if batch > max(1, MOST_PAIRS // (height * width * nodes)):
         half = batch // 2 * height * width * nodes
         parts = [

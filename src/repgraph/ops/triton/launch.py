@@ -50,7 +50,7 @@ def _forward_plan(
     groups, grid, shared, with_weights,
 ) -> Plan:  # fmt: skip
     align, numbers = strides((query, key, value, y))
-    sizes, constants = _common(shape, values, offset_shape, groups, grid, shared, key, value)
+    sizes, constants = _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value)
     widest = max(power_of_two(constants["CHANNELS"]), power_of_two(constants["VALUES"]))
     constants |= {"ALIGN": align, "LOGITS": with_weights}
     cell = sizes[5] * sizes[6]
@@ -75,12 +75,17 @@ def _forward_plan(
     )  # fmt: skip
 
 
-def _common(shape, values, offset_shape, groups, grid, shared, key, value) -> tuple[tuple, dict[str, Any]]:
+def _common(
+    shape, values, offset_shape, offset_strides, groups, grid, shared, key, value
+) -> tuple[tuple, dict[str, Any]]:
     """Numbers and constants that all kernels take."""
     _, channels, height, width = shape
     # elements of one image, with the margin that a corner outside the map may reach
     span = max((height + 4) * max(s[2], width * s[3], channels) + channels for s in (key, value))
     span = max(span, (height + 4) * (width + 4) * max(channels, values))
+    # and of one image's offsets, logits and weights
+    span = max(span, sum(size * stride for size, stride in zip(offset_shape[1:], offset_strides[1:], strict=True)))
+    span = max(span, (offset_shape[1] + 4) * height * width)
     sizes = (height, width, offset_shape[2], offset_shape[3], grid, min(grid, height), min(grid, width))
     constants = {
         "NODES": offset_shape[1] // 2, "GROUPS": groups, "SHARED": shared, "CHANNELS": channels // groups,
@@ -106,7 +111,7 @@ def _programs(shape, offset_shape, grid, tile: tiles.Tile) -> tuple[tuple[int, i
 
 def backward(
     grad: Tensor, grad_weights: Tensor | None, query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor,
-    y: Tensor, lse: Tensor, groups: int, grid: int, scale: float,
+    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of query, key, value and offsets.
 
@@ -118,6 +123,7 @@ def backward(
         return library.gradients(query, key, value, offsets)
     deterministic = torch.are_deterministic_algorithms_enabled()
     scatter = grid > 1 and not deterministic
+    assert y is not None  # library.NEEDS_RESULT
     q, k, dy, y = (channels_together(t) for t in (query, key, grad, y))
     v = k if value is None else channels_together(value)
     grad_query = torch.empty_like(q, memory_format=torch.channels_last)
@@ -163,7 +169,7 @@ def _backward_plan(
 ) -> tuple[Plan, int]:  # fmt: skip
     """The plan, and the number of parts of the offsets' gradient (0: they are added up)."""
     align, numbers = strides((query, key, value, y, grad, grad_query))
-    sizes, constants = _common(shape, values, offset_shape, groups, grid, shared, key, value)
+    sizes, constants = _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value)
     widest = max(power_of_two(constants["CHANNELS"]), power_of_two(constants["VALUES"]))
     tile = tiles.backward(widest, dtype.itemsize, groups, sizes[5] * sizes[6], shared)
     programs, counts = _programs(shape, offset_shape, grid, tile)
