@@ -193,6 +193,7 @@ def test_forward_mode_is_an_error(kernel: str, which: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # in jvp it traces constants
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 def test_forward_mode_is_an_error_in_compiled_code_too(kernel: str, compiler: str) -> None:
     torch._dynamo.reset()
