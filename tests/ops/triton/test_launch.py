@@ -138,3 +138,11 @@ def test_batches_with_too_many_pairs_are_split(monkeypatch: pytest.MonkeyPatch) 
     got = run(attention(problem, "triton"), tensors, False)
     for name in ("grad key", "grad value"):
         assert distance(got[name], want[name]) < 1e-6
+
+
+@pytest.mark.parametrize("make", [forward_plan, backward_plan])
+@pytest.mark.parametrize("grid", [1, 4, 5000])
+def test_programs_stand_on_the_one_axis_that_is_long_enough(make, grid: int) -> None:
+    """CUDA has 2^31 - 1 blocks along the first axis and 65535 along the others."""
+    (programs,) = make(2, 2000, 3000, grid=grid, channels=16).programs
+    assert programs < 2**31

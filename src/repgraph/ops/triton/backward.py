@@ -10,6 +10,7 @@ from repgraph.ops.triton.geometry import (
     corner_pointers,
     corners,
     dot,
+    program,
     queries,
     read_corners,
     read_offset,
@@ -79,11 +80,10 @@ def attend_backward(
     ``grad_offsets`` (parts, B, 2S, Hc, Wc) is float32: ADD_OFFSETS adds all parts (groups and shares of a
     cell's queries) into one, otherwise each has its own.
     """
-    tile = tl.program_id(0)
+    tile, share = program(cell_h, cell_w, Q)
     tile_x = tile % tiles_x
     tile_y = tile // tiles_x % tiles_y
     batch = (tile // tiles_x // tiles_y).to(tl.int64)
-    share = tl.program_id(1)
     index = share * Q + tl.arange(0, Q)[None, :]
     channel = channels(PARTS, C)
     channel_v = channels(PARTS, CV)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from repgraph.ops.triton.forward import SIZES, STRIDES, bilinear
-from repgraph.ops.triton.geometry import channels, corners, read_offset
+from repgraph.ops.triton.geometry import channels, corners, program, read_offset
 
 
 @triton.jit
@@ -59,12 +59,12 @@ def attend_cells(
 
     HALF: features are in half precision, and so are the operands of the matrix products.
     """
-    unit = tl.program_id(0)
+    unit, share = program(cell_h, cell_w, Q)
     group = unit % GROUPS
     cell_x = unit // GROUPS % columns
     cell_y = unit // GROUPS // columns % rows
     batch = (unit // GROUPS // columns // rows).to(tl.int64)
-    index = tl.program_id(1) * Q + tl.arange(0, Q)
+    index = share * Q + tl.arange(0, Q)
     query_y, query_x = cell_y * grid + index // cell_w, cell_x * grid + index % cell_w
     asked = (index < cell_h * cell_w) & (query_y < height) & (query_x < width)
     channel = tl.arange(0, C)[None, :]

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from repgraph.ops.triton.geometry import channels, corners, dot, queries, read_corners, read_offset, units
+from repgraph.ops.triton.geometry import channels, corners, dot, program, queries, read_corners, read_offset, units
 
 SIZES = ["height", "width", "rows", "columns", "tiles_y", "tiles_x", "grid", "cell_h", "cell_w"]
 STRIDES = [f"{t}_{axis}" for t in ("query", "key", "value", "y") for axis in ("sb", "sh", "sw")]
@@ -55,11 +55,11 @@ def attend(
     CHANNELS and VALUES are those of one group; PARTS times C or CV, powers of two, hold them. Map strides come
     divided by ALIGN, a power of two, so that loads stay wide without a kernel for every image size.
     """
-    tile = tl.program_id(0)
+    tile, share = program(cell_h, cell_w, Q)
     tile_x = tile % tiles_x
     tile_y = tile // tiles_x % tiles_y
     batch = (tile // tiles_x // tiles_y).to(tl.int64)
-    index = tl.program_id(1) * Q + tl.arange(0, Q)[None, :]
+    index = share * Q + tl.arange(0, Q)[None, :]
     channel = channels(PARTS, C)
     channel_v = channels(PARTS, CV)
     query += batch * query_sb * ALIGN

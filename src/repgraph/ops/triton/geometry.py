@@ -85,6 +85,16 @@ def units(index, tile_y, tile_x, rows, columns, PATCH_H: tl.constexpr, PATCH_W: 
 
 
 @triton.jit
+def program(cell_h, cell_w, Q: tl.constexpr):
+    """Number of this program's tile, and its share of a cell's queries, which are taken Q at a time.
+
+    Both come from one axis: the others have at most 65535 programs.
+    """
+    shares = (cell_h * cell_w + Q - 1) // Q
+    return tl.program_id(0) // shares, tl.program_id(0) % shares
+
+
+@triton.jit
 def queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width):
     """Positions and validity [U, Q] of the queries ``index`` [1, Q] of each cell, counted row by row."""
     y = cell_y * grid + index // cell_w

@@ -57,7 +57,7 @@ def _forward_plan(
     if grid == 1 or widest > tiles.WIDEST_CELLS:
         tile = tiles.forward(widest, dtype.itemsize, groups, cell, shared, constants["NODES"])
         function, constants = attend, constants | _tile_constants(constants, tile) | {"CHUNK": tile.chunk}
-        programs, counts = _programs(shape, offset_shape, grid, tile)
+        programs, counts = _programs(shape, offset_shape, cell, tile)
     else:
         tile = tiles.cells(widest, shared)
         function = attend_cells
@@ -67,7 +67,7 @@ def _forward_plan(
         for name, channels in (("C", constants["CHANNELS"]), ("CV", constants["VALUES"])):
             constants[name] = max(16, power_of_two(channels))  # the least a matrix product takes
         counts = (offset_shape[2], offset_shape[3])
-        programs = (shape[0] * counts[0] * counts[1] * groups, -(-cell // tile.queries))
+        programs = (shape[0] * counts[0] * counts[1] * groups * -(-cell // tile.queries),)
     sizes = (*sizes[:4], *counts, *sizes[4:])
     return Plan(
         function, programs, (*sizes, *numbers, *offset_strides), constants, num_warps=tile.warps,
@@ -102,11 +102,10 @@ def _tile_constants(constants: dict[str, Any], tile: tiles.Tile) -> dict[str, An
     }  # fmt: skip
 
 
-def _programs(shape, offset_shape, grid, tile: tiles.Tile) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Grid of programs, and patches down and across a map of cells."""
+def _programs(shape, offset_shape, cell: int, tile: tiles.Tile) -> tuple[tuple[int], tuple[int, int]]:
+    """Grid of programs, and patches down and across a map of cells of so many queries."""
     down, across = -(-offset_shape[2] // tile.patch[0]), -(-offset_shape[3] // tile.patch[1])
-    cell = min(grid, shape[2]) * min(grid, shape[3])
-    return (shape[0] * down * across, -(-cell // tile.queries)), (down, across)
+    return (shape[0] * down * across * -(-cell // tile.queries),), (down, across)
 
 
 def backward(
@@ -171,9 +170,10 @@ def _backward_plan(
     align, numbers = strides((query, key, value, y, grad, grad_query))
     sizes, constants = _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value)
     widest = max(power_of_two(constants["CHANNELS"]), power_of_two(constants["VALUES"]))
-    tile = tiles.backward(widest, dtype.itemsize, groups, sizes[5] * sizes[6], shared)
-    programs, counts = _programs(shape, offset_shape, grid, tile)
-    parts = programs[1] * groups
+    cell = sizes[5] * sizes[6]
+    tile = tiles.backward(widest, dtype.itemsize, groups, cell, shared)
+    programs, counts = _programs(shape, offset_shape, cell, tile)
+    parts = -(-cell // tile.queries) * groups
     add = parts > 1 and not deterministic
     constants |= _tile_constants(constants, tile)
     constants |= {"ALIGN": align, "WEIGHTS": with_weights, "SCATTER": scatter, "ADD_OFFSETS": add}
