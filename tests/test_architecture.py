@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent / "src"
 
 # Where a module stands; it may import from lower levels, and within its own package. Longest prefix counts.
-LEVELS = {
+LEVELS = {  # with places kept for the packages to come
     "repgraph.__main__": 10,
     "repgraph.cli": 9,
     "repgraph.bench": 8,

@@ -177,7 +177,7 @@ def test_second_order_is_a_clear_error(kernel: str) -> None:
         grad.sum().backward()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")  # PyTorch's own use of it
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own use of it
 @pytest.mark.parametrize("which", range(4))
 def test_forward_mode_is_an_error(kernel: str, which: int) -> None:
     arguments = inputs(kernel)
@@ -192,7 +192,7 @@ def test_forward_mode_is_an_error(kernel: str, which: int) -> None:
         torch.func.jvp(function, (arguments[which],), (tangent,))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # in jvp it traces constants
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 def test_forward_mode_is_an_error_in_compiled_code_too(kernel: str, compiler: str) -> None:
@@ -212,7 +212,7 @@ def test_forward_mode_is_an_error_in_compiled_code_too(kernel: str, compiler: st
             torch.ops.repgraph.attention(dual, key, value, offsets, 1, 1, 1.0, kernel, False)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_forward_mode_of_the_reference() -> None:
     query, *others = (t.double() for t in inputs("reference"))
 
