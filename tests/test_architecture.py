@@ -18,9 +18,9 @@ LEVELS = {  # with places kept for the packages to come
     "repgraph.recipes": 8,
     "repgraph.models": 7,
     "repgraph.data": 7,
-    "repgraph.layers": 6,
-    "repgraph.info": 5,
-    "repgraph": 5,  # the package itself: what users import
+    "repgraph": 6,  # the package itself: what users import
+    "repgraph.layers": 5,
+    "repgraph.info": 6,
     "repgraph.ops": 4,
     "repgraph.ops.api": 3,
     "repgraph.ops.reference": 2,

@@ -1,0 +1,95 @@
+"""The Bottleneck RepGraph layer (BRG), the paper's default."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from repgraph.layers import options
+from repgraph.layers.fusion import fuse
+from repgraph.layers.offset import Offset
+from repgraph.layers.options import Activation, Norm
+from repgraph.layers.pointwise import Pointwise
+from repgraph.layers.repgraph import RepGraph, Result
+from repgraph.layers.spread import Points
+
+
+class BottleneckRepGraph(RepGraph):
+    """Bottleneck RepGraph layer: reduce, attend to representative nodes, expand, fuse with the input.
+
+    ``reduce`` (1 x 1, C -> C'), ``reduce_norm`` and the activation give one feature, which is query, key and value at
+    once and from which ``offset`` regresses the nodes; ``expand`` (1 x 1, C' -> C) and ``expand_norm`` lead back.
+
+    Args:
+        channels: C, of the input.
+        mid_channels: C', inside; half of C by default.
+        nodes: S, representative nodes of each position.
+        grid: positions along the side of a cell whose positions share their nodes (Grid RG), or "map": one cell.
+        groups: channel groups that attend on their own (Group RG); a divisor of C'.
+        fusion: "sum" (out C) or "concat" (input and result side by side, out 2C).
+        scale: factor on the logits; the paper has none.
+        norm_layer: normalisation after ``reduce`` and ``expand``; None for none.
+        act_layer: activation after ``reduce_norm`` and after the fusion.
+        final_act: whether there is one after the fusion; a layer inserted into a trained network has none.
+        spread: where the nodes start: "ring", "rings", "grid" (over the map), "default" (PyTorch's initialisation) or
+            the (x, y) of each node in pixels. See :mod:`repgraph.layers.spread`.
+        radius: of the (inner) ring, in pixels.
+        zero_init: start as the identity (for "sum" without a final activation): the last normalisation's weight and
+            bias are zero, or without one the last convolution.
+        backend: of :func:`repgraph.representative_attention`.
+
+    Example:
+        >>> layer = BottleneckRepGraph(64, nodes=9)
+        >>> layer(torch.randn(2, 64, 17, 23)).shape
+        torch.Size([2, 64, 17, 23])
+        >>> y, nodes, weights = layer(torch.randn(2, 64, 17, 23), return_nodes=True)
+        >>> nodes.shape, weights.shape
+        (torch.Size([2, 9, 2, 17, 23]), torch.Size([2, 1, 9, 17, 23]))
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        mid_channels: int | None = None,
+        *,
+        nodes: int = 9,
+        grid: int | Literal["map"] = 1,
+        groups: int = 1,
+        fusion: str = "sum",
+        scale: float = 1.0,
+        norm_layer: Norm | None = nn.BatchNorm2d,
+        act_layer: Activation = nn.ReLU,
+        final_act: bool = True,
+        spread: str | Points = "ring",
+        radius: float | None = None,
+        zero_init: bool = False,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(channels, mid_channels, nodes, grid, groups, fusion, scale, spread, radius, backend)
+        placed: dict[str, Any] = dict(device=device, dtype=dtype)
+        self.reduce = Pointwise(channels, self.mid_channels, bias=False, **placed)
+        self.reduce_norm = options.norm(norm_layer, self.mid_channels, **placed)
+        self.act = act_layer()
+        self.offset = Offset(self.mid_channels, self.spread, nodes, self.grid, **placed)
+        self.expand = Pointwise(self.mid_channels, channels, bias=False, **placed)
+        self.expand_norm = options.norm(norm_layer, channels, **placed)
+        self.final_act = act_layer() if final_act else nn.Identity()
+        if zero_init:
+            self.zero_()
+
+    def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
+        feature = self.act(self.reduce_norm(self.reduce(self.check(x))))
+        response, *nodes = self.attend(feature, feature, feature, self.offset(feature), return_nodes)
+        y = self.final_act(fuse(x, response, self.expand, self.expand_norm, self.fusion))
+        return (y, *nodes) if return_nodes else y
+
+    def zero_(self) -> "BottleneckRepGraph":
+        """Make what is added to the input zero, such that everything learns from there.
+
+        With the convolution zero as well, as the paper has it, neither it nor the normalisation's weight would ever
+        get a gradient.
+        """
+        options.zero_(self.expand, self.expand_norm)
+        return self

@@ -1,0 +1,73 @@
+"""What the two RepGraph layers share: nodes, attention, and fusion with the input."""
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from repgraph.layers import options
+from repgraph.layers.offset import Offset
+from repgraph.layers.spread import Points, make
+from repgraph.ops import representative_attention
+from repgraph.ops.backends import NAMES
+
+Result = Tensor | tuple[Tensor, Tensor, Tensor]
+
+
+class RepGraph(nn.Module):
+    """A layer in which each position attends to S representative nodes; the base of Simple and Bottleneck."""
+
+    offset: Offset
+
+    def __init__(
+        self,
+        channels: int,
+        mid_channels: int | None,
+        nodes: int,
+        grid: int | Literal["map"],
+        groups: int,
+        fusion: str,
+        scale: float,
+        spread: str | Points,
+        radius: float | None,
+        backend: str,
+    ) -> None:
+        super().__init__()
+        self.channels = options.whole("channels", channels)
+        self.mid_channels = options.mid(channels, mid_channels, groups)
+        self.nodes = options.whole("nodes", nodes)
+        self.grid = options.grid(grid)
+        self.groups = groups
+        self.fusion = options.fusion(fusion)
+        self.scale = options.scale(scale)
+        self.spread = make(spread, self.nodes, self.grid, radius)
+        if backend not in NAMES:
+            raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(map(repr, NAMES))}")
+        self.backend = backend
+
+    @property
+    def out_channels(self) -> int:
+        return self.channels if self.fusion == "sum" else 2 * self.channels
+
+    def check(self, x: Tensor) -> Tensor:
+        return options.check(x, self.channels)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, with_nodes: bool
+    ) -> tuple[Tensor, ...]:
+        """The response (B, C', H, W), and if asked for, nodes and weights."""
+        result = representative_attention(
+            query, key, value, offsets,
+            groups=self.groups,
+            grid=max(query.shape[2:]) if self.grid == "map" else self.grid,
+            scale=self.scale,
+            backend=self.backend,
+            return_nodes=with_nodes,
+        )  # fmt: skip
+        return result if isinstance(result, tuple) else (result,)
+
+    def extra_repr(self) -> str:
+        shown: dict[str, Any] = dict(nodes=self.nodes, grid=self.grid, groups=self.groups, fusion=self.fusion)
+        shown |= dict(scale=self.scale, spread=self.spread.name)
+        if self.backend != "auto":
+            shown["backend"] = self.backend
+        return f"{self.channels}, {self.mid_channels}, {options.given(**shown)}"

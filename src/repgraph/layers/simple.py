@@ -1,0 +1,78 @@
+"""The Simple RepGraph layer (SRG): a non-local block that looks at representative nodes only."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from repgraph.layers import options
+from repgraph.layers.fusion import fuse
+from repgraph.layers.offset import Offset
+from repgraph.layers.options import Activation, Norm
+from repgraph.layers.pointwise import Pointwise
+from repgraph.layers.repgraph import RepGraph, Result
+from repgraph.layers.spread import Points
+
+
+class SimpleRepGraph(RepGraph):
+    """Simple RepGraph layer: query, key and value by ``theta``, ``phi`` and ``g``, the way back by ``w_y``.
+
+    The nodes are regressed by ``offset`` from the input itself.
+
+    Args:
+        channels: C, of the input.
+        mid_channels: C', inside; half of C by default.
+        nodes, grid, groups, fusion, scale, spread, radius, backend: as in
+            :class:`~repgraph.layers.BottleneckRepGraph`.
+        norm_qk: normalisation and activation after ``theta`` and ``phi``.
+        norm_layer, act_layer: those of ``norm_qk``.
+        zero_init: start as the identity (for "sum"): ``w_y`` is zero.
+
+    Example:
+        >>> layer = SimpleRepGraph(64, 16, grid=4, groups=2, fusion="concat")
+        >>> layer(torch.randn(2, 64, 17, 23)).shape, layer.out_channels
+        (torch.Size([2, 128, 17, 23]), 128)
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        mid_channels: int | None = None,
+        *,
+        nodes: int = 9,
+        grid: int | Literal["map"] = 1,
+        groups: int = 1,
+        fusion: str = "sum",
+        scale: float = 1.0,
+        norm_qk: bool = False,
+        norm_layer: Norm = nn.BatchNorm2d,
+        act_layer: Activation = nn.ReLU,
+        spread: str | Points = "ring",
+        radius: float | None = None,
+        zero_init: bool = False,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(channels, mid_channels, nodes, grid, groups, fusion, scale, spread, radius, backend)
+        placed: dict[str, Any] = dict(device=device, dtype=dtype)
+        self.theta = Pointwise(channels, self.mid_channels, bias=False, **placed)
+        self.phi = Pointwise(channels, self.mid_channels, bias=False, **placed)
+        self.g = Pointwise(channels, self.mid_channels, bias=False, **placed)
+        self.theta_norm = options.norm_act(norm_qk, norm_layer, act_layer, self.mid_channels, **placed)
+        self.phi_norm = options.norm_act(norm_qk, norm_layer, act_layer, self.mid_channels, **placed)
+        self.offset = Offset(channels, self.spread, nodes, self.grid, **placed)
+        self.w_y = Pointwise(self.mid_channels, channels, **placed)
+        if zero_init:
+            self.zero_()
+
+    def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
+        query, key = self.theta_norm(self.theta(self.check(x))), self.phi_norm(self.phi(x))
+        response, *nodes = self.attend(query, key, self.g(x), self.offset(x), return_nodes)
+        y = fuse(x, response, self.w_y, nn.Identity(), self.fusion)
+        return (y, *nodes) if return_nodes else y
+
+    def zero_(self) -> "SimpleRepGraph":
+        """Make what is added to the input zero."""
+        options.zero_(self.w_y)
+        return self
