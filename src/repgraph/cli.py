@@ -33,7 +33,7 @@ COMMANDS = (
     Command("info", "repgraph.info", "versions, devices, and which backends can run here"),
     Command(
         "bench operator",
-        "repgraph.bench.command",
+        "repgraph.bench.operator.command",
         "time and memory of the operator's backends and of what could be used instead",
         needs=("rich", "matplotlib"),
         extra="bench",

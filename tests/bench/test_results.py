@@ -14,12 +14,13 @@ import torch
 from rich.console import Console
 
 from repgraph import cli
-from repgraph.bench import measure, operator, passes, plot, report
-from repgraph.bench.competitors import CANDIDATES
-from repgraph.bench.measure import Times
-from repgraph.bench.operator import Options, run
-from repgraph.bench.row import NO_MEMORY, PASSES, TOO_SLOW, Row
-from repgraph.bench.setting import Setting
+from repgraph.bench import measure, output, passes
+from repgraph.bench.measure import CPU, Times
+from repgraph.bench.operator import Options, benchmark, plot, report, run
+from repgraph.bench.operator.competitors import CANDIDATES
+from repgraph.bench.operator.row import PASSES, Row
+from repgraph.bench.operator.setting import Setting, make_inputs
+from repgraph.bench.row import NO_MEMORY, TOO_SLOW
 
 NAMED = {candidate.name: candidate for candidate in CANDIDATES}
 OPTIONS = "--device cpu --size 5x6 8x9 --channels 8 --repeat 2 --only reference composition"
@@ -52,6 +53,10 @@ def stop_in_second_setting(monkeypatch, error: BaseException) -> None:
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def write_csv(rows: list[Row], path: Path) -> Path:
+    return output.write_csv([report.as_record(row) for row in rows], path)
 
 
 def assert_first_setting_only(path: Path) -> None:
@@ -116,7 +121,7 @@ cli.main({[*COMMAND, str(tmp_path)]!r})
 def test_a_csv_is_replaced_as_a_whole(tmp_path, monkeypatch):
     path = tmp_path / "operator.csv"
     setting = Setting(5, 6)
-    report.write_csv([row(setting=setting)], path)
+    write_csv([row(setting=setting)], path)
     before = path.read_bytes()
 
     def half(writer, records):
@@ -126,9 +131,9 @@ def test_a_csv_is_replaced_as_a_whole(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(csv.DictWriter, "writerows", half)
         with pytest.raises(KeyboardInterrupt):
-            report.write_csv([row(setting=setting)] * 2, path)
+            write_csv([row(setting=setting)] * 2, path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-    report.write_csv([row(setting=setting)] * 2, path)
+    write_csv([row(setting=setting)] * 2, path)
     assert len(read(path)) == 2 and list(tmp_path.iterdir()) == [path]
 
 
@@ -140,9 +145,9 @@ def test_a_folder_without_write_permission_is_refused_before_measuring(monkeypat
 
 
 def shown(rows: list[Row], width: int, monkeypatch) -> str:
-    monkeypatch.setattr(report, "device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(output, "device_name", lambda device: "NVIDIA H200")
     file = io.StringIO()
-    report.show(rows, Console(width=width, file=file))
+    output.show(report.tables(rows), Console(width=width, file=file))
     return file.getvalue()
 
 
@@ -193,7 +198,7 @@ def test_ratios_are_of_graphs_where_both_have_one():
         row("sdpa-flash", family="non-local", median=20.0, graph=18.0),
         row("sdpa-cudnn", family="non-local", median=21.0, graph=15.0),
     ]
-    operator._compare(rows)
+    benchmark.compare(rows)
     found = {
         r.candidate: (r.versus_composition, r.versus_composition_basis, r.versus_sdpa, r.versus_sdpa_basis)
         for r in rows
@@ -215,18 +220,18 @@ def test_ratios_are_of_events_where_the_yardstick_has_no_graph():
         row("sdpa-flash", family="non-local", median=20.0),
         row("sdpa-math", family="non-local", median=100.0, graph=99.0),
     ]
-    operator._compare(rows)
+    benchmark.compare(rows)
     assert (rows[0].versus_composition, rows[0].versus_composition_basis) == (4.0, "events")
     assert (rows[0].versus_sdpa, rows[0].versus_sdpa_basis) == (10.0, "events")
     alone = row("triton", graph=0.5)
-    operator._compare([alone])
+    benchmark.compare([alone])
     assert (alone.versus_composition, alone.versus_composition_basis) == (None, "")
 
 
 def test_the_basis_of_ratios_is_in_csv_and_notes(tmp_path):
     rows = [row("triton", setting=Setting(5, 6)), row("composition", setting=Setting(5, 6))]
-    operator._compare(rows)
-    found = read(report.write_csv(rows, tmp_path / "operator.csv"))
+    benchmark.compare(rows)
+    found = read(write_csv(rows, tmp_path / "operator.csv"))
     assert {r["versus_composition_basis"] for r in found} == {"wall"}
     assert {r["versus_best_sdpa_basis"] for r in found} == {""}
     assert any("ratio of wall-clock medians" in note for note in report.notes(rows))
@@ -248,14 +253,19 @@ def test_progress_says_what_is_compiled_and_fits(monkeypatch):
     monkeypatch.setattr(measure, "graph_times", lambda make, estimate, budget: make() and times(1.0))
     said.clear()
     setting = Setting(256, 512, channels=1, nodes=1)
-    entry = passes.Entry(slow, {"backward": row(pass_="backward", setting=setting)})
-    passes.measure_graphs(entry, setting, measure.Budget(repeat=1), lambda text, where: said.append(text))
-    assert said == ["compiling composition", "graph of composition-compiled"] and entry.rows["backward"].graph
+    entry = benchmark.Contestant(slow, setting, lambda: make_inputs(setting))
+    entry.rows = {"backward": row(pass_="backward", setting=setting)}
+    passes.measure_graphs(entry, CPU, measure.Budget(repeat=1), 1.0, said.append)
+    assert said == [
+        "compiling composition for 256x512, separate kv",
+        "graph of composition-compiled for 256x512, separate kv",
+    ]
+    assert entry.rows["backward"].graph
 
     longest = max((f"{p} composition-compiled for 256x512, separate kv" for p in PASSES), key=len)
     file = io.StringIO()
-    monkeypatch.setattr(report, "Console", lambda stderr: Console(file=file, width=80, force_terminal=True))
-    with report.progress() as move:
+    monkeypatch.setattr(output, "Console", lambda stderr: Console(file=file, width=80, force_terminal=True))
+    with output.progress() as move:
         move(longest, 10, 10)
     assert longest in file.getvalue() and "10/10" in file.getvalue()
 

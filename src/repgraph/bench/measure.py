@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 Call = Callable[[], object]
+CPU = torch.device("cpu")
 
 # As large as the largest second-level cache there is, several times over.
 _FLUSH_BYTES = 256 * 2**20
@@ -103,7 +104,7 @@ def cuda_times(call: Call, estimate: float, budget: Budget) -> Times:
     """Time each call by events, with the second-level cache flushed before it."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     repeats = budget.calls(estimate)
-    for _ in range(min(repeats, 10)):
+    for _ in range(min(repeats, 10, 1 + int(0.1 / max(estimate, 1e-9)))):  # once is enough for slow ones
         call()
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
     for start, end in events:
@@ -144,23 +145,30 @@ def size_of(result: object) -> int:
     return sum(storages.values())
 
 
-def peak_memory(call: Call, device: torch.device) -> int | None:
-    """Bytes that a call takes at its highest beyond what was there before and beyond its own result.
+@dataclass(frozen=True)
+class Peak:
+    """What a call takes at its highest beyond what was there before, in bytes: its result, and all the rest."""
 
-    None where the system does not tell (CPU memory is measured on Linux with glibc only).
-    """
+    beyond: int
+    result: int
+
+
+def peak_memory(call: Call, device: torch.device) -> Peak | None:
+    """Memory of one call; None where the system does not tell (CPU memory is measured on Linux with glibc only)."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         result = call()
         torch.cuda.synchronize(device)
-        return max(0, torch.cuda.max_memory_allocated(device) - before - size_of(result))
+        size = size_of(result)
+        return Peak(max(0, torch.cuda.max_memory_allocated(device) - before - size), size)
     if not reset_resident_peak():
         return None
     before = resident()["VmRSS"]
     result = call()
-    return max(0, resident()["VmHWM"] - before - size_of(result))
+    size = size_of(result)
+    return Peak(max(0, resident()["VmHWM"] - before - size), size)
 
 
 def held_memory(device: torch.device) -> int | None:
@@ -188,21 +196,24 @@ def resident() -> dict[str, int]:
     return {name: int(value.split()[0]) * 1024 for name, value in lines.items()}
 
 
-def require_memory(needed: float, what: str = "") -> None:
-    """MemoryError where less main memory can be had, with some to spare.
+def require_memory(needed: float, what: str = "", device: torch.device = CPU) -> None:
+    """MemoryError where less memory can be had, with some to spare.
 
     >>> require_memory(2**80, "the inputs")  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     MemoryError: the inputs need about 1125899906842624.0 GiB, 7.5 GiB are free
     """
-    available = available_memory()
-    if needed > 0.8 * available:
+    available = available_memory(device)
+    if needed > (0.8 if device.type == "cpu" else 1.0) * available:  # the CPU's memory has other users
         need = f"{what} need" if what else "needs"
         raise MemoryError(f"{need} about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free")
 
 
-def available_memory() -> float:
-    """Main memory that can still be had, in bytes; infinite where the system does not tell."""
+def available_memory(device: torch.device = CPU) -> float:
+    """Memory that can still be had, in bytes; infinite where the system does not tell."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

@@ -1,142 +1,112 @@
-"""Forward and backward of some candidates in one setting."""
+"""Candidates in one setting, and how their passes are measured."""
 
 import gc
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 
 from repgraph.bench import measure
-from repgraph.bench.competitors import Candidate
 from repgraph.bench.measure import Budget, Call
-from repgraph.bench.row import OK, PASSES, Row, classify, first_line
-from repgraph.bench.setting import Inputs, Setting, make_inputs
+from repgraph.bench.row import OK, Row, classify, first_line
 
-Say = Callable[[str, Setting], None]  # what is being done, and where
+Say = Callable[[str], None]  # what is being done
 
 
-@dataclass
-class Entry:
-    """A candidate in one setting, with a row for each pass."""
+class Entry(ABC):
+    """A candidate in one setting, with a row for each pass, forward first."""
 
-    candidate: Candidate
-    rows: dict[str, Row]
+    name: str
+    compiles: str = ""  # what is compiled anew for every size, if anything: it takes long, and progress says so
+    place: str  # the setting, for progress
+    gate_place: str  # the small setting in which the results are checked
+    key: tuple[object, ...]  # of the verdict on the results: what they hang on apart from the size
+    rows: Mapping[str, Row]
 
-    @property
-    def name(self) -> str:
-        return self.candidate.name
+    @abstractmethod
+    def why_not(self) -> str | None:
+        """Why the candidate cannot run here; None if it can."""
+
+    @abstractmethod
+    def check(self) -> str | None:
+        """What is wrong with the candidate's results, or None; its own exceptions pass through."""
+
+    @abstractmethod
+    def call(self, pass_: str) -> Call:
+        """A call of that pass that can be made again and again. MemoryError where it would not fit."""
 
     @property
     def alive(self) -> bool:
         return all(row.status == OK for row in self.rows.values())
 
+    def runs(self, pass_: str) -> bool:
+        return self.rows[pass_].status == OK
+
     def fail(self, pass_: str, status: str, reason: str) -> None:
         """Record a failure for this pass and those after it."""
-        for name in PASSES[PASSES.index(pass_) :]:
+        names = list(self.rows)
+        for name in names[names.index(pass_) :]:
             self.rows[name].status, self.rows[name].reason = status, reason
 
 
-def measure_together(entries: list[Entry], setting: Setting, budget: Budget, limit: float, say: Say) -> None:
+def measure_together(entries: list[Entry], device: torch.device, budget: Budget, limit: float, say: Say) -> None:
     """Fill in the rows of the entries; on the CPU their calls take turns."""
-    if not entries:
-        return
-    try:
-        inputs = make_inputs(setting)
-    except Exception as error:
-        for entry in entries:
-            entry.fail(PASSES[0], *classify(error))
-        free(setting.device)
-        return
-    for pass_ in PASSES:
+    for pass_ in entries[0].rows if entries else ():
         calls: dict[str, Call] = {}
         estimates: dict[str, float] = {}
         for entry in entries:
-            if entry.alive:
-                compiles = entry.candidate.compiles
-                say(f"compiling {compiles}" if compiles else f"{pass_} {entry.name}", setting)
+            if entry.runs(pass_):
+                say(f"{f'compiling {entry.compiles}' if entry.compiles else f'{pass_} {entry.name}'} for {entry.place}")
                 try:
-                    calls[entry.name], estimates[entry.name] = _begin(entry, setting, inputs, pass_, limit)
-                    if setting.device.type == "cuda":
-                        say(f"{pass_} {entry.name}", setting)
+                    calls[entry.name], estimates[entry.name] = _begin(entry, pass_, device, limit)
+                    if device.type == "cuda":
+                        say(f"{pass_} {entry.name} for {entry.place}")
                         times = measure.cuda_times(calls.pop(entry.name), estimates[entry.name], budget)
                         entry.rows[pass_].times = times
                 except Exception as error:
                     calls.pop(entry.name, None)
                     entry.fail(pass_, *classify(error))
         if calls:
-            say(f"{pass_} in turns", setting)
+            say(f"{pass_} in turns for {entries[0].place}")
             found = measure.cpu_times(calls, {name: estimates[name] for name in calls}, budget)
             for entry in entries:
                 entry.rows[pass_].times = found.get(entry.name)
         calls.clear()
-        free(setting.device)
+        free(device)
 
 
-def measure_graphs(entry: Entry, setting: Setting, budget: Budget, say: Say) -> None:
-    """Time the replay of CUDA graphs, where the candidate can be captured in one."""
+def measure_graphs(entry: Entry, device: torch.device, budget: Budget, slowest: float, say: Say) -> None:
+    """Time the replay of CUDA graphs, where the candidate can be captured in one and takes less than ``slowest`` s."""
     for pass_, row in entry.rows.items():
-        if row.times is None:
+        if row.times is None or row.times.median / 1e3 > slowest:
             continue
         try:
-            inputs = make_inputs(setting)
-            make = partial(_call, entry.candidate, setting, inputs, pass_, say)
-            row.graph = measure.graph_times(make, row.times.median / 1e3, budget)
+            row.graph = measure.graph_times(partial(_ready, entry, pass_, say), row.times.median / 1e3, budget)
         except Exception as error:  # the other timing stands
             row.reason = f"no CUDA graph: {first_line(error)}"
-        free(setting.device)
+        free(device)
 
 
-def _begin(entry: Entry, setting: Setting, inputs: Inputs, pass_: str, limit: float) -> tuple[Call, float]:
+def _begin(entry: Entry, pass_: str, device: torch.device, limit: float) -> tuple[Call, float]:
     """A call that is warm, and the seconds it takes; its memory is noted on the way."""
-    _check_memory(entry.candidate, setting)
-    row = entry.rows[pass_]
-    function = entry.candidate.build(setting)
-    if pass_ == "backward":
-        function(*inputs.arguments)  # compiles; its leftovers are not what the graph keeps
-        before = measure.held_memory(setting.device)
-        call = _backward(function, inputs, entry.candidate.family)
-        after = measure.held_memory(setting.device)
-        if before is not None and after is not None:
-            row.kept = max(0, after - before - inputs.cotangent.nbytes)  # the result is of the cotangent's size
-    else:
-        call = _forward(function, inputs)
-    seconds = measure.warm_up(call, setting.device)
+    call = entry.call(pass_)
+    seconds = measure.warm_up(call, device)
     if seconds > limit:
         raise TimeoutError(f"one call took {seconds:.1f} s, the limit is {limit:g} s")
-    row.memory = measure.peak_memory(call, setting.device)
+    if peak := measure.peak_memory(call, device):
+        entry.rows[pass_].memory, entry.rows[pass_].result = peak.beyond, peak.result
     return call, seconds
 
 
-def _call(candidate: Candidate, setting: Setting, inputs: Inputs, pass_: str, say: Say) -> Call:
+def _ready(entry: Entry, pass_: str, say: Say) -> Call:
     """A call that is compiled and can be captured."""
-    if candidate.compiles:
-        say(f"compiling {candidate.compiles}", setting)
-    function = candidate.build(setting)
-    call = _forward(function, inputs) if pass_ == "forward" else _backward(function, inputs, candidate.family)
+    if entry.compiles:
+        say(f"compiling {entry.compiles} for {entry.place}")
+    call = entry.call(pass_)
     call()
-    say(f"graph of {candidate.name}", setting)
+    say(f"graph of {entry.name} for {entry.place}")
     return call
-
-
-def _forward(function: Callable[..., object], inputs: Inputs) -> Call:
-    def forward() -> object:
-        with torch.no_grad():
-            return function(*inputs.arguments)
-
-    return forward
-
-
-def _backward(function: Callable[..., torch.Tensor], inputs: Inputs, family: str) -> Call:
-    """The gradients of a graph that is built here and kept."""
-    y = function(*inputs.arguments)
-    leaves = [t for t in inputs.leaves if t is not inputs.offsets or family == "representative"]
-    return lambda: torch.autograd.grad(y, leaves, inputs.cotangent, retain_graph=True)
-
-
-def _check_memory(candidate: Candidate, setting: Setting) -> None:
-    if setting.device.type == "cpu":
-        measure.require_memory(candidate.bytes_needed(setting))
 
 
 def free(device: torch.device) -> None:

@@ -1,39 +1,75 @@
 """The result of one measurement, and the ways in which one can end."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
 from repgraph.bench.measure import Times
-from repgraph.bench.setting import Setting
 
-PASSES = ("forward", "backward")
 OK, WRONG, CANNOT, FAILED = "ok", "wrong", "cannot run", "failed"
 NO_MEMORY, TOO_SLOW = "out of memory", "over the time limit"
 # What a ratio compares: GPU time alone, GPU time with the gaps that launching leaves, time of the clock.
 GRAPH, EVENTS, WALL = "graph", "events", "wall"
 
 
+class Place(Protocol):
+    """What every benchmark's settings have."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def size(self) -> str: ...
+
+    @property
+    def positions(self) -> int: ...
+
+
 @dataclass
 class Row:
-    """A candidate's forward or backward in one setting."""
+    """One pass of a candidate in one setting."""
 
     candidate: str
     family: str
     pass_: str
-    setting: Setting
+    setting: Place
     threads: int
     status: str = OK
     reason: str = ""
     times: Times | None = None
     graph: Times | None = None  # the same by replay of a CUDA graph
     memory: int | None = None  # highest use beyond what was there before and beyond the result, bytes
-    kept: int | None = None  # held from forward to backward beyond the result, bytes
-    versus_composition: float | None = None  # how many times faster than composition in the same run
-    versus_composition_basis: str = ""  # the medians that were compared: GRAPH, EVENTS or WALL
-    versus_sdpa: float | None = None  # how many times faster than the fastest SDPA kernel in the same run
-    versus_sdpa_basis: str = ""
+    result: int | None = None  # size of the result, bytes
+
+
+def timing_record(row: Row) -> dict[str, Any]:
+    """The times of a row as flat, named values."""
+    record: dict[str, Any] = {}
+    for name, times in (("", row.times), ("graph_", row.graph)):
+        record[f"{name}median_ms"] = times.median if times else None
+        record[f"{name}min_ms"] = times.least if times else None
+        record[f"{name}p20_ms"] = times.p20 if times else None
+        record[f"{name}p80_ms"] = times.p80 if times else None
+        record[f"{name}count"] = times.count if times else None
+    return record
+
+
+def ratio(row: Row, yardsticks: Iterable[Row]) -> tuple[float | None, str]:
+    """How many times faster a row is than the fastest yardstick, and by which medians.
+
+    By those of CUDA graphs, which are GPU time alone, where this row and the yardstick have them. Whether a
+    yardstick has one is asked of the fastest by events: a slow kernel without a graph decides nothing.
+    """
+    timed = [(y.times.median, y.graph) for y in yardsticks if y.times]
+    if not timed or row.times is None:
+        return None, ""
+    least, graph = min(timed, key=lambda pair: pair[0])
+    if row.graph and graph:
+        return min(g.median for _, g in timed if g) / row.graph.median, GRAPH
+    return least / row.times.median, EVENTS if row.setting.device.type == "cuda" else WALL
 
 
 def classify(error: Exception) -> tuple[str, str]:

@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from repgraph.bench.measure import require_memory
+from repgraph.bench.measure import CPU, require_memory
 from repgraph.ops.geometry import cells, position_dtype
-
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)

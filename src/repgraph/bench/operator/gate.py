@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from repgraph.bench.competitors import Attention, Candidate, non_local_oracle
-from repgraph.bench.setting import Inputs, Setting, make_inputs
+from repgraph.bench.operator.competitors import Attention, Candidate, non_local_oracle
+from repgraph.bench.operator.setting import Inputs, Setting, make_inputs
 from repgraph.ops import representative_attention
 
 # A small odd size that no tile divides, yet many cells of any usual grid.

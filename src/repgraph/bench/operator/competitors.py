@@ -1,6 +1,5 @@
 """Who takes part: the operator's backends, the same thing composed from PyTorch, and non-local attention."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from repgraph.bench.measure import require_memory
-from repgraph.bench.row import first_line
-from repgraph.bench.setting import Setting
+from repgraph.bench import sdpa
+from repgraph.bench.operator.setting import Setting
 from repgraph.errors import UsageError
 from repgraph.info import why_not
 from repgraph.ops import representative_attention
@@ -129,35 +127,17 @@ def _composition(compiled: bool) -> Candidate:
     return Candidate(name, build, reason, bytes_needed=lambda s: 8 * _samples(s), compiles=compiles)
 
 
-def _sdpa(name: str, kernel: SDPBackend) -> Candidate:
+def _sdpa(name: str) -> Candidate:
+    kernel = sdpa.KERNELS[name]
+
     def reason(setting: Setting) -> str | None:
-        return sdpa_why_not(kernel, setting)
+        return sdpa.why_not(kernel, setting.channels, setting.dtype, setting.device)
 
     def needed(setting: Setting) -> float:
         # The mathematical kernel writes out the N x N affinities, the others do not.
         return 4.0 * setting.batch * setting.positions**2 * 4 if kernel == SDPBackend.MATH else 0.0
 
-    return Candidate(name, lambda s: partial(non_local, kernel=kernel), reason, needed, "non-local")
-
-
-def sdpa_why_not(kernel: SDPBackend, setting: Setting) -> str | None:
-    """Why a kernel of SDPA cannot run forward and backward, in PyTorch's words; found by trying."""
-    if setting.device.type == "cpu" and kernel not in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
-        return "PyTorch has this kernel for CUDA only"
-    shape = (1, 1, 64, setting.channels)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            require_memory(4.0 * 64 * setting.channels)
-            x = torch.zeros(shape, dtype=setting.dtype, device=setting.device, requires_grad=True)
-            with sdpa_kernel(kernel):
-                y = F.scaled_dot_product_attention(x, x, x, scale=1.0)
-            torch.autograd.grad(y, x, torch.ones_like(y))
-        except Exception as error:
-            said = [str(w.message).split(" (Triggered")[0].strip() for w in caught]
-            said = [s for s in said if "runtime disabled" not in s and "not used because" not in s]
-            return " ".join(dict.fromkeys(said)) or first_line(error)
-    return None
+    return Candidate(f"sdpa-{name}", lambda s: partial(non_local, kernel=kernel), reason, needed, "non-local")
 
 
 def _samples(setting: Setting) -> float:
@@ -171,10 +151,7 @@ CANDIDATES = (
     _backend("triton"),
     _composition(compiled=False),
     _composition(compiled=True),
-    _sdpa("sdpa-math", SDPBackend.MATH),
-    _sdpa("sdpa-flash", SDPBackend.FLASH_ATTENTION),
-    _sdpa("sdpa-efficient", SDPBackend.EFFICIENT_ATTENTION),
-    _sdpa("sdpa-cudnn", SDPBackend.CUDNN_ATTENTION),
+    *map(_sdpa, sdpa.KERNELS),
 )
 
 

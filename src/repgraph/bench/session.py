@@ -1,0 +1,84 @@
+"""A benchmark called from the command line: measure, keep what is finished on disk, show, and say how it ended."""
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from repgraph.bench import output
+from repgraph.bench.row import OK, Row
+from repgraph.bench.runner import Effort, Progress
+from repgraph.errors import UsageError
+
+R = TypeVar("R", bound=Row)
+
+
+class Session(ABC, Generic[R]):
+    """What a benchmark tells about itself; ``name`` is that of its files."""
+
+    name: str
+    effort: Effort
+    settings: Sequence[object]  # all that were asked for
+
+    @abstractmethod
+    def measure(self, progress: Progress, finished: Callable[[list[R]], None]) -> object: ...
+
+    @abstractmethod
+    def record(self, row: R) -> dict[str, Any]:
+        """A row as flat, named values, with all that is needed to read it alone."""
+
+    @abstractmethod
+    def tables(self, rows: list[R]) -> Sequence[Table]: ...
+
+    @abstractmethod
+    def notes(self, rows: list[R]) -> list[str]: ...
+
+    @abstractmethod
+    def plot(self, rows: list[R], folder: Path) -> list[Path]: ...
+
+    def write(self, rows: list[R], path: Path) -> Path:
+        how_long = {"seconds": self.effort.seconds, "repeat": self.effort.repeat, "limit": self.effort.limit}
+        return output.write_csv([self.record(row) | how_long for row in rows], path)
+
+
+def conduct(session: Session[R], folder: Path) -> int:
+    """Run a benchmark; the exit code is 0 if anything was measured, 130 when it was interrupted."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # else found out when something has been measured
+    except OSError as error:
+        raise UsageError(f"cannot write to --out {folder} ({error.strerror}); give another folder") from error
+    console = Console()
+    rows: list[R] = []
+    table = folder / f"{session.name}.csv"
+    done = 0
+
+    def keep(found: list[R]) -> None:
+        nonlocal done
+        rows.extend(found)
+        done += 1
+        session.write(rows, table)
+
+    interrupted = False
+    try:
+        with output.progress() as progress:
+            session.measure(progress, keep)
+    except KeyboardInterrupt:
+        interrupted = True
+    output.show(session.tables(rows), console)
+    lines = session.notes(rows)
+    if interrupted:
+        wanted = len(session.settings)
+        lines.append(f"interrupted: {done} of {wanted} settings measured" + ("" if rows else ", nothing written"))
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+    if rows:
+        written = [session.write(rows, table), *session.plot(rows, folder)]
+        console.print("written: " + ", ".join(map(str, written)), highlight=False, markup=False, soft_wrap=True)
+    if interrupted:
+        return 130
+    return 0 if any(row.status == OK for row in rows) else 1
