@@ -38,6 +38,13 @@ COMMANDS = (
         needs=("rich", "matplotlib"),
         extra="bench",
     ),
+    Command(
+        "bench layers",
+        "repgraph.bench.layers.command",
+        "work, time and memory of the layers, and of non-local blocks and DANet: the paper's table",
+        needs=("rich", "matplotlib"),
+        extra="bench",
+    ),
 )
 
 GROUPS = {"bench": "measure speed and memory"}
@@ -48,6 +55,8 @@ examples:
   repgraph info --json                            the same for scripts
   repgraph bench operator --quick                 a first look at speed and memory
   repgraph bench operator --size 65x65 --only cpu composition
+  repgraph bench layers --quick                   RepGraph layers against non-local blocks
+  repgraph bench layers --paper                   the paper's complexity table, on any device
   repgraph bench operator --help                  all options of a command
 """
 

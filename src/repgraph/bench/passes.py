@@ -28,6 +28,9 @@ class Entry(ABC):
     def why_not(self) -> str | None:
         """Why the candidate cannot run here; None if it can."""
 
+    def survey(self) -> None:  # noqa: B027 - most have nothing to find out
+        """Fill in what is known of the candidate before anything runs."""
+
     @abstractmethod
     def check(self) -> str | None:
         """What is wrong with the candidate's results, or None; its own exceptions pass through."""

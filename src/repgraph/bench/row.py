@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -70,6 +70,15 @@ def ratio(row: Row, yardsticks: Iterable[Row]) -> tuple[float | None, str]:
     if row.graph and graph:
         return min(g.median for _, g in timed if g) / row.graph.median, GRAPH
     return least / row.times.median, EVENTS if row.setting.device.type == "cuda" else WALL
+
+
+R = TypeVar("R", bound=Row)
+
+
+def fastest(rows: Iterable[R]) -> R | None:
+    """The row with the least median, by events or by the clock."""
+    timed = [(row.times.median, index, row) for index, row in enumerate(rows) if row.times]
+    return min(timed)[2] if timed else None
 
 
 def classify(error: Exception) -> tuple[str, str]:

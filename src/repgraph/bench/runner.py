@@ -12,7 +12,7 @@ import torch._functorch.config
 from repgraph.bench import passes
 from repgraph.bench.measure import CPU, Budget
 from repgraph.bench.passes import Entry, Say
-from repgraph.bench.row import CANNOT, NO_MEMORY, TOO_SLOW, WRONG, Place, Row, classify, first_line
+from repgraph.bench.row import CANNOT, NO_MEMORY, TOO_SLOW, WRONG, Place, classify, first_line
 from repgraph.errors import UsageError
 
 S = TypeVar("S", bound=Place)
@@ -87,6 +87,9 @@ def _admit(
     first = next(iter(entry.rows))
     if reason := entry.why_not():
         entry.fail(first, CANNOT, reason)
+    else:
+        entry.survey()
+    if not entry.alive:
         return
     if entry.key not in judged:
         doing = f"compiling and checking {entry.compiles}" if entry.compiles else f"checking {entry.name}"
@@ -108,12 +111,6 @@ def _judge(entry: Entry) -> Verdict | None:
     except Exception as error:
         return classify(error)
     return (WRONG, reason) if reason else None
-
-
-def fastest(rows: Sequence[Row]) -> Row | None:
-    """The row with the least median, by events or by the clock."""
-    timed = [(row.times.median, index) for index, row in enumerate(rows) if row.times]
-    return rows[min(timed)[1]] if timed else None
 
 
 @contextlib.contextmanager
