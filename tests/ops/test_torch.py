@@ -150,7 +150,7 @@ def test_autocast_keeps_a_shared_value_shared(kernel: str, monkeypatch: pytest.M
 
     query, key, _, offsets = inputs(kernel)
     seen = []
-    kernels = library._kernels
+    kernels = library.kernels
 
     def spy(name):
         module = kernels(name)
@@ -163,7 +163,7 @@ def test_autocast_keeps_a_shared_value_shared(kernel: str, monkeypatch: pytest.M
 
         return Spy
 
-    monkeypatch.setattr(library, "_kernels", spy)
+    monkeypatch.setattr(library, "kernels", spy)
     with torch.autocast(query.device.type, torch.bfloat16):
         representative_attention(query, key, key, offsets, backend=kernel)
     assert seen == [None]

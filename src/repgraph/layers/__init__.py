@@ -1,6 +1,9 @@
 """Layers that drop into a network: RepGraph and its peers."""
 
 from repgraph.layers.bottleneck import BottleneckRepGraph
+from repgraph.layers.danet import DANetHead
+from repgraph.layers.dual_attention import DualAttention
+from repgraph.layers.non_local import NonLocal
 from repgraph.layers.simple import SimpleRepGraph
 
-__all__ = ["BottleneckRepGraph", "SimpleRepGraph"]
+__all__ = ["BottleneckRepGraph", "DANetHead", "DualAttention", "NonLocal", "SimpleRepGraph"]

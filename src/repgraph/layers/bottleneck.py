@@ -1,17 +1,19 @@
 """The Bottleneck RepGraph layer (BRG), the paper's default."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from repgraph.layers import options
+from repgraph.layers.batch_norm import check_eval, fold_, normalised, plain
 from repgraph.layers.fusion import fuse
 from repgraph.layers.offset import Offset
 from repgraph.layers.options import Activation, Norm
 from repgraph.layers.pointwise import Pointwise
 from repgraph.layers.repgraph import RepGraph, Result
 from repgraph.layers.spread import Points
+from repgraph.ops.product import fork, relu_product
 
 
 class BottleneckRepGraph(RepGraph):
@@ -47,6 +49,9 @@ class BottleneckRepGraph(RepGraph):
         (torch.Size([2, 9, 2, 17, 23]), torch.Size([2, 1, 9, 17, 23]))
     """
 
+    # For a place in a trained network.
+    INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True, "final_act": False}
+
     def __init__(
         self,
         channels: int,
@@ -80,10 +85,22 @@ class BottleneckRepGraph(RepGraph):
             self.zero_()
 
     def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
-        feature = self.act(self.reduce_norm(self.reduce(self.check(x))))
+        feature, x = self.reduced(self.check(x))
         response, *nodes = self.attend(feature, feature, feature, self.offset(feature), return_nodes)
         y = self.final_act(fuse(x, response, self.expand, self.expand_norm, self.fusion))
         return (y, *nodes) if return_nodes else y
+
+    def reduced(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The feature (B, C', H, W) that attends, and the input for the way around it."""
+        if type(self.reduce) is not Pointwise or not plain(self.reduce, self.reduce_norm, self.act):
+            return self.act(self.reduce_norm(self.reduce(x))), x
+        weight, bias = self.reduce.weight.flatten(1), self.reduce.bias
+        if bias is None:
+            feature, x = fork(x, weight)
+            return normalised(feature, self.reduce_norm, self.act), x
+        if type(self.act) is nn.ReLU and type(self.reduce_norm) is nn.Identity and not torch.is_grad_enabled():
+            return relu_product(x, weight, bias), x
+        return self.act(self.reduce_norm(self.reduce(x))), x
 
     def zero_(self) -> "BottleneckRepGraph":
         """Make what is added to the input zero, such that everything learns from there.
@@ -92,4 +109,14 @@ class BottleneckRepGraph(RepGraph):
         get a gradient.
         """
         options.zero_(self.expand, self.expand_norm)
+        return self
+
+    def fuse(self) -> "BottleneckRepGraph":
+        """Fold batch normalisation into the convolutions, for inference; in place, and for good.
+
+        The layer has no other copy of the weights then: load weights before, not after.
+        """
+        check_eval(self)
+        self.reduce_norm = fold_(self.reduce, self.reduce_norm)
+        self.expand_norm = fold_(self.expand, self.expand_norm)
         return self

@@ -3,8 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from repgraph.layers.batch_norm import add_normalised
+
 
 def fuse(x: Tensor, response: Tensor, last: nn.Module, norm: nn.Module, fusion: str) -> Tensor:
     """``x + norm(last(response))``, or for "concat" the two side by side; in the memory format of ``x``."""
-    update = norm(last(response))
-    return x + update if fusion == "sum" else torch.cat((x, update), 1)
+    if fusion == "sum":
+        return add_normalised(x, response, last, norm)
+    return torch.cat((x, norm(last(response))), 1)

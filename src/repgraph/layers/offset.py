@@ -8,6 +8,7 @@ from torch import Tensor
 
 from repgraph.layers.pointwise import Pointwise
 from repgraph.layers.spread import Spread, shrink
+from repgraph.ops.product import wide_product
 
 
 class Offset(Pointwise):
@@ -46,10 +47,7 @@ class Offset(Pointwise):
     def forward(self, x: Tensor) -> Tensor:
         """Offsets (B, 2S, Hc, Wc) from features (B, C, H, W)."""
         height, width = x.shape[2:]
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        bias = self.bias_on(height, width).to(wide)
-        with torch.autocast(x.device.type, enabled=False):
-            offsets = F.conv2d(self.pooled(x).to(wide), self.weight.to(wide), bias)
+        offsets = wide_product(self.pooled(x), self.weight.flatten(1), self.bias_on(height, width))
         if not torch.compiler.is_compiling():
             self.seen = offsets.detach(), height, width
         return offsets

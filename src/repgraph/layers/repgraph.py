@@ -10,7 +10,7 @@ from repgraph.layers.spread import Points, make
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
 
-Result = Tensor | tuple[Tensor, Tensor, Tensor]
+Result = Tensor | tuple[Tensor, ...]  # y, or (y, nodes, weights)
 
 
 class RepGraph(nn.Module):
@@ -61,7 +61,7 @@ class RepGraph(nn.Module):
             grid=max(query.shape[2:]) if self.grid == "map" else self.grid,
             scale=self.scale,
             backend=self.backend,
-            return_nodes=with_nodes,
+            return_nodes=with_nodes,  # type: ignore[call-overload]
         )  # fmt: skip
         return result if isinstance(result, tuple) else (result,)
 

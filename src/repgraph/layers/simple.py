@@ -1,11 +1,12 @@
 """The Simple RepGraph layer (SRG): a non-local block that looks at representative nodes only."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from repgraph.layers import options
+from repgraph.layers.batch_norm import check_eval, fold_first_
 from repgraph.layers.fusion import fuse
 from repgraph.layers.offset import Offset
 from repgraph.layers.options import Activation, Norm
@@ -33,6 +34,8 @@ class SimpleRepGraph(RepGraph):
         >>> layer(torch.randn(2, 64, 17, 23)).shape, layer.out_channels
         (torch.Size([2, 128, 17, 23]), 128)
     """
+
+    INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}  # for a place in a trained network
 
     def __init__(
         self,
@@ -75,4 +78,11 @@ class SimpleRepGraph(RepGraph):
     def zero_(self) -> "SimpleRepGraph":
         """Make what is added to the input zero."""
         options.zero_(self.w_y)
+        return self
+
+    def fuse(self) -> "SimpleRepGraph":
+        """Fold batch normalisation into ``theta`` and ``phi``, for inference; in place, and for good."""
+        check_eval(self)
+        fold_first_(self.theta, self.theta_norm)
+        fold_first_(self.phi, self.phi_norm)
         return self

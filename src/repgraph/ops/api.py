@@ -2,7 +2,6 @@
 
 from typing import Literal, overload
 
-import torch
 from torch import Tensor
 
 from repgraph.ops import geometry, library, reference
@@ -67,6 +66,7 @@ def representative_attention(
         (B, G, S, H, W), which sum to 1 over S.
 
     Example:
+        >>> import torch
         >>> x = torch.randn(1, 8, 5, 6)
         >>> offsets = torch.randn(1, 2 * 9, 5, 6)
         >>> y, nodes, weights = representative_attention(x, x, x, offsets, return_nodes=True)
@@ -85,7 +85,7 @@ def representative_attention(
         y = y.contiguous(memory_format=memory_format(query))
     else:
         check_not_forward_mode(query, key, value, offsets)
-        y, _, weights = torch.ops.repgraph.attention(
+        y, _, weights = library.attention(
             query,
             key,
             None if value is key else value,

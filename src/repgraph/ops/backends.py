@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 KERNELS = ("triton", "cpu")
 NAMES = ("auto", "reference", *KERNELS)
@@ -101,6 +102,22 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> str:
 def exporting_onnx() -> bool:
     # The ONNX package is heavy to import, so ask it only when something is being traced at all.
     return (torch.compiler.is_exporting() or torch.jit.is_tracing()) and torch.onnx.is_in_onnx_export()
+
+
+def direct(*tensors: Tensor | None) -> bool:
+    """Whether kernels may be called past PyTorch's dispatcher, which takes longer than some of them.
+
+    Not when the call is traced, watched by a mode, or wrapped by a transform.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+
+
+def needs_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _name(dtype: torch.dtype) -> str:

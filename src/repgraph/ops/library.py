@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repgraph.ops.backends import direct, needs_grad
 from repgraph.ops.checks import check_shapes
 from repgraph.ops.formats import empty_map
 from repgraph.ops.geometry import position_dtype
@@ -39,17 +40,18 @@ _library.define(
 
 
 @cache
-def _kernels(backend: str) -> ModuleType:
+def kernels(backend: str) -> ModuleType:
+    """The door to the kernels of a backend."""
     return import_module(f"repgraph.ops.{backend}")
 
 
 def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights):
     check_shapes(query, key, key if value is None else value, offsets, groups, grid)  # a traced call comes unchecked
-    return _kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
+    return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
 
 
 def _backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend):
-    return _kernels(backend).backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
+    return kernels(backend).backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
 
 
 for _device in ("CPU", "CUDA"):
@@ -93,10 +95,12 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value, offsets, groups, grid, scale, backend, with_weights):
-        with torch._C._AutoDispatchBelowAutograd():
-            y, lse, weights = torch.ops.repgraph.attention(
-                query, key, value, offsets, groups, grid, scale, backend, with_weights
-            )
+        arguments = (query, key, value, offsets, groups, grid, scale, backend, with_weights)
+        if direct(query, key, value, offsets):
+            y, lse, weights = _forward(*arguments)
+        else:
+            with torch._C._AutoDispatchBelowAutograd():
+                y, lse, weights = torch.ops.repgraph.attention(*arguments)
         ctx.options = groups, grid, scale, backend
         ctx.values = y.shape[1]
         own = y if backend in NEEDS_RESULT else None  # others let it be changed in place, by a ReLU for example
@@ -116,12 +120,24 @@ class _Attention(torch.autograd.Function):
             grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
         if grad is None:
             grad = empty_map(query, ctx.values).zero_()
-        grads = torch.ops.repgraph.attention_backward(
-            grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options
-        )
+        # a gradient that is to be differentiated again has to say that it cannot be
+        past = direct(grad, query, key, value, offsets) and not torch.is_grad_enabled()
+        backward = _backward if past else torch.ops.repgraph.attention_backward
+        grads = backward(grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options)
         if value is None:
             grads = (*grads[:2], None, grads[3])
         return *grads, None, None, None, None, None
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
+    backend: str, with_weights: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The operator ``repgraph::attention``, past PyTorch's dispatcher where nobody would notice."""
+    arguments = (query, key, value, offsets, groups, grid, scale, backend, with_weights)
+    if not direct(query, key, value, offsets):
+        return torch.ops.repgraph.attention(*arguments)
+    return _Attention.apply(*arguments) if needs_grad(query, key, value, offsets) else _forward(*arguments)
 
 
 def _no_second_order(ctx: Any, *_):

@@ -1,0 +1,140 @@
+"""A product, batch normalisation over its result, and a map added to it: in training, in one step on CUDA.
+
+The mean and variance of z = W a over a batch follow from the mean m and the covariance K of the channels of ``a``,
+
+    mean(z) = W m        var(z) = diag(W K W^T),
+
+so that normalising z is another product, s W a + t, and z itself is never written. :func:`moments` gives m and K;
+:func:`normalised_product` is the whole, for the shapes that have kernels. (``repgraph.layers.batch_norm`` composes the
+same from PyTorch's operations, for everything else and for ``torch.compile``, which makes kernels of its own.)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repgraph.ops import library
+from repgraph.ops.backends import direct
+from repgraph.ops.product import as_map, as_rows, fits, residual_fits
+
+
+def moments(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (C) and covariance (C, C) of the channels of a map (B, C, H, W), in float32 at least; differentiable."""
+    return _Moments.apply(a)
+
+
+class _Moments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor]:
+        mean, covariance = _moments(as_rows(a))
+        ctx.save_for_backward(a, mean)
+        return mean, covariance
+
+    @staticmethod
+    def backward(ctx: Any, grad_mean: Tensor, grad_covariance: Tensor) -> Tensor:
+        a, mean = ctx.saved_tensors
+        rows = as_rows(a)
+        with torch.autocast(a.device.type, enabled=False):
+            slope = (grad_covariance + grad_covariance.t()) / len(rows)
+            shift = grad_mean / len(rows) - slope @ mean
+            return as_map(torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)), a)
+
+
+def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    if rows.is_cuda and rows.dtype != wide:
+        products = torch.mm(rows.t(), rows, out_dtype=wide)
+    else:
+        products = rows.to(wide).t() @ rows.to(wide)
+    mean = column_means(rows)
+    return mean, torch.addr(products, mean, mean, beta=1 / len(rows), alpha=-1)
+
+
+def column_means(rows: Tensor) -> Tensor:
+    if direct(rows) and fits(rows):
+        return library.kernels("triton").column_sums(rows).div_(len(rows))
+    return rows.mean(0, dtype=torch.promote_types(rows.dtype, torch.float32))
+
+
+def normalised_fits(x: Tensor, a: Tensor, weight: Tensor) -> bool:
+    """Whether :func:`normalised_product` takes these: CUDA maps in channels-last, in eager mode."""
+    return direct(x, a, weight) and residual_fits(x, a) and weight.dtype in (a.dtype, torch.float32)
+
+
+def normalised_product(
+    x: Tensor, a: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None,
+    running: tuple[Tensor, Tensor] | None, eps: float, momentum: float,
+) -> Tensor:  # fmt: skip
+    """x + batch_norm(W a) with the statistics of this batch.
+
+    Args:
+        x: (B, C, H, W).
+        a: (B, C', H, W), of the dtype of ``x``; at least two positions in all.
+        weight: (C, C').
+        gamma, beta: weight and bias (C) of the normalisation, both or none.
+        running: mean and variance (C) to bring forward in place by ``momentum``.
+    """
+    return _NormalisedProduct.apply(x, a, weight, gamma, beta, running, eps, momentum)
+
+
+class _NormalisedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, a, weight, gamma, beta, running, eps, momentum):
+        kernels = library.kernels("triton")
+        rows, weight = as_rows(a), weight.contiguous()
+        mean, covariance = _moments(rows)
+        projected = weight.float() @ covariance
+        folded, shift, means, rstds = kernels.fold(
+            weight, projected, mean, gamma, beta, running, eps, momentum, len(rows), a.dtype
+        )
+        ctx.save_for_backward(a, weight, gamma, beta, mean, projected, folded, means, rstds)
+        return as_map(kernels.residual_product(as_rows(x), rows, folded, shift), x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        a, weight, gamma, beta, mean, projected, folded, means, rstds = ctx.saved_tensors
+        kernels = library.kernels("triton")
+        rows, grads = as_rows(a), as_rows(grad)
+        count = len(rows)
+        grad_shift = kernels.column_sums(grads)
+        with torch.autocast("cuda", enabled=False):
+            grad_weight, grad_gamma, weighted, grad_means = kernels.fold_backward(
+                weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift
+            )
+            slope = (weight.float().t() @ weighted).mul_(2 / count)
+            shift = torch.addmv(weight.float().t() @ grad_means, slope, mean, beta=1 / count, alpha=-1)
+            grad_a = torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)).addmm_(grads, folded)
+        grad_beta = None if beta is None else grad_shift.to(beta.dtype)
+        return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_beta, None, None, None
+
+
+def normalised_relu(
+    x: Tensor, gamma: Tensor | None, beta: Tensor | None, running: tuple[Tensor, Tensor] | None, eps: float,
+    momentum: float,
+) -> Tensor:  # fmt: skip
+    """relu(batch_norm(x)) with the statistics of this batch, for a channels-last map on CUDA; else as above."""
+    return _NormalisedRelu.apply(x, gamma, beta, running, eps, momentum)
+
+
+class _NormalisedRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, gamma, beta, running, eps, momentum):
+        y, numbers = library.kernels("triton").norm_relu(as_rows(x), gamma, beta, running, eps, momentum)
+        ctx.save_for_backward(x, gamma, beta, numbers)
+        return as_map(y, x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        x, gamma, beta, numbers = ctx.saved_tensors
+        grad_x, (of_beta, of_gamma) = library.kernels("triton").norm_relu_backward(as_rows(grad), as_rows(x), numbers)
+        return (
+            as_map(grad_x, x),
+            None if gamma is None else of_gamma.to(gamma.dtype),
+            None if beta is None else of_beta.to(beta.dtype),
+            None,
+            None,
+            None,
+        )

@@ -1,0 +1,192 @@
+"""Products of a map's channels that the layers are made of, beyond what PyTorch has one kernel for.
+
+``residual_product`` adds a map on the way out, and ``wide_product`` gives float32 from half precision. Both have
+Triton kernels for channels-last maps on CUDA; elsewhere they are composed of PyTorch's products.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from repgraph.ops import library
+from repgraph.ops.backends import direct, exporting_onnx, needs_grad, why_not
+from repgraph.ops.formats import is_channels_last
+
+MOST_OUTPUTS = 128  # of the wide product: what one tile holds
+
+_library = torch.library.Library("repgraph", "FRAGMENT")
+_library.define("residual_product(Tensor x, Tensor a, Tensor weight, Tensor? bias) -> Tensor")
+_library.define("wide_product(Tensor a, Tensor weight, Tensor bias) -> Tensor")
+
+
+def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x + W a + b at every position, in the memory format of ``x``.
+
+    Args:
+        x: (B, C, H, W).
+        a: (B, C', H, W).
+        weight: (C, C').
+        bias: (C,).
+
+    >>> x, a, weight = torch.randn(1, 6, 2, 3), torch.randn(1, 4, 2, 3), torch.randn(6, 4)
+    >>> torch.allclose(residual_product(x, a, weight), x + F.conv2d(a, weight[:, :, None, None]), atol=1e-5)
+    True
+    """
+    weight = weight.to(a.dtype)
+    if not residual_fits(x, a):
+        return x + product(a, weight, None if bias is None else bias.to(a.dtype))
+    if direct(x, a, weight, bias) and not needs_grad(x, a, weight, bias):
+        return _residual(x, a, weight, bias)
+    return torch.ops.repgraph.residual_product(x, a, weight, bias)
+
+
+def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """W a + b at every position, computed in float32 (float64 for float64), whatever the dtype of ``a``.
+
+    Args:
+        a: (B, C, H, W).
+        weight: (O, C).
+        bias: (O,).
+    """
+    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
+    if a.dtype != wide and fits(a) and weight.shape[0] <= MOST_OUTPUTS:
+        if direct(a, weight, bias) and not needs_grad(a, weight, bias):
+            return _wide(a, weight, bias)
+        return torch.ops.repgraph.wide_product(a, weight, bias)
+    with torch.autocast(a.device.type, enabled=False):
+        return product(a.to(wide), weight.to(wide), bias.to(wide))
+
+
+def relu_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """relu(W a + b) at every position, for inference: on CUDA the activation is part of the product."""
+    if not fits(a) or torch.is_autocast_enabled("cuda") or weight.dtype != a.dtype:
+        return torch.relu(product(a, weight, bias))
+    return as_map(torch._addmm_activation(bias, as_rows(a), weight.t()), a)
+
+
+def product(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """W a + b at every position: a 1 x 1 convolution, in the memory format of ``a``.
+
+    A channels-last map is a matrix (B H W, C), and PyTorch's matrix products are faster than its convolutions, with a
+    bias above all. ONNX gets the convolution.
+    """
+    if not is_channels_last(a) or exporting_onnx():
+        return F.conv2d(a, weight[:, :, None, None], bias)
+    return F.linear(a.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
+
+
+class _Fork(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return product(x, weight), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad, grad_x):
+        x, weight = ctx.saved_tensors
+        grad_weight = as_rows(grad).t() @ as_rows(x).to(grad.dtype)
+        weight = weight.to(grad.dtype)
+        return residual_product(grad_x, grad, weight.t()), grad_weight.to(ctx.saved_tensors[1].dtype)
+
+
+def fork(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """W x at every position, and x itself for the way around.
+
+    The two gradients of x meet in one product, instead of a product and an addition.
+    """
+    if not torch.is_grad_enabled() or not x.requires_grad:
+        return product(x, weight), x
+    return _Fork.apply(x, weight)
+
+
+def fits(*maps: Tensor) -> bool:
+    """Whether the kernels can read maps (or matrices): dense, channels-last, on a device that has kernels."""
+    for t in maps:
+        if t.device.type != "cuda" or t.numel() == 0:
+            return False
+        if not (t.is_contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t.is_contiguous()):
+            return False
+        if exporting_onnx() or why_not("triton", t.device, t.dtype) is not None:
+            return False
+    return True
+
+
+def residual_fits(x: Tensor, a: Tensor) -> bool:
+    """Whether the kernel of :func:`residual_product` takes these: rows are multiples of 16 bytes."""
+    even = all(t.shape[1] * t.element_size() % 16 == 0 for t in (x, a))
+    return x.dtype == a.dtype and even and fits(x, a)
+
+
+def as_rows(t: Tensor) -> Tensor:
+    """A map as a contiguous matrix (B H W, C); without a copy if it is channels-last."""
+    return t.permute(0, 2, 3, 1).reshape(-1, t.shape[1]).contiguous()
+
+
+def as_map(rows: Tensor, like: Tensor) -> Tensor:
+    """A matrix (B H W, C) as a channels-last map, for the B, H and W of ``like``."""
+    return rows.view(like.shape[0], *like.shape[2:], rows.shape[1]).permute(0, 3, 1, 2)
+
+
+def _residual(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return as_map(library.kernels("triton").residual_product(as_rows(x), as_rows(a), weight.contiguous(), bias), x)
+
+
+def _wide(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return library.kernels("triton").wide_product(a, weight.contiguous(), bias)
+
+
+for _device in ("CPU", "CUDA"):  # on the CPU in Triton's interpreter
+    _library.impl("residual_product", _residual, _device)
+    _library.impl("wide_product", _wide, _device)
+
+
+@torch.library.register_fake("repgraph::residual_product", lib=_library)
+def _(x, a, weight, bias):
+    return torch.empty_like(x)
+
+
+@torch.library.register_fake("repgraph::wide_product", lib=_library)
+def _(a, weight, bias):
+    return weight.new_empty((a.shape[0], weight.shape[0], *a.shape[2:]), dtype=torch.float32)
+
+
+def _save_residual(ctx, inputs, output) -> None:
+    _, a, weight, bias = inputs
+    ctx.save_for_backward(a, weight)
+    ctx.bias_dtype = None if bias is None else bias.dtype
+
+
+def _residual_backward(ctx, grad):
+    a, weight = ctx.saved_tensors
+    needs_x, needs_a, needs_weight, needs_bias = ctx.needs_input_grad
+    rows = as_rows(grad)
+    return (
+        grad if needs_x else None,
+        as_map(rows @ weight, a) if needs_a else None,
+        rows.t() @ as_rows(a) if needs_weight else None,
+        rows.sum(0, dtype=ctx.bias_dtype) if needs_bias else None,
+    )
+
+
+def _save_wide(ctx, inputs, output) -> None:
+    a, weight, bias = inputs
+    ctx.save_for_backward(a, weight)
+    ctx.bias_dtype = bias.dtype
+
+
+def _wide_backward(ctx, grad):
+    """The gradients' products are in the dtype of the features, as under autocast."""
+    a, weight = ctx.saved_tensors
+    needs_a, needs_weight, needs_bias = ctx.needs_input_grad
+    rows = as_rows(grad).to(a.dtype)
+    return (
+        as_map(rows @ weight.to(a.dtype), a) if needs_a else None,
+        (rows.t() @ as_rows(a)).to(weight.dtype) if needs_weight else None,
+        grad.sum((0, 2, 3)).to(ctx.bias_dtype) if needs_bias else None,
+    )
+
+
+torch.library.register_autograd(
+    "repgraph::residual_product", _residual_backward, setup_context=_save_residual, lib=_library
+)
+torch.library.register_autograd("repgraph::wide_product", _wide_backward, setup_context=_save_wide, lib=_library)

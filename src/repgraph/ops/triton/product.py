@@ -1,0 +1,148 @@
+"""Products of matrices, and sums over their rows, that the layers need and PyTorch has no single kernel for."""
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from repgraph.ops.triton.plan import Plan, aligned, on
+from repgraph.ops.triton.tiles import power_of_two
+
+# Rows and columns of a tile, its steps along the inner channels, warps and stages; by measurement on an H200.
+_TILES = {2: (128, 128, 64, 4, 2), 4: (128, 64, 32, 4, 2)}  # by the size of an element
+_ROWS_TOGETHER = 4  # tiles of rows that go through the columns together: what they share stays in the cache
+_CHUNKS = 128  # of rows that are summed up on their own
+
+
+@triton.jit
+def _residual(
+    a, weight, x, y, bias, rows, columns, inner, HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    tiles_m, tiles_n = tl.cdiv(rows, M), tl.cdiv(columns, N)
+    strip = tl.program_id(0) // (TOGETHER * tiles_n)
+    place = tl.program_id(0) % (TOGETHER * tiles_n)
+    height = min(tiles_m - strip * TOGETHER, TOGETHER)
+    m = (strip * TOGETHER + place % height) * M
+    n = (place // height) * N
+    total = tl.zeros((M, N), tl.float32)
+    for k in range(0, inner, K):
+        total = tl.dot(a.load([m, k]), weight.load([n, k]).T, total, input_precision=PRECISION)
+    if HAS_BIAS:
+        column = n + tl.arange(0, N)
+        total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
+    total += x.load([m, n]).to(tl.float32)
+    y.store([m, n], total.to(y.dtype))
+
+
+def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x + a weight^T + bias for matrices x (R, C), a (R, C'), weight (C, C') with contiguous rows."""
+    # descriptors read from multiples of 16 bytes
+    x, a, weight = (t if t.data_ptr() % 16 == 0 else t.clone() for t in (x, a, weight))
+    y = torch.empty_like(x)
+    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    plan, m, n, k = _residual_plan(
+        x.shape, a.shape[1], x.dtype, None if bias is None else bias.dtype, x.get_device(), precision
+    )
+    with on(x):
+        plan(
+            TensorDescriptor.from_tensor(a, [m, k]), TensorDescriptor.from_tensor(weight, [n, k]),
+            TensorDescriptor.from_tensor(x, [m, n]), TensorDescriptor.from_tensor(y, [m, n]),
+            y if bias is None else bias,
+        )  # fmt: skip
+    return y
+
+
+@lru_cache(256)
+def _residual_plan(shape, inner, dtype, bias, device, precision) -> tuple[Plan, int, int, int]:
+    rows, columns = shape
+    m, n, k, warps, stages = _TILES[dtype.itemsize]
+    constants = {"HAS_BIAS": bias is not None, "PRECISION": precision, "M": m, "N": n, "K": k}
+    plan = Plan(
+        _residual, (-(-rows // m) * -(-columns // n),), (rows, columns, inner),
+        constants | {"TOGETHER": _ROWS_TOGETHER}, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return plan, m, n, k
+
+
+@triton.jit
+def _wide(
+    a, weight, bias, y, rows, inner, outputs, positions, PARTS: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
+    OUT: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * M + tl.arange(0, M)
+    output = tl.arange(0, OUT)
+    total = tl.zeros((M, OUT), tl.float32)
+    for k in range(0, inner, K):
+        channel = k + tl.arange(0, K)
+        features = tl.load(
+            a + row[:, None] * inner + channel[None, :],
+            mask=(row < rows)[:, None] & (channel < inner)[None, :],
+            other=0.0,
+        )
+        factors = tl.load(
+            weight + output[None, :] * inner + channel[:, None],
+            mask=(output < outputs)[None, :] & (channel < inner)[:, None],
+            other=0.0,
+        ).to(tl.float32)
+        # A float32 weight is the sum of three numbers of half precision, each product of which is exact.
+        for _ in tl.static_range(PARTS):
+            part = factors.to(features.dtype)
+            total = tl.dot(features, part, total)
+            factors -= part.to(tl.float32)
+    total += tl.load(bias + output, mask=output < outputs, other=0.0).to(tl.float32)[None, :]
+    batch, position = row // positions, row % positions
+    where = y + batch[:, None] * outputs * positions + output[None, :] * positions + position[:, None]
+    tl.store(where, total, mask=(row < rows)[:, None] & (output < outputs)[None, :])
+
+
+def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(B, O, H, W) float32, contiguous, from a channels-last map (B, C, H, W) of half precision."""
+    batch, _, height, width = a.shape
+    y = torch.empty((batch, weight.shape[0], height, width), dtype=torch.float32, device=a.device)
+    plan = _wide_plan(
+        a.shape, weight.shape[0], a.dtype, weight.dtype, bias.dtype, a.get_device(), aligned(a, weight, bias)
+    )
+    with on(a):
+        plan(a, weight, bias, y)
+    return y
+
+
+@lru_cache(256)
+def _wide_plan(shape, outputs, dtype, weight, bias, device, is_aligned) -> Plan:
+    batch, inner, height, width = shape
+    rows = batch * height * width
+    constants = {"PARTS": 1 if weight == dtype else 3, "M": 128, "K": 64, "OUT": max(16, power_of_two(outputs))}
+    numbers = (rows, inner, outputs, height * width)
+    return Plan(_wide, (-(-rows // 128),), numbers, constants, num_warps=4, num_stages=3)
+
+
+@triton.jit
+def _sums(x, parts, rows, columns, chunk, M: tl.constexpr, N: tl.constexpr):
+    column = tl.program_id(0) % tl.cdiv(columns, N) * N + tl.arange(0, N)
+    part = (tl.program_id(0) // tl.cdiv(columns, N)).to(tl.int64)
+    total = tl.zeros((M, N), tl.float32)
+    for first in range(0, chunk, M):
+        row = part * chunk + first + tl.arange(0, M)
+        inside = ((row < rows) & (first + tl.arange(0, M) < chunk))[:, None] & (column < columns)[None, :]
+        total += tl.load(x + row[:, None] * columns + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(parts + part * columns + column, tl.sum(total, 0), mask=column < columns)
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """Sums (C,) over the rows of a matrix (R, C), in float32 and always in the same order."""
+    rows, columns = x.shape
+    parts = torch.empty((min(_CHUNKS, rows), columns), dtype=torch.float32, device=x.device)
+    with on(x):
+        _sums_plan(rows, columns, len(parts), x.dtype, x.get_device(), aligned(x))(x, parts)
+    return parts.sum(0)
+
+
+@lru_cache(256)
+def _sums_plan(rows, columns, parts, dtype, device, is_aligned) -> Plan:
+    n = min(256, power_of_two(columns))
+    programs = (parts * -(-columns // n),)
+    return Plan(_sums, programs, (rows, columns, -(-rows // parts)), {"M": max(1, 8192 // n), "N": n}, num_warps=4)
