@@ -89,12 +89,12 @@ def _panel(
 
 
 def _guides(axis: Axes, sizes: Mapping[int, str], found: Sequence[tuple[int, float]]) -> None:
-    """Lines of slope 1 and 2 through the lowest point of the largest size, behind everything else."""
+    """Lines of slope 1 and 2 from the lowest point of the smallest size, behind everything else."""
     bottom, top = axis.get_ylim()
-    last = max(n for n, _ in found)
-    anchor = min(v for n, v in found if n == last)
-    ends = (min(sizes), max(sizes))
-    for power, line in ((1, ":"), (2, "--")):
-        values = [anchor * (n / last) ** power for n in ends]
-        axis.plot(ends, values, color="#bbbbbb", linestyle=line, linewidth=1, zorder=0)
+    first = min(n for n, _ in found)
+    start = min(v for n, v in found if n == first)
+    ends = (first, max(sizes))
+    for power, line, label in ((1, ":", "grows as N"), (2, "--", "grows as N squared")):
+        values = [start * (n / first) ** power for n in ends]
+        axis.plot(ends, values, color="#bbbbbb", linestyle=line, linewidth=1.5, zorder=0, label=label)
     axis.set_ylim(bottom, top)

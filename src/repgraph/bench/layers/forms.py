@@ -5,6 +5,7 @@ backward: in training mode, one call that gives the gradients of the input and o
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from repgraph.bench.layers.blocks import Block, new
 from repgraph.bench.layers.count import without_data
 from repgraph.bench.layers.formulas import Work
-from repgraph.bench.layers.row import BOTH, FORWARD
+from repgraph.bench.layers.row import BOTH, FORWARD, REPGRAPH
 from repgraph.bench.layers.setting import Setting, empty_input
-from repgraph.bench.measure import Call
+from repgraph.bench.measure import CPU, Call
+from repgraph.ops.backends import choose
 
 
 def form(layer: nn.Module, pass_: str) -> nn.Module:
@@ -65,7 +67,13 @@ def call(layer: nn.Module, pass_: str, x: Tensor) -> Call:
 
 
 def counted(block: Block, setting: Setting) -> Work:
-    """The work of a block's forward pass, counted in the form that is measured, at that size, without data."""
+    """The work of a block's forward pass, counted in the form that is measured, at that size, without data.
+
+    Where representative attention has no kernel it is composed of operations that do not tell products from the rest;
+    such blocks are counted as they would run on the CPU in float32.
+    """
+    if block.family == REPGRAPH and choose("auto", setting.device, setting.dtype) == "reference":
+        setting = replace(setting, device=CPU, dtype=torch.float32)
 
     def make() -> tuple[nn.Module, Tensor]:
         return form(block.make(setting, False), FORWARD), empty_input(setting)

@@ -91,15 +91,20 @@ def complexity(rows: list[Row]) -> Table:
         paper = published.PAPER.get(row.candidate)
         times = row.graph or row.times
         cells = {
-            "products G": f"{row.count.products / 1e9:.3f}",
+            "products G": _giga(row.count.products),
             "paper G": f"{paper.gmacs:g}" if paper else "",
-            "all G": f"{row.count.all / 1e9:.3f}",
+            "all G": _giga(row.count.all),
             "params M": f"{row.parameters / 1e6:.3f}",
             "ms": number(times.median) if times else SHORT.get(row.status, row.status),
             "paper ms": f"{paper.ms:.2f}" if paper else "",
         }
         table.add_row(row.label, *(cells[head] for head in heads))
     return table
+
+
+def _giga(value: int) -> str:
+    """Billions to three decimals, and small ones to three digits."""
+    return f"{value / 1e9:.3f}" if value >= 1e9 else number(value / 1e9)
 
 
 def _cells(row: Row) -> list[str]:
