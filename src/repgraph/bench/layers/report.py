@@ -8,12 +8,13 @@ from rich.table import Table
 
 from repgraph.bench import output
 from repgraph.bench.layers import published
+from repgraph.bench.layers.benchmark import Options
 from repgraph.bench.layers.row import BOTH, COMPILED, FORWARD, PASSES, SDPA, Row
 from repgraph.bench.layers.setting import Setting
 from repgraph.bench.output import SHORT, number
 from repgraph.bench.row import CANNOT, fastest, timing_record
 
-HEADS = ("ms", "graph ms", "x SDPA", "x plain", "MiB", "m SDPA", "m plain")
+HEADS = ("ms", "graph", "x SDPA", "x plain", "MiB", "m SDPA", "m plain")
 
 
 def by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
@@ -51,12 +52,12 @@ def tables(rows: Iterable[Row]) -> Iterator[Table]:
         yield complexity(_foremost(grouped))
     for setting, found in grouped.items():
         graphs = any(row.graph for row in found)
-        heads = [head for head in HEADS if head != "graph ms" or graphs]
+        heads = [head for head in HEADS if head != "graph" or graphs]
         for pass_ in PASSES:
             title = f"{setting.height} x {setting.width} (N = {setting.positions}), {setting.dtype_name}: {pass_}"
             caption = conditions(found[0]) if pass_ == BOTH else None
             # So wide that both tables of a setting line up, on a console's 80 columns.
-            table = output.new_table(title, caption, "block", heads, widths=(21, 7))
+            table = output.new_table(title, caption, "block", heads, widths=(21, 6))
             for row in shown(row for row in found if row.pass_ == pass_):
                 if row.status != CANNOT:
                     cells = dict(zip(HEADS, _cells(row), strict=True))
@@ -84,7 +85,7 @@ def complexity(rows: list[Row]) -> Table:
     )
     if papers:
         caption += "; paper: as printed, ms of an RTX 2080 Ti in float32"
-    table = output.new_table(title, caption, "block", heads, widths=(21, 7))
+    table = output.new_table(title, caption, "block", heads, widths=(21, 6))
     for row in shown(row for row in rows if row.pass_ == FORWARD):
         if row.count is None or row.family == COMPILED:
             continue
@@ -133,6 +134,9 @@ def notes(rows: list[Row]) -> list[str]:
             f"(with a phi of its own); {basis}",
             _memory_note(timed, cuda),
         ]
+        if cuda:
+            slowest = f"{1e3 * Options.slowest_graph:g} ms"
+            found.append(f"ms: events around plain calls; graph: replay of one call as a CUDA graph, below {slowest}")
     if any(row.setting.is_papers() for row in rows):
         found += published.notes(dict.fromkeys(row.candidate for row in rows))
     return found
