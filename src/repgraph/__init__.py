@@ -1,6 +1,27 @@
 """RepGraph: long-range context from a few representative nodes (Yu et al., ECCV 2020)."""
 
+from repgraph.layers import (
+    BottleneckRepGraph,
+    DANetHead,
+    DualAttention,
+    NonLocal,
+    SimpleRepGraph,
+    fuse,
+    param_groups,
+    reach,
+)
 from repgraph.ops import representative_attention
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "representative_attention"]
+__all__ = [
+    "BottleneckRepGraph",
+    "DANetHead",
+    "DualAttention",
+    "NonLocal",
+    "SimpleRepGraph",
+    "__version__",
+    "fuse",
+    "param_groups",
+    "reach",
+    "representative_attention",
+]

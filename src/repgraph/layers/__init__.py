@@ -5,5 +5,16 @@ from repgraph.layers.danet import DANetHead
 from repgraph.layers.dual_attention import DualAttention
 from repgraph.layers.non_local import NonLocal
 from repgraph.layers.simple import SimpleRepGraph
+from repgraph.layers.training import Reach, fuse, param_groups, reach
 
-__all__ = ["BottleneckRepGraph", "DANetHead", "DualAttention", "NonLocal", "SimpleRepGraph"]
+__all__ = [
+    "BottleneckRepGraph",
+    "DANetHead",
+    "DualAttention",
+    "NonLocal",
+    "Reach",
+    "SimpleRepGraph",
+    "fuse",
+    "param_groups",
+    "reach",
+]
