@@ -30,6 +30,7 @@ class Offset(Pointwise):
         dtype: torch.dtype | None = None,
     ) -> None:
         self.spread = spread
+        self.extent = spread.extent  # worked out here: torch.compile would have to trace it
         self.grid = grid
         self.seen: tuple[Tensor, int, int] | None = None  # the last offsets and the map they are of, for ``reach``
         super().__init__(channels, 2 * nodes, device=device, dtype=dtype)
@@ -67,7 +68,7 @@ class Offset(Pointwise):
         if self.spread.unit == "half maps":
             points = self.bias.view(-1, 2)
             return torch.stack((points[:, 0] * ((width - 1) / 2), points[:, 1] * ((height - 1) / 2)), 1).flatten()
-        factor = shrink(self.spread.extent, height, width)
+        factor = shrink(self.extent, height, width)
         return self.bias if factor == 1 else self.bias * factor
 
     def __getstate__(self) -> dict[str, Any]:
