@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from repgraph.layers.pointwise import Pointwise
 from repgraph.ops.backends import direct
+from repgraph.ops.library import unrounded
 from repgraph.ops.normalised import moments, normalised_fits, normalised_product, normalised_relu
 from repgraph.ops.product import fits, residual_product
 
@@ -30,7 +31,7 @@ def add_normalised(x: Tensor, a: Tensor, convolution: nn.Module, norm: nn.Module
         return residual_product(x, a, weight, convolution.bias)
     if type(norm) is not nn.BatchNorm2d or convolution.bias is not None or a.numel() <= a.shape[1]:
         return x + norm(convolution(a))
-    with torch.autocast(a.device.type, enabled=False):
+    with unrounded(a.device.type):
         if not _of_the_batch(norm):
             assert norm.running_mean is not None and norm.running_var is not None
             return residual_product(x, a, *_folded(weight, norm, norm.running_mean, norm.running_var))
@@ -96,12 +97,15 @@ def fold_(convolution: nn.Module, norm: nn.Module) -> nn.Module:
     """Work a batch normalisation, with its running statistics, into the convolution before it, for good.
 
     Gives what has to follow the convolution then: nothing, or for anything but a batch normalisation with running
-    statistics the normalisation itself.
+    statistics the normalisation itself; also if the weight is not the convolution's own (but computed from others, as
+    in spectral normalisation) and for modules with hooks.
     """
-    if not isinstance(convolution, nn.Conv2d) or type(norm) is not nn.BatchNorm2d or norm.running_mean is None:
+    if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):
         return norm
-    assert norm.running_var is not None
-    scale = torch.rsqrt(norm.running_var + norm.eps)
+    if not plain(convolution, norm) or norm.running_mean is None or norm.running_var is None:
+        return norm
+    wide = torch.promote_types(norm.running_var.dtype, torch.float32)
+    scale = torch.rsqrt(norm.running_var.to(wide) + norm.eps)
     scale = scale if norm.weight is None else scale * norm.weight
     own = 0 if convolution.bias is None else convolution.bias
     shift = (own - norm.running_mean) * scale
@@ -113,8 +117,10 @@ def fold_(convolution: nn.Module, norm: nn.Module) -> nn.Module:
 
 
 def plain(*modules: nn.Module) -> bool:
-    """Whether modules do what their type says and nothing besides: no hooks."""
-    return not any(getattr(module, name) for module in modules for name in _HOOKS)
+    """Whether modules do what their type says and nothing besides: no hooks, and no transform of torch.func to see."""
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return not any("forward" in vars(module) or any(getattr(module, name) for name in _HOOKS) for module in modules)
 
 
 def fold_first_(convolution: nn.Module, after: nn.Module) -> None:

@@ -92,7 +92,9 @@ class BottleneckRepGraph(RepGraph):
 
     def reduced(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The feature (B, C', H, W) that attends, and the input for the way around it."""
-        if type(self.reduce) is not Pointwise or not plain(self.reduce, self.reduce_norm, self.act):
+        # An activation in place right after the fork would change a view, which autograd refuses.
+        in_place = type(self.reduce_norm) is nn.Identity and getattr(self.act, "inplace", False)
+        if type(self.reduce) is not Pointwise or in_place or not plain(self.reduce, self.reduce_norm, self.act):
             return self.act(self.reduce_norm(self.reduce(x))), x
         weight, bias = self.reduce.weight.flatten(1), self.reduce.bias
         if bias is None:

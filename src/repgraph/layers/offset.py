@@ -10,6 +10,8 @@ from repgraph.layers.pointwise import Pointwise
 from repgraph.layers.spread import Spread, shrink
 from repgraph.ops.product import wide_product
 
+WHOLE = 2**30  # a grid that is larger than any map: one cell
+
 
 class Offset(Pointwise):
     """A 1 x 1 convolution C -> 2S with bias that starts at a spread: channel 2n is x of node n, 2n + 1 its y.
@@ -59,17 +61,19 @@ class Offset(Pointwise):
             return x
         if self.grid == "map":
             return x.mean((2, 3), keepdim=True)
-        size = min(int(self.grid), max(x.shape[2:]))
-        return F.avg_pool2d(x, size, ceil_mode=True, count_include_pad=False)
+        return F.avg_pool2d(x, min(int(self.grid), WHOLE), ceil_mode=True, count_include_pad=False)
 
     def bias_on(self, height: int, width: int) -> Tensor:
-        """The bias in pixels on a map of that size."""
+        """The bias in pixels on a map of that size; what it is multiplied by is not rounded to half precision."""
         assert self.bias is not None
+        wide = torch.promote_types(self.bias.dtype, torch.float32)
         if self.spread.unit == "half maps":
-            points = self.bias.view(-1, 2)
+            points = self.bias.to(wide).view(-1, 2)
             return torch.stack((points[:, 0] * ((width - 1) / 2), points[:, 1] * ((height - 1) / 2)), 1).flatten()
         factor = shrink(self.extent, height, width)
-        return self.bias if factor == 1 else self.bias * factor
+        if not torch.compiler.is_compiling() and factor == 1:  # a traced factor is not asked: it is one for all sizes
+            return self.bias
+        return self.bias.to(wide) * factor
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"seen": None}

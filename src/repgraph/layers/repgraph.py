@@ -5,7 +5,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from repgraph.layers import options
-from repgraph.layers.offset import Offset
+from repgraph.layers.offset import WHOLE, Offset
 from repgraph.layers.spread import Points, make
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
@@ -58,7 +58,7 @@ class RepGraph(nn.Module):
         result = representative_attention(
             query, key, value, offsets,
             groups=self.groups,
-            grid=max(query.shape[2:]) if self.grid == "map" else self.grid,
+            grid=WHOLE if self.grid == "map" else self.grid,
             scale=self.scale,
             backend=self.backend,
             return_nodes=with_nodes,  # type: ignore[call-overload]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 RADIUS = 4.0  # of the ring; see docs/layers.md for what it was chosen by
 FAR = 3.0  # the outer of two rings lies so many times further out
 SHARE = 0.75  # of the map that a grid over it covers
@@ -102,8 +104,9 @@ def shrink(extent: float, height: int, width: int) -> float:
     >>> shrink(4.0, 65, 65), shrink(4.0, 2, 2), shrink(4.0, 1, 9)
     (1.0, 0.125, 0.0)
     """
-    short = min(height, width)
-    return 1.0 if 2 * extent <= short - 1 else (short - 1) / (2 * extent)
+    if extent == 0:
+        return 1.0
+    return torch.sym_min(1.0, (torch.sym_min(height, width) - 1) / (2 * extent))  # sizes may be symbols, when traced
 
 
 def _circle(count: int, radius: float, turn: float = 0.0) -> list[tuple[float, float]]:

@@ -9,6 +9,7 @@ Kernels are imported when they first run. They are functions
 has mean zero under the weights.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -149,6 +150,11 @@ def _no_second_order(ctx: Any, *_):
 
 _library.impl("attention", lambda *arguments: _Attention.apply(*arguments), "Autograd")
 torch.library.register_autograd("repgraph::attention_backward", _no_second_order, lib=_library)
+
+
+def unrounded(device: str) -> AbstractContextManager[Any]:
+    """Without autocast, on devices that have it."""
+    return torch.autocast(device, enabled=False) if device in AUTOCAST_DEVICES else nullcontext()
 
 
 def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
