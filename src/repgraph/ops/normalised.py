@@ -16,7 +16,7 @@ from torch import Tensor
 
 from repgraph.ops import library
 from repgraph.ops.backends import direct
-from repgraph.ops.product import as_map, as_rows, fits, residual_fits
+from repgraph.ops.product import as_map, as_rows, column_sums, residual_fits
 
 
 def moments(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,7 +35,7 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, grad_mean: Tensor, grad_covariance: Tensor) -> Tensor:
         a, mean = ctx.saved_tensors
         rows = as_rows(a)
-        with torch.autocast(a.device.type, enabled=False):
+        with library.unrounded(a.device.type):
             slope = (grad_covariance + grad_covariance.t()) / len(rows)
             shift = grad_mean / len(rows) - slope @ mean
             return as_map(torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)), a)
@@ -43,18 +43,12 @@ class _Moments(torch.autograd.Function):
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(rows.dtype, torch.float32)
-    if rows.is_cuda and rows.dtype != wide:
+    mean = column_sums(rows) / len(rows)
+    if rows.is_cuda and rows.dtype != wide:  # of half precision, whose own rounding is what cancels first
         products = torch.mm(rows.t(), rows, out_dtype=wide)
-    else:
-        products = rows.to(wide).t() @ rows.to(wide)
-    mean = column_means(rows)
-    return mean, torch.addr(products, mean, mean, beta=1 / len(rows), alpha=-1)
-
-
-def column_means(rows: Tensor) -> Tensor:
-    if direct(rows) and fits(rows):
-        return library.kernels("triton").column_sums(rows).div_(len(rows))
-    return rows.mean(0, dtype=torch.promote_types(rows.dtype, torch.float32))
+        return mean, torch.addr(products, mean, mean, beta=1 / len(rows), alpha=-1)
+    apart = rows - mean
+    return mean, (apart.t() @ apart).div_(len(rows))
 
 
 def normalised_fits(x: Tensor, a: Tensor, weight: Tensor) -> bool:
@@ -99,7 +93,7 @@ class _NormalisedProduct(torch.autograd.Function):
         rows, grads = as_rows(a), as_rows(grad)
         count = len(rows)
         grad_shift = kernels.column_sums(grads)
-        with torch.autocast("cuda", enabled=False):
+        with library.unrounded(a.device.type):
             grad_weight, grad_gamma, weighted, grad_means = kernels.fold_backward(
                 weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift
             )

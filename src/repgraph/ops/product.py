@@ -17,6 +17,7 @@ MOST_OUTPUTS = 128  # of the wide product: what one tile holds
 _library = torch.library.Library("repgraph", "FRAGMENT")
 _library.define("residual_product(Tensor x, Tensor a, Tensor weight, Tensor? bias) -> Tensor")
 _library.define("wide_product(Tensor a, Tensor weight, Tensor bias) -> Tensor")
+_library.define("column_sums(Tensor rows) -> Tensor")
 
 
 def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -53,7 +54,7 @@ def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if direct(a, weight, bias) and not needs_grad(a, weight, bias):
             return _wide(a, weight, bias)
         return torch.ops.repgraph.wide_product(a, weight, bias)
-    with torch.autocast(a.device.type, enabled=False):
+    with library.unrounded(a.device.type):
         return product(a.to(wide), weight.to(wide), bias.to(wide))
 
 
@@ -73,6 +74,13 @@ def product(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not is_channels_last(a) or exporting_onnx():
         return F.conv2d(a, weight[:, :, None, None], bias)
     return F.linear(a.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
+
+
+def column_sums(rows: Tensor) -> Tensor:
+    """Sums (C,) over the rows of a matrix (R, C), in float32 at least; for use inside of derivatives, it has none."""
+    if not fits(rows):
+        return rows.sum(0, dtype=torch.promote_types(rows.dtype, torch.float32))
+    return _sums(rows) if direct(rows) else torch.ops.repgraph.column_sums(rows)
 
 
 class _Fork(torch.autograd.Function):
@@ -135,9 +143,14 @@ def _wide(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return library.kernels("triton").wide_product(a, weight.contiguous(), bias)
 
 
+def _sums(rows: Tensor) -> Tensor:
+    return library.kernels("triton").column_sums(rows)
+
+
 for _device in ("CPU", "CUDA"):  # on the CPU in Triton's interpreter
     _library.impl("residual_product", _residual, _device)
     _library.impl("wide_product", _wide, _device)
+    _library.impl("column_sums", _sums, _device)
 
 
 @torch.library.register_fake("repgraph::residual_product", lib=_library)
@@ -148,6 +161,11 @@ def _(x, a, weight, bias):
 @torch.library.register_fake("repgraph::wide_product", lib=_library)
 def _(a, weight, bias):
     return weight.new_empty((a.shape[0], weight.shape[0], *a.shape[2:]), dtype=torch.float32)
+
+
+@torch.library.register_fake("repgraph::column_sums", lib=_library)
+def _(rows):
+    return rows.new_empty(rows.shape[1], dtype=torch.float32)
 
 
 def _save_residual(ctx, inputs, output) -> None:
@@ -164,7 +182,7 @@ def _residual_backward(ctx, grad):
         grad if needs_x else None,
         as_map(rows @ weight, a) if needs_a else None,
         rows.t() @ as_rows(a) if needs_weight else None,
-        rows.sum(0, dtype=ctx.bias_dtype) if needs_bias else None,
+        column_sums(rows).to(ctx.bias_dtype) if needs_bias else None,
     )
 
 
