@@ -90,6 +90,7 @@ def test_a_part_is_copied_with_its_layers():
     assert list(inserted(stage)) == ["1.repgraph", "2.repgraph"]
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch 2.11's tracer itself
 @pytest.mark.parametrize(
     ("layer", "training"), [(BottleneckRepGraph, False), (BottleneckRepGraph, True), (pointwise, True)]
 )
