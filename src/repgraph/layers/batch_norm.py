@@ -102,6 +102,7 @@ def fold_(convolution: nn.Module, norm: nn.Module) -> nn.Module:
     """
     if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):
         return norm
+    assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm)
     if not plain(convolution, norm) or norm.running_mean is None or norm.running_var is None:
         return norm
     wide = torch.promote_types(norm.running_var.dtype, torch.float32)

@@ -6,7 +6,7 @@ pixels or, for those that cover the map, in halves of the map's sides.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,9 +46,11 @@ def make(spread: str | Points, nodes: int, grid: int | Literal["map"] = 1, radiu
     >>> make("grid", 4).unit
     'half maps'
     """
-    if radius is not None and not 0 < radius < math.inf:
+    if radius is not None and not (isinstance(radius, (int, float)) and 0 < radius < math.inf):
         raise ValueError(f"radius is {radius!r}; a number of pixels above 0 is needed")
     if not isinstance(spread, str):
+        if not isinstance(spread, Iterable):
+            raise TypeError(f"spread is {spread!r}; a name or the (x, y) of each node is needed")
         return Spread("points", _centred(_given(spread, nodes), grid))
     if spread not in NAMES:
         raise ValueError(
@@ -106,7 +108,8 @@ def shrink(extent: float, height: int, width: int) -> float:
     """
     if extent == 0:
         return 1.0
-    return torch.sym_min(1.0, (torch.sym_min(height, width) - 1) / (2 * extent))  # sizes may be symbols, when traced
+    # Sizes may be symbols, when traced: no comparison asks them which case this is.
+    return torch.sym_min(1.0, (torch.sym_min(height, width) - 1) / (2 * extent))  # type: ignore[return-value]
 
 
 def _circle(count: int, radius: float, turn: float = 0.0) -> list[tuple[float, float]]:
