@@ -7,8 +7,12 @@ from repgraph.layers import (
     NonLocal,
     SimpleRepGraph,
     fuse,
+    insert,
+    inserted,
     param_groups,
     reach,
+    remove,
+    stages,
 )
 from repgraph.ops import representative_attention
 
@@ -21,7 +25,11 @@ __all__ = [
     "SimpleRepGraph",
     "__version__",
     "fuse",
+    "insert",
+    "inserted",
     "param_groups",
     "reach",
+    "remove",
     "representative_attention",
+    "stages",
 ]

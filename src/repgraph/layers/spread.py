@@ -108,8 +108,12 @@ def shrink(extent: float, height: int, width: int) -> float:
     """
     if extent == 0:
         return 1.0
-    # Sizes may be symbols, when traced: no comparison asks them which case this is.
-    return torch.sym_min(1.0, (torch.sym_min(height, width) - 1) / (2 * extent))  # type: ignore[return-value]
+    return _least(1.0, (_least(height, width) - 1) / (2 * extent))
+
+
+def _least(a: float, b: float) -> float:
+    """The least of two numbers that may be symbols, when traced; no comparison asks them which case this is."""
+    return min(a, b) if torch.compiler.is_dynamo_compiling() else torch.sym_min(a, b)  # type: ignore[return-value]
 
 
 def _circle(count: int, radius: float, turn: float = 0.0) -> list[tuple[float, float]]:

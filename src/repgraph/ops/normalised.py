@@ -9,8 +9,6 @@ so that normalising z is another product, s W a + t, and z itself is never writt
 same from PyTorch's operations, for everything else and for ``torch.compile``, which makes kernels of its own.)
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -18,27 +16,39 @@ from repgraph.ops import library
 from repgraph.ops.backends import direct
 from repgraph.ops.product import as_map, as_rows, column_sums, residual_fits
 
+_library = torch.library.Library("repgraph", "FRAGMENT")
+_library.define("moments(Tensor a) -> (Tensor mean, Tensor covariance)")
+
 
 def moments(a: Tensor) -> tuple[Tensor, Tensor]:
     """Mean (C) and covariance (C, C) of the channels of a map (B, C, H, W), in float32 at least; differentiable."""
-    return _Moments.apply(a)
+    return torch.ops.repgraph.moments(a)
 
 
-class _Moments(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor]:
-        mean, covariance = _moments(as_rows(a))
-        ctx.save_for_backward(a, mean)
-        return mean, covariance
+for _device in ("CPU", "CUDA"):
+    _library.impl("moments", lambda a: _moments(as_rows(a)), _device)
 
-    @staticmethod
-    def backward(ctx: Any, grad_mean: Tensor, grad_covariance: Tensor) -> Tensor:
-        a, mean = ctx.saved_tensors
-        rows = as_rows(a)
-        with library.unrounded(a.device.type):
-            slope = (grad_covariance + grad_covariance.t()) / len(rows)
-            shift = grad_mean / len(rows) - slope @ mean
-            return as_map(torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)), a)
+
+@torch.library.register_fake("repgraph::moments", lib=_library)
+def _(a):
+    mean = a.new_empty(a.shape[1], dtype=torch.promote_types(a.dtype, torch.float32))
+    return mean, mean.new_empty((a.shape[1], a.shape[1]))
+
+
+def _save_moments(ctx, inputs, output) -> None:
+    ctx.save_for_backward(inputs[0], output[0])
+
+
+def _moments_backward(ctx, grad_mean, grad_covariance):
+    a, mean = ctx.saved_tensors
+    rows = as_rows(a)
+    with torch.autocast(a.device.type, enabled=False):
+        slope = (grad_covariance + grad_covariance.t()) / len(rows)
+        shift = grad_mean / len(rows) - slope @ mean
+        return as_map(torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)), a)
+
+
+torch.library.register_autograd("repgraph::moments", _moments_backward, setup_context=_save_moments, lib=_library)
 
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:

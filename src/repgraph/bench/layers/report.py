@@ -51,8 +51,8 @@ def tables(rows: Iterable[Row]) -> Iterator[Table]:
     if grouped:
         yield complexity(_foremost(grouped))
     for setting, found in grouped.items():
-        graphs = any(row.graph for row in found)
-        heads = [head for head in HEADS if head != "graph" or graphs]
+        cells = {id(row): dict(zip(HEADS, _cells(row), strict=True)) for row in found}
+        heads = [head for head in HEADS if any(cells[id(row)][head] for row in found)]
         for pass_ in PASSES:
             title = f"{setting.height} x {setting.width} (N = {setting.positions}), {setting.dtype_name}: {pass_}"
             caption = conditions(found[0]) if pass_ == BOTH else None
@@ -60,8 +60,7 @@ def tables(rows: Iterable[Row]) -> Iterator[Table]:
             table = output.new_table(title, caption, "block", heads, widths=(21, 6))
             for row in shown(row for row in found if row.pass_ == pass_):
                 if row.status != CANNOT:
-                    cells = dict(zip(HEADS, _cells(row), strict=True))
-                    table.add_row(row.label, *(cells[head] for head in heads))
+                    table.add_row(row.label, *(cells[id(row)][head] for head in heads))
             yield table
 
 
