@@ -16,6 +16,16 @@ OTHER: Style = ("#666666", "x", "-")
 Value = Callable[[Row], float | None]
 
 
+def event_time(row: Row) -> float | None:
+    """Between events on CUDA, of the clock on the CPU."""
+    return row.times.median if row.times else None
+
+
+def graph_time(row: Row) -> float | None:
+    """Of CUDA graphs where there is one: without the time for launching."""
+    return row.graph.median if row.graph else event_time(row)
+
+
 def save(chart: Figure, folder: Path, name: str) -> list[Path]:
     """A figure as PNG and SVG."""
     written = []
@@ -34,25 +44,25 @@ def figure(
     caption: str,
     columns: int = 5,
     guides: bool = False,
+    time: tuple[str, Value] = ("time [ms], median", event_time),
 ) -> Figure:
-    """Panels: time of each pass above, memory below; ``guides`` adds lines that grow as N and as N squared."""
+    """Panels: time of each pass above, memory below; ``guides`` adds lines that grow as N and as N squared.
+
+    ``time`` is what the panels above are called and what they show.
+    """
     chart = Figure(figsize=(10, 8), layout="constrained")
     FigureCanvasAgg(chart)
     axes = chart.subplots(2, len(passes), sharex=True, squeeze=False)
     sizes = {row.setting.positions: row.setting.size for row in rows}  # of all panels: they share their ticks
     for column, pass_ in enumerate(passes):
         found = [row for row in rows if row.pass_ == pass_]
-        for line, (title, value) in enumerate((("time [ms], median", _time), ("extra peak memory [MiB]", memory))):
+        for line, (title, value) in enumerate((time, ("extra peak memory [MiB]", memory))):
             _panel(axes[line, column], found, sizes, f"{pass_}: {title}", value, styles, guides)
         axes[1, column].set_xlabel("positions N = H W")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     chart.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
     chart.supxlabel("\n".join(textwrap.wrap(caption, 130)), fontsize=8)
     return chart
-
-
-def _time(row: Row) -> float | None:
-    return row.times.median if row.times else None
 
 
 def _panel(

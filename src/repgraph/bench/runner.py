@@ -1,6 +1,7 @@
 """How a benchmark goes through its settings: who may take part, who is measured, what is given up."""
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -122,11 +123,14 @@ def _surroundings(effort: Effort) -> Iterator[None]:
     # torch.compile lets the backward overwrite what the forward kept, unless told not to.
     with on_device, warnings.catch_warnings(), torch._functorch.config.patch(donated_buffer=False):
         warnings.simplefilter("ignore")
+        gc.collect()
+        gc.freeze()  # else every collection between measurements would go through all of PyTorch's objects
         try:
             if effort.threads is not None:
                 _set_threads(effort.threads)
             yield
         finally:
+            gc.unfreeze()
             torch.set_num_threads(before)
 
 

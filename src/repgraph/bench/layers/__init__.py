@@ -5,7 +5,7 @@
 >>> [(row.candidate, row.pass_, row.status) for row in rows]
 [('bottleneck', 'forward', 'ok'), ('bottleneck', 'forward+backward', 'ok')]
 >>> rows[0].count.products, rows[0].counted
-(46032, True)
+(34944, True)
 """
 
 from repgraph.bench.layers.benchmark import Options, run

@@ -45,7 +45,9 @@ def figure(rows: list[Row]) -> Figure:
         for pass_ in PASSES:
             for row in shown(row for row in found if row.pass_ == pass_):
                 lines.append(replace(row, candidate=FASTEST if row.family == SDPA else row.label))
-    return chart.figure(lines, PASSES, _memory, STYLES, conditions(rows[0]), guides=True)
+    name = "time [ms], median" + (" of CUDA graphs" if any(row.graph for row in rows) else "")
+    time = name, chart.graph_time
+    return chart.figure(lines, PASSES, _memory, STYLES, conditions(rows[0]), guides=True, time=time)
 
 
 def _memory(row: chart.Row) -> float | None:
