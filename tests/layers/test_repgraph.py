@@ -322,5 +322,5 @@ def test_bad_inputs(kind: type) -> None:
             layer(bad)
     with pytest.raises(TypeError, match=r"the input is a list; a torch.Tensor \(B, 8, H, W\) is needed"):
         layer([1.0])
-    with pytest.raises(RuntimeError, match="backend 'triton' cannot run here: .*, these are float64"):
+    with pytest.raises(RuntimeError, match=r"backend 'triton' cannot run here: .*, these are float64"):
         kind(8, backend="triton", dtype=torch.float64)(torch.zeros(1, 8, 3, 5, dtype=torch.float64))
