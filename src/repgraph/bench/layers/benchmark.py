@@ -68,6 +68,8 @@ def run(
     paces: Paces = {}
 
     def enter(setting: Setting) -> list[Entry]:
+        if any(block.compiled for block in chosen):
+            torch._dynamo.reset()  # what was compiled for the last size is of no more use
         x = cache(partial(make_input, setting))  # made when first needed, one for all
         return [Contestant(block, setting, x, options.limit, paces) for block in chosen]
 
@@ -80,7 +82,7 @@ def run(
         if finished:
             finished(found)
 
-    with tensor_float_32():
+    with tensor_float_32(), many_compiled(any(block.compiled for block in chosen)):
         runner.go_through(options.settings(), enter, options, keep, progress)
     return rows
 
@@ -185,3 +187,15 @@ def tensor_float_32() -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = cudnn
+
+
+@contextlib.contextmanager
+def many_compiled(wanted: bool) -> Iterator[None]:
+    """As many compiled layers of one class as it takes: from the ninth on they would quietly run uncompiled."""
+    if not wanted:
+        yield
+        return
+    import torch._dynamo
+
+    with torch._dynamo.config.patch(recompile_limit=2**16, accumulated_recompile_limit=2**16):
+        yield

@@ -40,7 +40,6 @@ def compiled(block: Block, layer: nn.Module) -> nn.Module:
     """The layer, compiled if the block is."""
     if not block.compiled:
         return layer
-    torch._dynamo.reset()  # else the ninth size would quietly run uncompiled
     return torch.compile(layer, dynamic=False)  # type: ignore[return-value]
 
 
