@@ -418,7 +418,7 @@ def test_the_papers_input_on_any_device(monkeypatch, tmp_path):
     from repgraph.bench import session
 
     asked = []
-    monkeypatch.setattr(session, "conduct", lambda given, folder: asked.append(given.options) or 0)
+    monkeypatch.setattr(session, "conduct", lambda given, folder: asked.append(given.effort) or 0)
     for arguments in (["--paper"], ["--size", "128x256", "--channels", "2048"]):
         assert cli.main(["bench", "layers", "--device", "cpu", *arguments, "--out", str(tmp_path)]) == 0
     for options in asked:

@@ -1,8 +1,8 @@
 """A benchmark called from the command line: measure, keep what is finished on disk, show, and say how it ended."""
 
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,28 +17,18 @@ from repgraph.errors import UsageError
 R = TypeVar("R", bound=Row)
 
 
-class Session(ABC, Generic[R]):
-    """What a benchmark tells about itself; ``name`` is that of its files."""
+@dataclass(frozen=True)
+class Session(Generic[R]):
+    """What a benchmark measures, shows and writes; ``name`` is that of its files."""
 
     name: str
     effort: Effort
     settings: Sequence[object]  # all that were asked for
-
-    @abstractmethod
-    def measure(self, progress: Progress, finished: Callable[[list[R]], None]) -> object: ...
-
-    @abstractmethod
-    def record(self, row: R) -> dict[str, Any]:
-        """A row as flat, named values, with all that is needed to read it alone."""
-
-    @abstractmethod
-    def tables(self, rows: list[R]) -> Sequence[Table]: ...
-
-    @abstractmethod
-    def notes(self, rows: list[R]) -> list[str]: ...
-
-    @abstractmethod
-    def plot(self, rows: list[R], folder: Path) -> list[Path]: ...
+    measure: Callable[[Progress, Callable[[list[R]], None]], object]
+    record: Callable[[R], dict[str, Any]]  # a row as flat, named values
+    tables: Callable[[list[R]], Iterable[Table]]
+    notes: Callable[[list[R]], list[str]]
+    plot: Callable[[list[R], Path], list[Path]]
 
     def write(self, rows: list[R], path: Path) -> Path:
         how_long = {"seconds": self.effort.seconds, "repeat": self.effort.repeat, "limit": self.effort.limit}

@@ -69,7 +69,7 @@ def find(model: nn.Module, name: str) -> str:
         raise ValueError(f"{name!r} fits several stages: {_join(map(repr, fit))}; give more of the path")
     if paths:
         raise ValueError(f"{_join(map(repr, paths.values()))} is not a stage: not a list of blocks. {_known(listed)}")
-    raise ValueError(f"the model has no module {name!r}{_nearest(name, listed)}. {_known(listed)}")
+    raise ValueError(f"the model has no module {name!r}{_nearest(name, listed) or '.'} {_known(listed)}")
 
 
 def _is_stage(model: nn.Module, path: str, listed: dict[str, int]) -> bool:

@@ -42,9 +42,10 @@ def _save_moments(ctx, inputs, output) -> None:
 def _moments_backward(ctx, grad_mean, grad_covariance):
     a, mean = ctx.saved_tensors
     rows = as_rows(a)
-    with torch.autocast(a.device.type, enabled=False):
-        slope = (grad_covariance + grad_covariance.t()) / len(rows)
-        shift = grad_mean / len(rows) - slope @ mean
+    with library.unrounded(a.device.type):
+        # shape[0], not len: that would make another program of it for every size, when compiled
+        slope = (grad_covariance + grad_covariance.t()) / rows.shape[0]
+        shift = grad_mean / rows.shape[0] - slope @ mean
         return as_map(torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)), a)
 
 
@@ -88,17 +89,18 @@ class _NormalisedProduct(torch.autograd.Function):
         kernels = library.kernels("triton")
         rows, weight = as_rows(a), weight.contiguous()
         mean, covariance = _moments(rows)
-        projected = weight.float() @ covariance
+        wide = weight.float()
+        projected = wide @ covariance
         folded, shift, means, rstds = kernels.fold(
             weight, projected, mean, gamma, beta, running, eps, momentum, len(rows), a.dtype
         )
-        ctx.save_for_backward(a, weight, gamma, beta, mean, projected, folded, means, rstds)
+        ctx.save_for_backward(a, weight, wide, gamma, beta, mean, projected, folded, means, rstds)
         return as_map(kernels.residual_product(as_rows(x), rows, folded, shift), x)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        a, weight, gamma, beta, mean, projected, folded, means, rstds = ctx.saved_tensors
+        a, weight, wide, gamma, beta, mean, projected, folded, means, rstds = ctx.saved_tensors
         kernels = library.kernels("triton")
         rows, grads = as_rows(a), as_rows(grad)
         count = len(rows)
@@ -107,8 +109,8 @@ class _NormalisedProduct(torch.autograd.Function):
             grad_weight, grad_gamma, weighted, grad_means = kernels.fold_backward(
                 weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift
             )
-            slope = (weight.float().t() @ weighted).mul_(2 / count)
-            shift = torch.addmv(weight.float().t() @ grad_means, slope, mean, beta=1 / count, alpha=-1)
+            slope = (wide.t() @ weighted).mul_(2 / count)
+            shift = torch.addmv(wide.t() @ grad_means, slope, mean, beta=1 / count, alpha=-1)
             grad_a = torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)).addmm_(grads, folded)
         grad_beta = None if beta is None else grad_shift.to(beta.dtype)
         return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_beta, None, None, None

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from repgraph.bench import arguments as common
-from repgraph.bench.layers.benchmark import Options
+from repgraph.bench.layers.benchmark import Finished, Options
+from repgraph.bench.layers.benchmark import run as run_layers
 from repgraph.bench.layers.blocks import BLOCKS, select
+from repgraph.bench.runner import Progress
 from repgraph.errors import UsageError
 
 SIZES = {
@@ -54,12 +56,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from repgraph.bench.layers.session import LayersSession
-    from repgraph.bench.session import conduct
+    from repgraph.bench.layers import plot, report
+    from repgraph.bench.session import Session, conduct
 
     select(arguments.only)
     options = _options(arguments, common.parse_device(arguments.device))
-    return conduct(LayersSession(options), arguments.out)
+
+    def measure(progress: Progress, finished: Finished) -> None:
+        run_layers(options, progress=progress, finished=finished)
+
+    session = Session(
+        "layers", options, options.settings(), measure, report.as_record, report.tables, report.notes, plot.write
+    )
+    return conduct(session, arguments.out)
 
 
 def _options(arguments: argparse.Namespace, device: torch.device) -> Options:

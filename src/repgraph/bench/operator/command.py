@@ -5,8 +5,10 @@ import argparse
 import torch
 
 from repgraph.bench import arguments as common
-from repgraph.bench.operator.benchmark import Options
+from repgraph.bench.operator.benchmark import Finished, Options
+from repgraph.bench.operator.benchmark import run as run_operator
 from repgraph.bench.operator.competitors import CANDIDATES, select
+from repgraph.bench.runner import Progress
 from repgraph.errors import UsageError
 
 SIZES = {
@@ -33,12 +35,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from repgraph.bench.operator.session import OperatorSession
-    from repgraph.bench.session import conduct
+    from repgraph.bench.operator import plot, report
+    from repgraph.bench.session import Session, conduct
 
     select(arguments.only)
     options = _options(arguments, common.parse_device(arguments.device))
-    return conduct(OperatorSession(options), arguments.out)
+
+    def measure(progress: Progress, finished: Finished) -> None:
+        run_operator(options, progress=progress, finished=finished)
+
+    session = Session(
+        "operator", options, options.settings(), measure, report.as_record, report.tables, report.notes, plot.write
+    )
+    return conduct(session, arguments.out)
 
 
 def _options(arguments: argparse.Namespace, device: torch.device) -> Options:
