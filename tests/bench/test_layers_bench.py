@@ -325,6 +325,16 @@ def row(name="bottleneck", pass_=FORWARD, setting=CUDA, median=1.0, graph=None, 
     )  # fmt: skip
 
 
+def test_graphs_are_made_of_fast_calls_only(monkeypatch):
+    monkeypatch.setattr(measure, "graph_times", lambda make, estimate, budget: make()() is not None and times(0.5))
+    for slow in PASSES:
+        entry = benchmark.Contestant(NAMED["simple"], SMALL, lambda: make_input(SMALL), 1.0, {})
+        for pass_, found in entry.rows.items():
+            found.times = times(60.0 if pass_ == slow else 40.0)
+        passes.measure_graphs(entry, SMALL.device, TINY.budget, TINY.slowest_graph, lambda text: None)
+        assert {pass_: found.graph is None for pass_, found in entry.rows.items()} == {p: p == slow for p in PASSES}
+
+
 def test_ratios_to_the_fastest_sdpa_block_and_to_the_plain_one():
     rows = [
         row("nl-plain", median=40.0, graph=36.0, extra=400),
