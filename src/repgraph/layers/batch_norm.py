@@ -78,8 +78,8 @@ def _running(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor] | None:
     """The running statistics that this batch brings forward, the count of which goes up; None if there are none."""
     if not norm.training or not norm.track_running_stats or norm.running_mean is None or norm.running_var is None:
         return None
-    assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
     return norm.running_mean, norm.running_var
 
 
@@ -88,7 +88,9 @@ def _track(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> 
     running = _running(norm)
     if running is None:
         return
-    share = 1 / norm.num_batches_tracked if norm.momentum is None else norm.momentum  # type: ignore[operator]
+    share: float | Tensor = norm.momentum or 0.0
+    if norm.momentum is None and norm.num_batches_tracked is not None:
+        share = 1 / norm.num_batches_tracked.to(mean.dtype)
     for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
         old.copy_(torch.lerp(old, new.to(old.dtype), share))  # type: ignore[arg-type]
 
