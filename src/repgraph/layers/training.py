@@ -132,7 +132,7 @@ def _lengths(offsets: Tensor, x: float, y: float) -> tuple[float, float]:
     lengths = torch.hypot(offsets[:, 0::2].double() - x, offsets[:, 1::2].double() - y).flatten()
     if not len(lengths):
         return math.nan, math.nan
-    # Sorted: torch.quantile takes no more than 16 million numbers.
+    # Sorted: torch.quantile takes no more than 16 million numbers, in older versions.
     return lengths.mean().item(), lengths.sort().values[math.ceil(0.95 * len(lengths)) - 1].item()
 
 
