@@ -140,6 +140,7 @@ def _residual(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
 
 
 def _wide(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    a = a.contiguous(memory_format=torch.channels_last)
     return library.kernels("triton").wide_product(a, weight.contiguous(), bias)
 
 
@@ -155,7 +156,7 @@ for _device in ("CPU", "CUDA"):  # on the CPU in Triton's interpreter
 
 @torch.library.register_fake("repgraph::residual_product", lib=_library)
 def _(x, a, weight, bias):
-    return torch.empty_like(x)
+    return torch.empty_like(x, memory_format=torch.channels_last)
 
 
 @torch.library.register_fake("repgraph::wide_product", lib=_library)

@@ -1,0 +1,393 @@
+"""Products of channels: composed of PyTorch's on any device, and the kernels, on a GPU or in Triton's interpreter."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.ops.problem import device_of, distance
+from torch import Tensor
+
+from repgraph.ops import library
+from repgraph.ops import product as products
+from repgraph.ops.backends import why_not
+from repgraph.ops.product import (
+    as_map,
+    as_rows,
+    column_sums,
+    fits,
+    fork,
+    product,
+    relu_product,
+    residual_fits,
+    residual_product,
+    wide_product,
+)
+
+DEVICE = device_of("triton")
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+LAST = torch.channels_last
+FORMATS = (torch.contiguous_format, LAST)
+HALF = [torch.float16, torch.bfloat16]
+HALF_KERNELS = [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]  # the interpreter has no such dot
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    reason = why_not("triton", DEVICE)
+    if reason is not None:
+        pytest.skip(reason)
+    return library.kernels("triton")
+
+
+@pytest.fixture(autouse=True)
+def convolutions_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in TensorFloat-32, which is PyTorch's default for them on a GPU."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uninitialised memory is NaN: what a kernel fails to write cannot pass for a result."""
+    empty, empty_like = torch.empty, torch.empty_like
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(math.nan))
+    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(math.nan))
+
+
+def normal(*shape: int, dtype=torch.float32, seed: int = 0, device=DEVICE) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+
+def as_convolution(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """In float64: W a + b at every position."""
+    y = torch.einsum("oc,bchw->bohw", weight.double(), a.double())
+    return y if bias is None else y + bias.double()[:, None, None]
+
+
+def as_good_as(got: Tensor, plain: Tensor, want: Tensor, roundings: float = 2) -> None:
+    """No further from float64 than plain PyTorch in the same dtype, and a few roundings."""
+    assert got.shape == want.shape and got.dtype == plain.dtype
+    allowed = distance(plain, want) + roundings * torch.finfo(got.dtype).eps
+    assert distance(got, want) <= allowed
+
+
+LAYOUTS = {
+    "contiguous": lambda t: t.contiguous(),
+    "channels last": lambda t: t.contiguous(memory_format=LAST),
+    "slice": lambda t: torch.cat((t, t), 1).contiguous(memory_format=LAST)[:, : t.shape[1]],
+    "window": lambda t: F.pad(t, (1, 2, 3, 1)).contiguous(memory_format=LAST)[:, :, 3:-1, 1:-2],
+    "flipped batch": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
+    "expanded": lambda t: t[:1].expand_as(t),
+}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(2, 6, 5, 7), (1, 6, 1, 1), (1, 1, 3, 4), (3, 6, 1, 5), (0, 6, 3, 3)], ids=str)
+def test_product_is_the_convolution(shape: tuple, layout: str, bias: bool) -> None:
+    a = LAYOUTS[layout](normal(*shape, dtype=torch.float64)).requires_grad_()
+    weight = normal(4, shape[1], dtype=torch.float64).requires_grad_()
+    shift = normal(4, dtype=torch.float64).requires_grad_() if bias else None
+    got, want = product(a, weight, shift), as_convolution(a, weight, shift)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    if a.is_contiguous(memory_format=LAST) or a.is_contiguous():
+        memory_format = LAST if products.is_channels_last(a) else torch.contiguous_format
+        assert got.is_contiguous(memory_format=memory_format)
+    leaves = [t for t in (a, weight, shift) if t is not None]
+    cotangent = torch.randn_like(got)
+    grads = [torch.autograd.grad(y, leaves, cotangent) for y in (got, want)]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+def test_residual_product(dtype: torch.dtype, memory_format, device: str) -> None:
+    x, a = (
+        normal(2, channels, 5, 7, dtype=dtype, device=device).contiguous(memory_format=memory_format)
+        for channels in (24, 16)
+    )
+    weight = normal(24, 16, dtype=dtype, device=device)
+    for bias in (None, normal(24, dtype=dtype, device=device), normal(24, device=device)):
+        got = residual_product(x, a, weight, bias)
+        plain = x + F.conv2d(a, weight[:, :, None, None], None if bias is None else bias.to(dtype))
+        as_good_as(got, plain, x.double() + as_convolution(a, weight, bias))
+        assert got.is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+@pytest.mark.parametrize("features", [torch.float32, torch.float64, *HALF], ids=str)
+@pytest.mark.parametrize("weights", ["float32", "same"])
+def test_wide_product_never_rounds(features: torch.dtype, weights: str, memory_format, device: str) -> None:
+    wide = torch.float64 if features == torch.float64 else torch.float32
+    dtype = features if weights == "same" else torch.promote_types(wide, torch.float32)
+    a = normal(2, 16, 5, 7, dtype=features, device=device).contiguous(memory_format=memory_format)
+    weight, bias = normal(6, 16, dtype=dtype, device=device), 20 * normal(6, dtype=dtype, device=device)
+    want = as_convolution(a, weight, bias)
+    for autocast in (False, True):
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            got = wide_product(a, weight, bias)
+        assert got.dtype == wide
+        assert distance(got, want) < 8 * torch.finfo(wide).eps
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_relu_product(dtype: torch.dtype, memory_format, device: str) -> None:
+    a = normal(2, 16, 5, 7, dtype=dtype, device=device).contiguous(memory_format=memory_format)
+    weight, bias = normal(24, 16, dtype=dtype, device=device), normal(24, dtype=dtype, device=device)
+    got = relu_product(a, weight, bias)
+    as_good_as(got, F.conv2d(a, weight[:, :, None, None], bias).relu(), as_convolution(a, weight, bias).relu())
+    assert got.is_contiguous(memory_format=memory_format) and (got == 0).any()
+    with torch.autocast(device, torch.bfloat16):
+        assert relu_product(a.float(), weight.float(), bias.float()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+def test_column_sums(dtype: torch.dtype, device: str) -> None:
+    rows = normal(300, 24, dtype=dtype, device=device)
+    got = column_sums(rows)
+    assert got.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(got.double(), rows.double().sum(0), rtol=1e-5, atol=1e-5)
+
+
+class TestFork:
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_gradients_are_those_of_autograd(self, layout: str, device: str) -> None:
+        x = LAYOUTS[layout](normal(2, 6, 5, 7, dtype=torch.float64, device=device)).requires_grad_()
+        weight = normal(4, 6, dtype=torch.float64, device=device).requires_grad_()
+        feature, around = fork(x, weight)
+        want = as_convolution(x, weight)
+        torch.testing.assert_close(feature, want, rtol=1e-12, atol=1e-12)
+        assert torch.equal(around, x)
+        got = torch.autograd.grad(feature.pow(3).sum() + around.pow(2).sum(), (x, weight))
+        for one, other in zip(got, torch.autograd.grad(want.pow(3).sum() + x.pow(2).sum(), (x, weight)), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+    @pytest.mark.parametrize("grads_last", [False, True])
+    def test_low_precision(self, dtype: torch.dtype, grads_last: bool, device: str) -> None:
+        for batch in (1, 2):
+            x = normal(batch, 24, 5, 7, dtype=dtype, device=device).contiguous(memory_format=LAST).requires_grad_()
+            weight = normal(16, 24, dtype=dtype, device=device).requires_grad_()
+            cotangents = (
+                normal(batch, 16, 5, 7, dtype=dtype, device=device),
+                normal(*x.shape, dtype=dtype, device=device),
+            )
+            if grads_last:
+                cotangents = tuple(t.contiguous(memory_format=LAST) for t in cotangents)
+            got = torch.autograd.grad(fork(x, weight), (x, weight), cotangents)
+            plain = torch.autograd.grad((F.conv2d(x, weight[:, :, None, None]), x.view_as(x)), (x, weight), cotangents)
+            exact = [t.detach().double().requires_grad_() for t in (x, weight)]
+            want = torch.autograd.grad(
+                (as_convolution(*exact), exact[0].view_as(exact[0])), exact, [t.double() for t in cotangents]
+            )
+            for mine, theirs, true in zip(got, plain, want, strict=True):
+                as_good_as(mine, theirs, true)
+
+    def test_one_way_only(self) -> None:
+        x = normal(2, 6, 5, 7, device="cpu").requires_grad_()
+        weight = normal(4, 6, device="cpu").requires_grad_()
+        (grad,) = torch.autograd.grad(fork(x, weight)[1].sum(), x)
+        torch.testing.assert_close(grad, torch.ones_like(x))
+        (grad,) = torch.autograd.grad(fork(x, weight)[0].sum(), x)
+        torch.testing.assert_close(grad, weight.sum(0)[:, None, None].expand_as(x).contiguous())
+
+    def test_without_gradients_of_the_input(self) -> None:
+        x, weight = normal(2, 6, 5, 7, device="cpu"), normal(4, 6, device="cpu").requires_grad_()
+        feature, around = fork(x, weight)
+        assert around is x
+        (grad,) = torch.autograd.grad(feature.sum(), weight)
+        torch.testing.assert_close(grad, x.sum((0, 2, 3)).expand(4, 6), rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            assert not fork(x.requires_grad_(), weight)[0].requires_grad
+
+    def test_autocast(self) -> None:
+        x = normal(2, 6, 5, 7, device="cpu").contiguous(memory_format=LAST).requires_grad_()
+        weight = normal(4, 6, device="cpu").requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            feature, around = fork(x, weight)
+        assert (feature.dtype, around.dtype) == (torch.bfloat16, torch.float32)
+        grads = torch.autograd.grad(feature.float().pow(2).sum() + around.pow(2).sum(), (x, weight))
+        want = torch.autograd.grad(as_convolution(x, weight).pow(2).sum() + x.pow(2).sum(), (x, weight))
+        assert [grad.dtype for grad in grads] == [torch.float32] * 2
+        for one, other in zip(grads, want, strict=True):
+            assert distance(one, other) < 0.02
+
+    def test_second_order(self) -> None:
+        x, weight = (normal(*s, dtype=torch.float64, device="cpu").requires_grad_() for s in ((1, 3, 2, 2), (2, 3)))
+        assert torch.autograd.gradgradcheck(lambda x, w: [t.tanh() for t in fork(x, w)], (x, weight))
+
+
+def test_rows_and_maps() -> None:
+    t = normal(2, 3, 4, 5, device="cpu")
+    for layout in LAYOUTS.values():
+        rows = as_rows(layout(t))
+        assert rows.is_contiguous() and torch.equal(as_map(rows, t), layout(t))
+    last = t.contiguous(memory_format=LAST)
+    assert as_rows(last).data_ptr() == last.data_ptr()
+    for shape in ((1, 3, 4, 5), (1, 1, 4, 5), (1, 3, 1, 1)):  # where strides are ambiguous
+        one = normal(*shape, device="cpu")
+        assert as_rows(one).is_contiguous() and torch.equal(as_map(as_rows(one), one), one)
+
+
+def test_kernels_run_on_cuda_alone() -> None:
+    t = normal(2, 8, 4, 5, device="cpu").contiguous(memory_format=LAST)
+    assert not fits(t) and not residual_fits(t, t)
+
+
+@pytest.mark.gpu
+def test_what_the_kernels_take() -> None:
+    t = torch.randn(2, 8, 4, 5, device="cuda").contiguous(memory_format=LAST)
+    half = t.half()
+    assert fits(t) and fits(half) and fits(as_rows(t)) and residual_fits(t, t) and residual_fits(half, half)
+    assert not fits(t.contiguous()) and not fits(t.double()) and not fits(t[:0]) and not fits(t[:, :, ::2])
+    assert not residual_fits(t, half) and not residual_fits(half[:, :4].contiguous(memory_format=LAST), half)
+
+
+RESIDUALS = [(1, 8, 8), (5, 24, 40), (129, 136, 72), (300, 8, 136), (257, 264, 8)]
+
+
+@pytest.mark.parametrize(("rows", "columns", "inner"), RESIDUALS)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_KERNELS], ids=str)
+def test_residual_kernel(kernels, poisoned, dtype: torch.dtype, rows: int, columns: int, inner: int) -> None:
+    x, a, weight = (normal(*s, dtype=dtype) for s in ((rows, columns), (rows, inner), (columns, inner)))
+    for bias in (None, normal(columns, dtype=dtype), normal(columns)):
+        want = x.double() + a.double() @ weight.double().t()
+        plain = x + a @ weight.t()
+        if bias is not None:
+            want, plain = want + bias.double(), plain + bias.to(dtype)
+        as_good_as(kernels.residual_product(x, a, weight, bias), plain, want)
+
+
+def test_residual_kernel_of_memory_that_is_not_aligned(kernels) -> None:
+    def moved(t: Tensor) -> Tensor:
+        return torch.cat((t.new_zeros(1), t.flatten()))[1:].view(t.shape)
+
+    tensors = [moved(normal(*s)) for s in ((37, 8), (37, 12), (8, 12))]
+    assert all(t.data_ptr() % 16 for t in tensors)
+    x, a, weight = tensors
+    torch.testing.assert_close(kernels.residual_product(x, a, weight, None), x + a @ weight.t())
+
+
+@pytest.mark.parametrize("dtype", HALF_KERNELS, ids=str)
+@pytest.mark.parametrize("weights", ["float32", "same"])
+@pytest.mark.parametrize(
+    ("shape", "outputs"), [((2, 8, 5, 7), 18), ((1, 72, 9, 15), 6), ((3, 5, 1, 1), 1), ((1, 16, 3, 43), 128)], ids=str
+)
+def test_wide_kernel(kernels, poisoned, shape: tuple, outputs: int, weights: str, dtype: torch.dtype) -> None:
+    a = normal(*shape, dtype=dtype).contiguous(memory_format=LAST)
+    weight = normal(outputs, shape[1], dtype=dtype if weights == "same" else torch.float32)
+    for bias in (20 * normal(outputs), 20 * normal(outputs, dtype=dtype)):
+        got = kernels.wide_product(a, weight, bias)
+        want = as_convolution(a, weight, bias)
+        assert got.dtype == torch.float32 and got.shape == want.shape and got.is_contiguous()
+        assert distance(got, want) < 4 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 7), (127, 3), (129, 24), (150, 300)])
+def test_sums_kernel(kernels, poisoned, rows: int, columns: int, dtype: torch.dtype) -> None:
+    x = normal(rows, columns, dtype=dtype)
+    got = kernels.column_sums(x)
+    assert got.dtype == torch.float32 and distance(got, x.double().sum(0), least=1.0) < 1e-5
+    assert torch.equal(got, kernels.column_sums(x))
+
+
+def gradients(function, tensors: list[Tensor], cotangent: Tensor) -> list[Tensor]:
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    return list(torch.autograd.grad(function(*leaves), leaves, cotangent))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_KERNELS], ids=str)
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+def test_gradients_of_the_residual_operator(kernels, memory_format, batch: int, dtype: torch.dtype) -> None:
+    """The gradient may come in either format; of a batch of one, its rows are a view with strides of its own."""
+    x, a = (normal(batch, c, 5, 7, dtype=dtype).contiguous(memory_format=LAST) for c in (24, 16))
+    tensors = [x, a, normal(24, 16, dtype=dtype), normal(24)]
+    cotangent = normal(batch, 24, 5, 7, dtype=dtype, seed=9).contiguous(memory_format=memory_format)
+    got = gradients(torch.ops.repgraph.residual_product, tensors, cotangent)
+    plain = gradients(lambda x, a, w, b: x + F.conv2d(a, w[:, :, None, None], b.to(dtype)), tensors, cotangent)
+    want = gradients(lambda x, a, w, b: x + as_convolution(a, w, b), [t.double() for t in tensors], cotangent.double())
+    for mine, theirs, true, tensor in zip(got, plain, want, tensors, strict=True):
+        assert mine.dtype == tensor.dtype
+        as_good_as(mine, theirs, true)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+def test_gradients_of_the_wide_operator(kernels, memory_format, batch: int) -> None:
+    a = normal(batch, 16, 5, 7, dtype=torch.float16).contiguous(memory_format=LAST)
+    tensors = [a, normal(6, 16), normal(6)]
+    cotangent = normal(batch, 6, 5, 7, seed=9).contiguous(memory_format=memory_format)
+    got = gradients(torch.ops.repgraph.wide_product, tensors, cotangent)
+    want = gradients(as_convolution, [t.double() for t in tensors], cotangent.double())
+    for mine, true, tensor in zip(got, want, tensors, strict=True):
+        assert mine.dtype == tensor.dtype and distance(mine, true) < 2 * torch.finfo(torch.float16).eps
+    assert distance(got[2], want[2]) < 1e-6  # the bias: sums in float32
+
+
+def test_only_the_gradients_that_are_asked_for(kernels) -> None:
+    x, a = (normal(1, c, 3, 5).contiguous(memory_format=LAST) for c in (8, 4))
+    tensors = [x, a, normal(8, 4), normal(8)]
+    for index, tensor in enumerate(tensors):
+        leaves = [t.detach() for t in tensors]
+        leaves[index] = tensor.detach().requires_grad_()
+        y = torch.ops.repgraph.residual_product(*leaves)
+        (grad,) = torch.autograd.grad(y.sum(), leaves[index])
+        assert grad.shape == tensor.shape
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck itself looks there
+@pytest.mark.parametrize("shape", [(2, 5, 7), (1, 1, 1)], ids=str)
+def test_opcheck(kernels, shape: tuple) -> None:
+    batch, height, width = shape
+    x, a = (normal(batch, c, height, width).contiguous(memory_format=LAST).requires_grad_() for c in (8, 4))
+    weight, bias = normal(8, 4).requires_grad_(), normal(8).requires_grad_()
+    torch.library.opcheck(torch.ops.repgraph.residual_product.default, (x, a, weight, bias))
+    torch.library.opcheck(torch.ops.repgraph.residual_product.default, (x, a, weight, None))
+    half = a.detach().half().requires_grad_()
+    torch.library.opcheck(torch.ops.repgraph.wide_product.default, (half, normal(6, 4).requires_grad_(), normal(6)))
+    torch.library.opcheck(torch.ops.repgraph.column_sums.default, (normal(7, 5),))
+
+
+def test_operators_take_maps_of_any_layout(kernels) -> None:
+    """The layers hand over channels-last maps alone; called by others the operators are right too."""
+    for layout in LAYOUTS.values():
+        x, a = (layout(normal(2, c, 5, 7)) for c in (8, 4))
+        weight, bias = normal(8, 4), normal(8)
+        want = x.double() + as_convolution(a, weight, bias)
+        assert distance(torch.ops.repgraph.residual_product(x, a, weight, bias), want) < 1e-6
+        got = torch.ops.repgraph.wide_product(a.half(), weight, bias)
+        assert distance(got, as_convolution(a.half(), weight, bias)) < 1e-6
+
+
+def test_operators_in_compiled_code(kernels) -> None:
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, dynamic=True, backend="aot_eager")
+    def function(x, a, weight, bias):
+        y = torch.ops.repgraph.residual_product(x + 1, a, weight, bias)
+        return y.relu() + torch.ops.repgraph.wide_product(a.half(), weight, bias)
+
+    for shape in ((2, 5, 7), (3, 4, 9)):
+        batch, height, width = shape
+        x, a = (normal(batch, c, height, width).contiguous(memory_format=LAST).requires_grad_() for c in (8, 4))
+        weight, bias = normal(8, 4).requires_grad_(), normal(8).requires_grad_()
+        got = function(x, a, weight, bias)
+        want = (x + 1 + as_convolution(a, weight, bias)).relu() + as_convolution(a.half(), weight, bias)
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+        for one, other in zip(
+            torch.autograd.grad(got.sum(), (x, a, weight, bias)),
+            torch.autograd.grad(want.sum(), (x, a, weight, bias)),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
