@@ -115,7 +115,7 @@ def test_the_ways_of_a_gpu_count_the_same(dtype, channels_last, monkeypatch):
     monkeypatch.setattr(backends, "_capability", lambda index: (9, 0))
     setting = replace(PAPER, device=torch.device("cuda"), dtype=dtype, channels_last=channels_last)
     for block in BLOCKS:
-        if not block.name.startswith("nl-sdpa"):
+        if not block.name.startswith(("nl-sdpa", "nl-conv2d")):
             assert forms.counted(block, setting) == block.formula(setting).work, block.name
 
 

@@ -91,6 +91,20 @@ def _non_local(s: Setting, plain: bool, shared: bool = False, kernel: SDPBackend
     return layer if kernel is None else ByKernel(layer, kernel)  # plain too: parameters keep their names
 
 
+def _usual(s: Setting, plain: bool) -> nn.Module:
+    """The non-local block as it is usually written, of ``nn.Conv2d``, with the kernel of SDPA that suits a GPU best."""
+    layer = NonLocal(s.channels, s.mid_channels, attention="plain" if plain else "sdpa", device=s.device, dtype=s.dtype)
+    for name, child in list(layer.named_children()):
+        if isinstance(child, nn.Conv2d):
+            size, bias = (child.in_channels, child.out_channels, 1), child.bias is not None
+            setattr(layer, name, nn.Conv2d(*size, bias=bias, device=s.device, dtype=s.dtype))
+    return ByKernel(layer, _best_kernel(s))
+
+
+def _best_kernel(s: Setting) -> SDPBackend:
+    return SDPBackend.CUDNN_ATTENTION if s.device.type == "cuda" else SDPBackend.FLASH_ATTENTION
+
+
 def _dual_attention(s: Setting, plain: bool) -> nn.Module:
     return DualAttention(s.channels, attention="plain", device=s.device, dtype=s.dtype)
 
@@ -162,6 +176,14 @@ BLOCKS = (
         all_pairs=True,
     ),
     *map(_sdpa, sdpa.KERNELS),
+    Block(
+        "nl-conv2d",
+        "NL (nn.Conv2d)",
+        NON_LOCAL,
+        _usual,
+        formulas.non_local,
+        lambda s: sdpa.why_not(_best_kernel(s), s.mid_channels, s.dtype, s.device),
+    ),
     Block("danet-block", "DANet block", DANET, _dual_attention, formulas.dual_attention, all_pairs=True),
     Block("danet-head", "DANet head", DANET, _danet_head, formulas.danet_head, all_pairs=True),
     Block("simple", "Simple", REPGRAPH, _simple, formulas.simple),

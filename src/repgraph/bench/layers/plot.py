@@ -15,6 +15,7 @@ STYLES = {
     "NL (plain)": ("#000000", "^", "-"),
     "NL (phi = theta)": ("#999999", "^", "--"),
     FASTEST: ("#e69f00", "v", "-"),
+    "NL (nn.Conv2d)": ("#e69f00", "<", "--"),
     "DANet block": ("#cc79a7", "s", "-"),
     "DANet head": ("#cc79a7", "D", "--"),
     "Simple": ("#0072b2", "o", "-"),
