@@ -86,6 +86,7 @@ def _panel(
     axis.set_xticks(sorted(sizes))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{round(n)}\n{sizes.get(round(n), '')}"))
+    axis.tick_params(axis="x", labelsize=6 if len(sizes) > 5 else 9)
     if not found:  # a logarithmic axis cannot do without points
         axis.set_yticks([])
         axis.text(0.5, 0.5, "nothing measurable", transform=axis.transAxes, ha="center", va="center")

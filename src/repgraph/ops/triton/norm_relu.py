@@ -197,7 +197,7 @@ def _backward_plans(shape, dtype, device, is_aligned) -> tuple[Plan, Plan]:
 
 
 def _tiles(shape: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Chunks of rows, columns and rows of a tile, tiles across."""
+    """Chunks of rows, columns and rows of a tile, tiles across; several programs for each processor."""
     rows, columns = shape
-    n = min(256, power_of_two(columns))
+    n = min(64, power_of_two(columns))
     return min(CHUNKS, rows), n, max(1, _ELEMENTS // n), -(-columns // n)

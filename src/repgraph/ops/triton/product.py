@@ -143,6 +143,6 @@ def column_sums(x: Tensor) -> Tensor:
 
 @lru_cache(256)
 def _sums_plan(rows, columns, parts, dtype, device, is_aligned) -> Plan:
-    n = min(256, power_of_two(columns))
+    n = min(256 if columns > 512 else 64, power_of_two(columns))
     programs = (parts * -(-columns // n),)
     return Plan(_sums, programs, (rows, columns, -(-rows // parts)), {"M": max(1, 8192 // n), "N": n}, num_warps=4)
