@@ -172,46 +172,6 @@ def test_offsets_stay_in_float32_in_half_precision(kind: type, options: dict) ->
     assert {p.grad.dtype for p in layer.parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_autocast_trains_as_plain_modules_do(kind: type, training: bool) -> None:
-    """In result and gradients no further from float64 than plain PyTorch under autocast, and a rounding."""
-    layer = (
-        build(kind, training=training, nodes=3, norm_qk=True)
-        if kind is SimpleRepGraph
-        else build(kind, training=training, nodes=3)
-    )
-    nn.init.zeros_(layer.offset.weight)  # the nodes stay where they are: no feature is read elsewhere by a rounding
-    exact, written = copy.deepcopy(layer).double(), copy.deepcopy(layer)
-    x = torch.randn(2, 8, 9, 7).contiguous(memory_format=CHANNELS_LAST).requires_grad_()
-
-    def by_modules(x):
-        if kind is SimpleRepGraph:
-            q = written.theta_norm(torch.conv2d(x, written.theta.weight))
-            k = written.phi_norm(torch.conv2d(x, written.phi.weight))
-            (response,) = written.attend(q, k, torch.conv2d(x, written.g.weight), written.offset(x), False)
-            return x + torch.conv2d(response, written.w_y.weight, written.w_y.bias)
-        f = written.act(written.reduce_norm(torch.conv2d(x, written.reduce.weight)))
-        (response,) = written.attend(f, f, f, written.offset(f), False)
-        return torch.relu(x + written.expand_norm(torch.conv2d(response, written.expand.weight)))
-
-    with torch.autocast("cpu", torch.bfloat16):
-        got, plain = layer(x), by_modules(x)
-    doubled = x.detach().double().requires_grad_()
-    want = exact(doubled)
-    assert got.dtype == plain.dtype == torch.float32
-    cotangent = torch.randn_like(got)
-    results = []
-    for y, module, leaf in ((got, layer, x), (plain, written, x), (want, exact, doubled)):
-        names = [name for name, _ in module.named_parameters()]
-        grads = torch.autograd.grad(y, (leaf, *module.parameters()), cotangent.to(y.dtype))
-        results.append(dict(zip(("y", "x", *names), (y, *grads), strict=True)))
-    mine, theirs, true = results
-    for key, value in true.items():
-        allowed = 1.5 * (theirs[key].double() - value).norm() + value.norm() / 256
-        assert (mine[key].double() - value).norm() <= allowed, key
-
-
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_share_a_layer(kind: type, fused: bool) -> None:

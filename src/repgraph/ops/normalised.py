@@ -44,9 +44,9 @@ def _moments_backward(ctx, grad_mean, grad_covariance):
     rows = as_rows(a)
     with library.unrounded(a.device.type):
         # shape[0], not len: that would make another program of it for every size, when compiled
-        slope = (grad_covariance + grad_covariance.t()) / rows.shape[0]
-        shift = grad_mean / rows.shape[0] - slope @ mean
-        return as_map(torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)), a)
+        slope = ((grad_covariance + grad_covariance.t()) / rows.shape[0]).to(a.dtype)
+        shift = grad_mean / rows.shape[0] - slope.to(mean.dtype) @ mean  # of the rounded slope: the means cancel
+        return as_map(torch.addmm(shift.to(a.dtype), rows, slope), a)
 
 
 torch.library.register_autograd("repgraph::moments", _moments_backward, setup_context=_save_moments, lib=_library)
