@@ -109,9 +109,10 @@ class _NormalisedProduct(torch.autograd.Function):
             grad_weight, grad_gamma, weighted, grad_means = kernels.fold_backward(
                 weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift
             )
-            slope = (wide.t() @ weighted).mul_(2 / count)
-            shift = torch.addmv(wide.t() @ grad_means, slope, mean, beta=1 / count, alpha=-1)
-            grad_a = torch.addmm(shift.to(a.dtype), rows, slope.to(a.dtype)).addmm_(grads, folded)
+            slope = (wide.t() @ weighted).mul_(2 / count).to(a.dtype)
+            # of the rounded slope: the means cancel
+            shift = torch.addmv(wide.t() @ grad_means, slope.float(), mean, beta=1 / count, alpha=-1)
+            grad_a = torch.addmm(shift.to(a.dtype), rows, slope).addmm_(grads, folded)
         grad_beta = None if beta is None else grad_shift.to(beta.dtype)
         return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_beta, None, None, None
 
