@@ -144,7 +144,7 @@ STARTS = [("default", 1), ("default", 2), *itertools.product(("ring", "rings", "
 @pytest.mark.parametrize(("spread", "grid"), STARTS)
 @pytest.mark.parametrize("kind", [BottleneckRepGraph, SimpleRepGraph])
 def test_every_node_learns_on_small_maps(kind: type, spread: str, grid) -> None:
-    for size in ((2, 2), (3, 3), (2, 5), (65, 65)):
+    for size in ((2, 2), (3, 3), (2, 5), (17, 19)):
         torch.manual_seed(0)
         layer = kind(8, nodes=9, spread=spread, grid=grid)
         x = torch.randn(2, 8, *size)

@@ -292,8 +292,10 @@ def test_wide_kernel(kernels, poisoned, shape: tuple, outputs: int, weights: str
         assert distance(got, want) < 4 * torch.finfo(torch.float32).eps
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 7), (127, 3), (129, 24), (150, 300)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"),
+    [(1, 1, torch.float32), (2, 7, torch.float16), (129, 24, torch.float32), (150, 300, torch.float16)],
+)
 def test_sums_kernel(kernels, poisoned, rows: int, columns: int, dtype: torch.dtype) -> None:
     x = normal(rows, columns, dtype=dtype)
     got = kernels.column_sums(x)
