@@ -100,6 +100,10 @@ def compare(kind: type, case: str, precision: str, training: bool, memory_format
         # times as large, since that is how far the features are from zero in deviations.
         size = max(want.norm(), true[name.replace("norm.bias", "norm.weight")].norm())
         roundings = (2 if step > 1e-6 else 16) * (6 if "norm." in name and training else 1)
+        if name.startswith(("theta", "phi")):
+            # Logits' gradients sum to zero, so that what keys have in common (here six deviations) does not count. In
+            # kernels that take the mean of these gradients from the rounded result, its rounding does: up to 3 %.
+            roundings *= 6
         error, plain_error = ((t[name].double().cpu() - want).norm() / size for t in (mine, low))
         assert mine[name].dtype == low[name].dtype, name
         assert error <= 2 * plain_error + roundings * step, (name, error, plain_error)
