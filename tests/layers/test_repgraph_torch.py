@@ -275,6 +275,10 @@ def test_transforms_of_torch_func() -> None:
     got = torch.func.grad(loss)(parameters, x)
     for key, want in zip(parameters, torch.autograd.grad(layer(x).square().sum(), parameters.values()), strict=True):
         torch.testing.assert_close(got[key], want, rtol=1e-10, atol=1e-10)
+    of_input = torch.func.grad(lambda x: layer(x).square().sum())(x)
+    leaf = x.clone().requires_grad_()
+    (want,) = torch.autograd.grad(layer(leaf).square().sum(), leaf)
+    torch.testing.assert_close(of_input, want, rtol=1e-10, atol=1e-10)
     each = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x[:, None])
     torch.testing.assert_close(each["expand.weight"].sum(0), got["expand.weight"], rtol=1e-10, atol=1e-10)
 
