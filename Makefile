@@ -1,6 +1,6 @@
 PYTHON ?= python3
 VENV ?= .venv
-# More arguments for pytest: make test ARGS="-n 4 tests/ops"
+# More arguments for pytest: make test ARGS="-n 4 tests/ops"; two processes unless it says otherwise
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -21,10 +21,10 @@ $(STAMP): pyproject.toml
 install: $(STAMP)  ## make .venv and install the project with all it needs for development
 
 test: $(STAMP)  ## run the fast tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-all: $(STAMP)  ## run all tests, the slow ones too
-	$(BIN)/python -m pytest -m "" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "" $(ARGS)
 
 lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff check .

@@ -286,3 +286,17 @@ def test_bad_inputs() -> None:
     for rows in ([15], [-1], [0.5], [[0]], torch.ones(15, dtype=torch.bool)):
         with pytest.raises(ValueError, match=r"(?s)rows is .*positions from 0 to 14 is needed"):
             layer.affinity(torch.zeros(1, 8, 3, 5), rows)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_fuse_folds_the_norms(shared: bool) -> None:
+    layer = NonLocal(12, 6, norm_qk=True, share_query_key=shared)
+    x = torch.randn(2, 12, 5, 7)
+    for _ in range(3):
+        layer(2 * x + 1)  # running statistics that are not where they started
+    want = layer.eval()(x)
+    assert layer.fuse() is layer
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in layer.modules())
+    torch.testing.assert_close(layer(x), want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(RuntimeError, match="fuse"):
+        NonLocal(12, 6, norm_qk=True).fuse()

@@ -153,6 +153,7 @@ def test_reach_of_a_layer_that_is_called_twice_is_of_its_last_call() -> None:
     assert {path: found.height for path, found in reach(Pyramid(), torch.randn(1, 8, 11, 13)).items()} == {"one": 6}
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the compiler of PyTorch 2.11
 def test_reach_of_compiled_models() -> None:
     torch._dynamo.reset()
     model, x = model_of(), torch.randn(2, 3, 5, 7)
