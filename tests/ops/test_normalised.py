@@ -268,6 +268,7 @@ def test_elsewhere_the_modules_run() -> None:
 @pytest.mark.gpu
 def test_what_the_kernels_take() -> None:
     x, a, weight = mixed(1, 8, 3, 5), mixed(1, 4, 3, 5), normal(8, 4)
-    assert normalised_fits(x, a, weight) and normalised_fits(x.bfloat16(), a.repeat(1, 2, 1, 1).bfloat16(), weight)
+    half = mixed(1, 8, 3, 5, dtype=torch.bfloat16)
+    assert normalised_fits(x, a, weight) and normalised_fits(half, half, normal(8, 8))
     assert not normalised_fits(x, a, weight.half()) and not normalised_fits(x.contiguous(), a, weight)
     assert not torch.compile(normalised_fits, fullgraph=True, backend="eager")(x, a, weight)
