@@ -10,7 +10,7 @@ from tests.layers.mechanics import CHANNELS_LAST, Calls
 from torch import Tensor, nn
 
 from repgraph.layers import BottleneckRepGraph, SimpleRepGraph
-from repgraph.layers.batch_norm import add_normalised, fold_, normalised
+from repgraph.layers.batch_norm import add_normalised, fold, normalised
 from repgraph.layers.pointwise import Pointwise
 
 FORMATS = (torch.contiguous_format, CHANNELS_LAST)
@@ -307,16 +307,19 @@ class TestFuse:
         convolution, norm = nn.Conv2d(5, 9, 3), norm_of(9, affine=False).eval()
         x = torch.randn(2, 5, 7, 8)
         want = norm(convolution(x))
-        assert type(fold_(convolution, norm)) is nn.Identity
-        torch.testing.assert_close(convolution(x), want, rtol=1e-4, atol=1e-4)
+        before = convolution(x)
+        folded, rest = fold(convolution, norm)
+        assert type(rest) is nn.Identity
+        torch.testing.assert_close(folded(x), want, rtol=1e-4, atol=1e-4)
+        assert torch.equal(convolution(x), before)  # it may be used elsewhere too
         linear = nn.Linear(5, 9)
-        assert fold_(linear, norm) is norm
+        assert fold(linear, norm) == (linear, norm)
 
     def test_keeps_convolutions_whose_weight_is_computed(self) -> None:
         convolution, norm = Pointwise(5, 9), norm_of(9).eval()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nn.utils.weight_norm(convolution)
-        assert fold_(convolution, norm) is norm
+        assert fold(convolution, norm) == (convolution, norm)
         convolution = nn.utils.parametrizations.weight_norm(Pointwise(5, 9))
-        assert fold_(convolution, norm) is norm
+        assert fold(convolution, norm) == (convolution, norm)

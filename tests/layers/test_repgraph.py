@@ -29,12 +29,19 @@ SHARED = [
     dict(nodes=3, spread=POINTS, grid=2, radius=2.0),
     dict(nodes=3, spread="default", mid_channels=1),
 ]
+
+
+def grouped(channels: int) -> nn.Module:
+    """A function that knows no device and dtype."""
+    return Group(channels)
+
+
 VARIANTS = [
     *((BottleneckRepGraph, options) for options in SHARED),
     *((SimpleRepGraph, options) for options in SHARED),
     (BottleneckRepGraph, dict(nodes=3, norm_layer=None, act_layer=nn.Tanh)),
     (BottleneckRepGraph, dict(nodes=3, norm_layer=Group, fusion="concat", final_act=False)),
-    (BottleneckRepGraph, dict(nodes=3, norm_layer=lambda channels: Group(channels), act_layer=nn.GELU)),
+    (BottleneckRepGraph, dict(nodes=3, norm_layer=grouped, act_layer=nn.GELU)),
     (SimpleRepGraph, dict(nodes=3, norm_qk=True)),
     (SimpleRepGraph, dict(nodes=3, norm_qk=True, norm_layer=Group, act_layer=nn.GELU, fusion="concat")),
 ]
@@ -43,7 +50,9 @@ VARIANTS = [
 def name(variant) -> str:
     if isinstance(variant, bool):
         return "train" if variant else "eval"
-    return variant.__name__ if isinstance(variant, type) else " ".join(f"{k}={v}" for k, v in variant.items())
+    if isinstance(variant, type):
+        return variant.__name__
+    return " ".join(f"{k}={getattr(v, '__name__', v)}" for k, v in variant.items())
 
 
 MODES = [(*variant, False) for variant in VARIANTS] + [

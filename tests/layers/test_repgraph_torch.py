@@ -1,6 +1,7 @@
 """RepGraph layers at home in PyTorch: copies, compile, export, ONNX, autocast, half precision, threads, hooks."""
 
 import copy
+import functools
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -9,13 +10,14 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+import torch.utils.checkpoint
 from tests.layers import mechanics
 from tests.layers.equations import build
 from tests.layers.mechanics import CHANNELS_LAST, DYNAMIC
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from repgraph.layers import BottleneckRepGraph, SimpleRepGraph
+from repgraph.layers import BottleneckRepGraph, SimpleRepGraph, fuse
 
 # What the compiler of PyTorch 2.11 itself does with functions of autograd.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -293,3 +295,46 @@ def test_second_order_gradients_of_the_reference() -> None:
     nn.init.zeros_(layer.offset.weight)  # nodes that stand still
     x = torch.randn(1, 4, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(layer, x)
+
+
+@pytest.mark.parametrize("kind", [BottleneckRepGraph, SimpleRepGraph])
+def test_checkpointing(kind: type) -> None:
+    layer, x = kind(8).eval(), torch.randn(2, 8, 5, 7, requires_grad=True)
+    (want,) = torch.autograd.grad(layer(x).square().sum(), x)
+    y = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+    assert torch.equal(torch.autograd.grad(y.square().sum(), x)[0], want)
+
+
+def test_tied_convolutions_are_folded_once() -> None:
+    model = nn.Sequential(BottleneckRepGraph(8), BottleneckRepGraph(8))
+    model[1].expand.weight = model[0].expand.weight
+    model[1].reduce = model[0].reduce
+    for _ in range(3):
+        model(2 * torch.randn(2, 8, 9, 9) + 1)
+    x = torch.randn(2, 8, 9, 9)
+    want = model.eval()(x)
+    torch.testing.assert_close(fuse(model)(x), want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_frozen_norm_does_not_make_a_dead_layer() -> None:
+    frozen = pytest.importorskip("torchvision").ops.FrozenBatchNorm2d
+    layer, x = BottleneckRepGraph(8, norm_layer=frozen, final_act=False, zero_init=True), torch.randn(2, 8, 5, 7)
+    assert torch.equal(layer(x), x)
+    layer(x).square().sum().backward()
+    assert layer.expand.weight.grad.abs().max() > 0
+    with pytest.raises(ValueError, match="no weight and bias to start from zero"):
+        BottleneckRepGraph(8, norm_layer=functools.partial(nn.BatchNorm2d, affine=False), zero_init=True)
+
+
+def test_an_activation_with_parameters_goes_where_the_layer_is() -> None:
+    layer = BottleneckRepGraph(8, act_layer=nn.PReLU, dtype=torch.float64)
+    assert layer(torch.randn(1, 8, 5, 7).double()).dtype == torch.float64
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")  # PyTorch's own
+def test_forward_mode_is_right() -> None:
+    layer = BottleneckRepGraph(8, backend="reference").double().train().requires_grad_(False)
+    x, v = torch.randn(2, 8, 5, 7).double(), torch.randn(2, 8, 5, 7).double()
+    with torch.autograd.forward_ad.dual_level():
+        got = torch.autograd.forward_ad.unpack_dual(layer(torch.autograd.forward_ad.make_dual(x, v))).tangent
+    torch.testing.assert_close(got, (layer(x + 1e-6 * v) - layer(x - 1e-6 * v)) / 2e-6, rtol=1e-4, atol=1e-5)

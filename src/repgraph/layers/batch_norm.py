@@ -6,11 +6,15 @@ those from the moments of ``a`` (:mod:`repgraph.ops.normalised`), whose channels
 written nor read for its statistics, in the backward pass neither.
 """
 
+import copy
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from repgraph.layers.pointwise import Pointwise
 from repgraph.ops.backends import direct
+from repgraph.ops.checks import forward_mode
 from repgraph.ops.library import unrounded
 from repgraph.ops.normalised import moments, normalised_fits, normalised_product, normalised_relu
 from repgraph.ops.product import fits, residual_product
@@ -24,7 +28,7 @@ def add_normalised(x: Tensor, a: Tensor, convolution: nn.Module, norm: nn.Module
     In training, running statistics are brought forward as the normalisation itself would do it. Modules of other types
     and such with hooks are called as they are.
     """
-    if type(convolution) is not Pointwise or not plain(convolution, norm):
+    if type(convolution) is not Pointwise or not plain(convolution, norm) or forward_mode():
         return x + norm(convolution(a))
     weight = convolution.weight.flatten(1)
     if type(norm) is nn.Identity:
@@ -95,41 +99,47 @@ def _track(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> 
         old.copy_(torch.lerp(old, new.to(old.dtype), share))  # type: ignore[arg-type]
 
 
-def fold_(convolution: nn.Module, norm: nn.Module) -> nn.Module:
-    """Work a batch normalisation, with its running statistics, into the convolution before it, for good.
+def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
+    """A convolution with the batch normalisation after it, and its running statistics, worked in.
 
-    Gives what has to follow the convolution then: nothing, or for anything but a batch normalisation with running
-    statistics the normalisation itself; also if the weight is not the convolution's own (but computed from others, as
-    in spectral normalisation) and for modules with hooks.
+    Gives that convolution, a new one (the old may be used elsewhere too), and what has to follow it: nothing. For
+    anything but a batch normalisation that goes by running statistics it is the two as they are; also if the weight is
+    not the convolution's own (but computed from others, as in spectral normalisation) and for modules with hooks.
     """
     if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):
-        return norm
+        return convolution, norm
     assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm)
-    if not plain(convolution, norm) or norm.running_mean is None or norm.running_var is None:
-        return norm
+    if not plain(convolution, norm) or norm.training or norm.running_mean is None or norm.running_var is None:
+        return convolution, norm
     wide = torch.promote_types(norm.running_var.dtype, torch.float32)
     scale = torch.rsqrt(norm.running_var.to(wide) + norm.eps)
     scale = scale if norm.weight is None else scale * norm.weight
     own = 0 if convolution.bias is None else convolution.bias
     shift = (own - norm.running_mean) * scale
     shift = shift if norm.bias is None else shift + norm.bias
-    with torch.no_grad():
-        convolution.weight.mul_(scale.view(-1, 1, 1, 1))
-        convolution.bias = nn.Parameter(shift.detach().to(convolution.weight.dtype))
-    return nn.Identity()
+    folded, weight = copy.copy(convolution), convolution.weight
+    folded._parameters = {
+        "weight": nn.Parameter((weight * scale.view(-1, 1, 1, 1)).detach().to(weight.dtype), weight.requires_grad),
+        "bias": nn.Parameter(shift.detach().to(weight.dtype), weight.requires_grad),
+    }
+    return folded, nn.Identity()
 
 
 def plain(*modules: nn.Module) -> bool:
     """Whether modules do what their type says and nothing besides: no hooks, and no transform of torch.func to see."""
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+    if not torch.compiler.is_compiling() and (
+        torch._C._functorch.peek_interpreter_stack() is not None or torch.nn.modules.module._has_any_global_hook()
+    ):
         return False
     return not any("forward" in vars(module) or any(getattr(module, name) for name in _HOOKS) for module in modules)
 
 
-def fold_first_(convolution: nn.Module, after: nn.Module) -> None:
+def fold_first(convolution: nn.Module, after: nn.Module) -> tuple[Any, nn.Module]:
     """The same for the first of several modules after the convolution."""
-    if isinstance(after, nn.Sequential) and len(after):
-        after[0] = fold_(convolution, after[0])
+    if not isinstance(after, nn.Sequential) or not len(after):
+        return convolution, after
+    folded, norm = fold(convolution, after[0])
+    return folded, after if norm is after[0] else nn.Sequential(norm, *after[1:])
 
 
 def check_eval(layer: nn.Module) -> None:

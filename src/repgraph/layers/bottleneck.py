@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from repgraph.layers import options
-from repgraph.layers.batch_norm import check_eval, fold_, normalised, plain
+from repgraph.layers.batch_norm import check_eval, fold, normalised, plain
 from repgraph.layers.fusion import fuse
 from repgraph.layers.offset import Offset
 from repgraph.layers.options import Activation, Norm
@@ -76,11 +76,11 @@ class BottleneckRepGraph(RepGraph):
         placed: dict[str, Any] = dict(device=device, dtype=dtype)
         self.reduce = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.reduce_norm = options.norm(norm_layer, self.mid_channels, **placed)
-        self.act = act_layer()
+        self.act = options.activation(act_layer, **placed)
         self.offset = Offset(self.mid_channels, self.spread, nodes, self.grid, **placed)
         self.expand = Pointwise(self.mid_channels, channels, bias=False, **placed)
         self.expand_norm = options.norm(norm_layer, channels, **placed)
-        self.final_act = act_layer() if final_act else nn.Identity()
+        self.final_act = options.activation(act_layer, **placed) if final_act else nn.Identity()
         if zero_init:
             self.zero_()
 
@@ -92,16 +92,14 @@ class BottleneckRepGraph(RepGraph):
 
     def reduced(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The feature (B, C', H, W) that attends, and the input for the way around it."""
-        # An activation in place right after the fork would change a view, which autograd refuses.
-        in_place = type(self.reduce_norm) is nn.Identity and getattr(self.act, "inplace", False)
-        if type(self.reduce) is not Pointwise or in_place or not plain(self.reduce, self.reduce_norm, self.act):
-            return self.act(self.reduce_norm(self.reduce(x))), x
-        weight, bias = self.reduce.weight.flatten(1), self.reduce.bias
-        if bias is None:
-            feature, x = fork(x, weight)
-            return normalised(feature, self.reduce_norm, self.act), x
-        if type(self.act) is nn.ReLU and type(self.reduce_norm) is nn.Identity and not torch.is_grad_enabled():
-            return relu_product(x, weight, bias), x
+        if type(self.reduce) is Pointwise and plain(self.reduce, self.reduce_norm, self.act):
+            weight, bias = self.reduce.weight.flatten(1), self.reduce.bias
+            folded = type(self.reduce_norm) is nn.Identity
+            if not folded and bias is None:  # an activation right after the fork might work in place, on a view
+                feature, x = fork(x, weight)
+                return normalised(feature, self.reduce_norm, self.act), x
+            if folded and bias is not None and type(self.act) is nn.ReLU and not torch.is_grad_enabled():
+                return relu_product(x, weight, bias), x
         return self.act(self.reduce_norm(self.reduce(x))), x
 
     def zero_(self) -> "BottleneckRepGraph":
@@ -119,6 +117,6 @@ class BottleneckRepGraph(RepGraph):
         The layer has no other copy of the weights then: load weights before, not after.
         """
         check_eval(self)
-        self.reduce_norm = fold_(self.reduce, self.reduce_norm)
-        self.expand_norm = fold_(self.expand, self.expand_norm)
+        self.reduce, self.reduce_norm = fold(self.reduce, self.reduce_norm)
+        self.expand, self.expand_norm = fold(self.expand, self.expand_norm)
         return self

@@ -55,7 +55,9 @@ class DANetHead(nn.Module):
 
         def block(channels: int) -> nn.Module:
             convolution = nn.Conv2d(channels, mid_channels, 3, padding=1, bias=False, **placed)
-            return nn.Sequential(convolution, options.norm(norm_layer, mid_channels, **placed), act_layer())
+            return nn.Sequential(
+                convolution, options.norm(norm_layer, mid_channels, **placed), options.activation(act_layer, **placed)
+            )
 
         def classifier() -> nn.Module:
             return nn.Sequential(nn.Dropout2d(dropout), Pointwise(mid_channels, num_classes, **placed))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from repgraph.layers import options, positions
-from repgraph.layers.batch_norm import check_eval, fold_first_
+from repgraph.layers.batch_norm import check_eval, fold_first
 from repgraph.layers.fusion import fuse
 from repgraph.layers.options import Activation, Norm
 from repgraph.layers.pointwise import Pointwise
@@ -123,9 +123,9 @@ class NonLocal(nn.Module):
     def fuse(self) -> "NonLocal":
         """Fold batch normalisation into ``theta`` and ``phi``, for inference; in place, and for good."""
         check_eval(self)
-        fold_first_(self.theta, self.theta_norm)
+        self.theta, self.theta_norm = fold_first(self.theta, self.theta_norm)
         if self.phi is not None and self.phi_norm is not None:
-            fold_first_(self.phi, self.phi_norm)
+            self.phi, self.phi_norm = fold_first(self.phi, self.phi_norm)
         return self
 
     def extra_repr(self) -> str:

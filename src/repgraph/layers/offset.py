@@ -8,6 +8,7 @@ from torch import Tensor
 
 from repgraph.layers.pointwise import Pointwise
 from repgraph.layers.spread import Spread, shrink
+from repgraph.ops.backends import direct
 from repgraph.ops.product import wide_product
 
 WHOLE = 2**30  # a grid that is larger than any map: one cell
@@ -51,7 +52,7 @@ class Offset(Pointwise):
         """Offsets (B, 2S, Hc, Wc) from features (B, C, H, W)."""
         height, width = x.shape[2:]
         offsets = wide_product(self.pooled(x), self.weight.flatten(1), self.bias_on(height, width))
-        if not torch.compiler.is_compiling():
+        if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
         return offsets
 
@@ -70,6 +71,8 @@ class Offset(Pointwise):
         if self.spread.unit == "half maps":
             points = self.bias.to(wide).view(-1, 2)
             return torch.stack((points[:, 0] * ((width - 1) / 2), points[:, 1] * ((height - 1) / 2)), 1).flatten()
+        if torch.jit.is_tracing():
+            height, width = int(height), int(width)
         factor = shrink(self.extent, height, width)
         if not torch.compiler.is_compiling() and factor == 1:  # a traced factor is not asked: it is one for all sizes
             return self.bias

@@ -1,6 +1,8 @@
 """What the layers' constructors accept; every refusal says what was given and what is needed."""
 
 import math
+import numbers
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +20,9 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     >>> whole("nodes", 9)
     9
     """
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):  # numpy's whole numbers too
         raise TypeError(f"{name} is {value!r}; a whole number is needed")
+    value = operator.index(value)
     if value < least:
         raise ValueError(f"{name} is {value}; at least {least} is needed")
     return value
@@ -43,7 +46,7 @@ def fusion(value: Any) -> str:
 
 
 def scale(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise TypeError(f"scale is {value!r}; a finite number is needed")
     return float(value)
 
@@ -68,21 +71,47 @@ def norm(layer: Norm | None, channels: int, **placed: Any) -> nn.Module:
     try:
         return layer(channels, **placed)
     except TypeError:  # its constructor knows no device and dtype
-        return layer(channels).to(**placed)
+        return _placed(layer(channels), **placed)
 
 
 def norm_act(wanted: bool, layer: Norm, act: Activation, channels: int, **placed: Any) -> nn.Module:
     """Normalisation and activation, or nothing."""
-    return nn.Sequential(norm(layer, channels, **placed), act()) if wanted else nn.Identity()
+    return nn.Sequential(norm(layer, channels, **placed), activation(act, **placed)) if wanted else nn.Identity()
+
+
+def activation(layer: Activation, **placed: Any) -> nn.Module:
+    """An activation; one with parameters goes where the layer is."""
+    act = layer()
+    if not isinstance(act, nn.Module):
+        raise TypeError(f"act_layer gives a {type(act).__name__}; a class such as nn.ReLU is needed, or what makes one")
+    return _placed(act, **placed)
+
+
+def _placed(module: nn.Module, **placed: Any) -> nn.Module:
+    given = {name: value for name, value in placed.items() if value is not None}
+    return module.to(**given) if given else module
 
 
 def zero_(last: nn.Module, last_norm: nn.Module | None = None) -> None:
-    """Zero what ends a residual branch: its normalisation if that has a weight, else its convolution."""
-    weight = getattr(last_norm, "weight", None)
-    end = last if last_norm is None or weight is None else last_norm
+    """Zero what ends a residual branch: its normalisation if that has parameters, else its convolution."""
+    parts = [] if last_norm is None else list(last_norm.modules())
+    learned = [part for part in parts if isinstance(_weight(part), nn.Parameter)]
+    end = learned[-1] if learned else last
+    if not learned and isinstance(last_norm, _BY_STATISTICS):
+        raise ValueError(
+            f"{last_norm} has no weight and bias to start from zero, and to zero the convolution before it would make "
+            "its variance zero; take a norm_layer with them, or none"
+        )
     for parameter in (end.weight, end.bias):
         if parameter is not None:
             nn.init.zeros_(parameter)  # type: ignore[arg-type]
+
+
+_BY_STATISTICS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+def _weight(module: nn.Module) -> Any:
+    return getattr(module, "weight", None)
 
 
 def check(x: Any, channels: int) -> Tensor:

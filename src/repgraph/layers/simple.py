@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from repgraph.layers import options
-from repgraph.layers.batch_norm import check_eval, fold_first_
+from repgraph.layers.batch_norm import check_eval, fold_first
 from repgraph.layers.fusion import fuse
 from repgraph.layers.offset import Offset
 from repgraph.layers.options import Activation, Norm
@@ -83,6 +83,6 @@ class SimpleRepGraph(RepGraph):
     def fuse(self) -> "SimpleRepGraph":
         """Fold batch normalisation into ``theta`` and ``phi``, for inference; in place, and for good."""
         check_eval(self)
-        fold_first_(self.theta, self.theta_norm)
-        fold_first_(self.phi, self.phi_norm)
+        self.theta, self.theta_norm = fold_first(self.theta, self.theta_norm)
+        self.phi, self.phi_norm = fold_first(self.phi, self.phi_norm)
         return self

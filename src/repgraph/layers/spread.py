@@ -113,7 +113,9 @@ def shrink(extent: float, height: int, width: int) -> float:
 
 def _least(a: float, b: float) -> float:
     """The least of two numbers that may be symbols, when traced; no comparison asks them which case this is."""
-    return min(a, b) if torch.compiler.is_dynamo_compiling() else torch.sym_min(a, b)  # type: ignore[return-value]
+    if torch.compiler.is_dynamo_compiling() or torch.jit.is_tracing():
+        return min(a, b)
+    return torch.sym_min(a, b)  # type: ignore[return-value]
 
 
 def _circle(count: int, radius: float, turn: float = 0.0) -> list[tuple[float, float]]:

@@ -40,9 +40,14 @@ def check(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: in
     check_shapes(query, key, value, offsets, groups, grid)
 
 
+def forward_mode() -> bool:
+    """Whether forward-mode differentiation may be going on."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
 def check_not_forward_mode(*tensors: Tensor) -> None:
     """Raise where forward-mode differentiation is asked of kernels, which would lose the tangents silently."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+    if not forward_mode():
         return
     if any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         raise RuntimeError(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from repgraph.ops import library
 from repgraph.ops.backends import direct, exporting_onnx, needs_grad, why_not
+from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import is_channels_last
 
 MOST_OUTPUTS = 128  # of the wide product: what one tile holds
@@ -91,10 +92,9 @@ class _Fork(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad, grad_x):
-        x, weight = ctx.saved_tensors
+        x, weight = ctx.saved_tensors  # read once: checkpointing allows no more
         grad_weight = as_rows(grad).t() @ as_rows(x).to(grad.dtype)
-        weight = weight.to(grad.dtype)
-        return residual_product(grad_x, grad, weight.t()), grad_weight.to(ctx.saved_tensors[1].dtype)
+        return residual_product(grad_x, grad, weight.to(grad.dtype).t()), grad_weight.to(weight.dtype)
 
 
 def fork(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,13 +102,18 @@ def fork(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
     The two gradients of x meet in one product, instead of a product and an addition.
     """
-    if not torch.is_grad_enabled() or not x.requires_grad:
+    if not torch.is_grad_enabled() or not x.requires_grad or forward_mode():
         return product(x, weight), x
     return _Fork.apply(x, weight)
 
 
 def fits(*maps: Tensor) -> bool:
-    """Whether the kernels can read maps (or matrices): dense, channels-last, on a device that has kernels."""
+    """Whether the kernels can read maps (or matrices): dense, channels-last, on a device that has kernels.
+
+    Not for forward-mode derivatives, which would be lost in them.
+    """
+    if forward_mode():
+        return False
     for t in maps:
         if t.device.type != "cuda" or t.numel() == 0:
             return False
