@@ -64,7 +64,7 @@ def test_more_than_one_in_a_stage_of_one_block():
 
 def test_wrong_names():
     model = network()
-    refused(model, ValueError, f"no module 'stge2'; did you mean 'stage2'?. {KNOWN}", {"stge2": 1})
+    refused(model, ValueError, f"no module 'stge2'; did you mean 'stage2'? {KNOWN}", {"stge2": 1})
     refused(model, ValueError, f"no module 'nothing'. {KNOWN}", {"stage1": 1, "nothing": 1})
     refused(model, ValueError, f"'stage1.0' is not a stage: not a list of blocks. {KNOWN}", {"stage1.0": 1})
     refused(model, ValueError, "'stage1.0.conv1' is not a stage", {"stage1.0.conv1": 1})
