@@ -10,10 +10,11 @@ ROOT = Path(__file__).resolve().parent.parent / "src"
 
 # Where a module stands; it may import from lower levels, and within its own package. Longest prefix counts.
 LEVELS = {  # with places kept for the packages to come
-    "repgraph.__main__": 10,
-    "repgraph.cli": 9,
-    "repgraph.bench": 8,
-    "repgraph.engine": 8,
+    "repgraph.__main__": 12,
+    "repgraph.cli": 11,
+    "repgraph.demo": 10,
+    "repgraph.bench": 9,
+    "repgraph.engine": 9,
     "repgraph.pictures": 8,
     "repgraph.recipes": 8,
     "repgraph.models": 7,

@@ -19,7 +19,7 @@ from repgraph.ops import backends
 
 NAMED = {block.name: block for block in BLOCKS}
 PAPER = Setting(128, 256)
-SMALL = Setting(5, 7, 2, 24, 16, 3)
+SMALL = Setting(5, 7, 2, 24, nodes=3, mid_channels=16)
 HERE = [block for block in BLOCKS if block.name not in ("nl-sdpa-efficient", "nl-sdpa-cudnn")]
 
 

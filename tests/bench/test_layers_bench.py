@@ -25,7 +25,7 @@ from repgraph.errors import UsageError
 NAMED = {block.name: block for block in BLOCKS}
 HERE = [block for block in BLOCKS if block.name not in ("nl-sdpa-efficient", "nl-sdpa-cudnn")]
 TINY = Options(sizes=((6, 7),), channels=16, mid_channels=8, nodes=3, repeat=2)
-SMALL = Setting(6, 7, 1, 16, 16, 3)
+SMALL = Setting(6, 7, channels=16, mid_channels=16, nodes=3)
 CUDA = Setting(128, 256, device=torch.device("cuda"))
 
 
@@ -259,7 +259,7 @@ def test_an_interruption_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["simple", "bottleneck", "bottleneck-grid-4", "bottleneck-grid-8"])
 @pytest.mark.parametrize("pass_", PASSES)
 def test_offsets_are_spread(name, pass_):
-    setting = Setting(64, 64, 1, 64, 64, 9, sigma=4.0)
+    setting = Setting(64, 64, channels=64, mid_channels=64, nodes=9, sigma=4.0)
     layer = forms.form(blocks.new(NAMED[name], setting), pass_)
     with torch.no_grad():
         layer(make_input(setting))

@@ -28,7 +28,7 @@ def candidate(function, **more) -> Candidate:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("groups", "grid", "shared_kv"), [(1, 1, False), (2, 1, True), (4, 3, False), (1, 4, True)])
 def test_composition_is_representative_attention(dtype, groups, grid, shared_kv):
-    setting = Setting(13, 18, 2, 16, 5, groups, grid, dtype=dtype, shared_kv=shared_kv)
+    setting = Setting(13, 18, 2, 16, 5, groups=groups, grid=grid, dtype=dtype, shared_kv=shared_kv)
     errors = gate.relative_errors(NAMED["composition"], setting)
     assert set(errors) >= {"result", "gradient of query", "gradient of key", "gradient of offsets"}
     assert max(errors.values()) <= gate.tolerance(NAMED["composition"], setting)

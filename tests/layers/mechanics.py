@@ -85,3 +85,19 @@ def runs_in_onnxruntime(layer: nn.Module, channels: int, tmp_path) -> None:
         x = torch.randn(shape)
         (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         torch.testing.assert_close(torch.from_numpy(got), layer(x), rtol=1e-4, atol=1e-4)
+
+
+def starts_as_the_identity_and_learns(layer: nn.Module, first: set[str]) -> None:
+    """Only the parameters ``first`` learn in the first step, all of them in the second."""
+    x = torch.randn(2, 8, 5, 7)
+    assert torch.equal(layer(x), x) and torch.equal(layer(x.contiguous(memory_format=CHANNELS_LAST)), x)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    alive = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        (layer(x) - x.roll(1, 3)).square().sum().backward()
+        alive.append({name for name, p in layer.named_parameters() if p.grad is not None and p.grad.any()})
+        optimizer.step()
+    assert alive == [first, {name for name, _ in layer.named_parameters()}]
+    assert not torch.equal(layer(x), x)
+    assert torch.equal(layer.zero_()(x), x)

@@ -159,19 +159,9 @@ def test_channels_last_maps_are_never_copied() -> None:
 
 def test_starts_as_the_identity_and_learns() -> None:
     torch.manual_seed(0)
-    layer = DualAttention(8, **DualAttention.INSERTED)
-    x = torch.randn(2, 8, 5, 7)
-    assert torch.equal(layer(x), x) and torch.equal(layer(x.contiguous(memory_format=CHANNELS_LAST)), x)
-    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-    alive = []
-    for _ in range(2):
-        optimizer.zero_grad()
-        (layer(x) - x.roll(1, 3)).square().sum().backward()
-        alive.append({name for name, p in layer.named_parameters() if p.grad is not None and p.grad.any()})
-        optimizer.step()
-    assert alive == [{"position.gamma", "channel.gamma"}, {name for name, _ in layer.named_parameters()}]
-    assert not torch.equal(layer(x), x)
-    assert torch.equal(layer.zero_()(x), x)
+    mechanics.starts_as_the_identity_and_learns(
+        DualAttention(8, **DualAttention.INSERTED), {"position.gamma", "channel.gamma"}
+    )
 
 
 def test_head_is_the_published_one() -> None:

@@ -98,7 +98,7 @@ def test_a_whole_path_comes_before_an_end():
 def test_a_layer_there_already():
     model = insert(network(), {"stage1": 1})
     layer = inserted(model)["stage1.2.repgraph"]
-    message = "a layer stands at 'stage1.2' already; repgraph.layers.remove takes"
+    message = "a layer stands at 'stage1.2' already; repgraph.remove takes"
     refused(model, ValueError, message, {"stage2": 1, "stage1": 1})
     refused(model, ValueError, message, {"stage1": 2}, SimpleRepGraph)
     assert inserted(model) == {"stage1.2.repgraph": layer}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from repgraph import representative_attention
-from repgraph.layers import positions
+from repgraph.layers import fuse, positions
 from repgraph.layers.non_local import NonLocal
 
 VARIANTS = [
@@ -169,19 +169,7 @@ def test_format_follows_the_input(fusion: str) -> None:
 
 def test_zero_init_is_the_identity_and_learns() -> None:
     torch.manual_seed(0)
-    layer = NonLocal(8, **NonLocal.INSERTED)
-    x = torch.randn(2, 8, 5, 7)
-    assert torch.equal(layer(x), x) and torch.equal(layer(x.contiguous(memory_format=CHANNELS_LAST)), x)
-    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-    alive = []
-    for _ in range(2):
-        optimizer.zero_grad()
-        (layer(x) - x.roll(1, 3)).square().sum().backward()
-        alive.append({name for name, p in layer.named_parameters() if p.grad is not None and p.grad.any()})
-        optimizer.step()
-    assert alive == [{"w_y.weight", "w_y.bias"}, {name for name, _ in layer.named_parameters()}]
-    assert not torch.equal(layer(x), x)
-    assert torch.equal(layer.zero_()(x), x)
+    mechanics.starts_as_the_identity_and_learns(NonLocal(8, **NonLocal.INSERTED), {"w_y.weight", "w_y.bias"})
 
 
 def test_a_shared_query_and_key_is_one_convolution() -> None:
@@ -300,3 +288,8 @@ def test_fuse_folds_the_norms(shared: bool) -> None:
     torch.testing.assert_close(layer(x), want, rtol=1e-5, atol=1e-6)
     with pytest.raises(RuntimeError, match="fuse"):
         NonLocal(12, 6, norm_qk=True).fuse()
+
+
+def test_fuse_of_a_model_finds_it() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 12, 1), NonLocal(12, norm_qk=True)).eval()
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fuse(model).modules())

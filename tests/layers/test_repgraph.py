@@ -26,7 +26,7 @@ SHARED = [
     dict(nodes=2, grid=11, spread="default"),
     dict(nodes=4, spread="grid", mid_channels=6, groups=3, scale=0.3),
     dict(nodes=3, grid="map", spread="grid"),
-    dict(nodes=3, spread=POINTS, grid=2, radius=2.0),
+    dict(nodes=3, spread=POINTS, grid=2),
     dict(nodes=3, spread="default", mid_channels=1),
 ]
 
@@ -309,6 +309,8 @@ def test_representation() -> None:
         (dict(radius=0), ValueError, "radius is 0; a number of pixels above 0 is needed"),
         (dict(radius=float("nan")), ValueError, "radius is nan; a number of pixels"),
         (dict(radius="4"), ValueError, "radius is '4'; a number of pixels"),
+        (dict(radius=4.0, spread="grid"), ValueError, "radius is for the spreads 'ring' and 'rings'"),
+        (dict(radius=4.0, grid="map"), ValueError, "radius is for the spreads 'ring' and 'rings'"),
         (
             dict(backend="cuda"),
             ValueError,

@@ -18,6 +18,15 @@ def device_of(backend: str) -> torch.device:
     return torch.device("cpu")
 
 
+DEVICE = device_of("triton")  # where the Triton kernels are tested
+
+
+def normal(*shape: int, dtype=torch.float32, seed: int = 0, device=DEVICE) -> Tensor:
+    """Normal numbers, the same for a shape and seed on every device."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+
 @dataclass(frozen=True)
 class Problem:
     """Sizes and options of a call, and its random inputs (float64, on the CPU)."""

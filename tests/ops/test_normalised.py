@@ -5,39 +5,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.ops.problem import device_of, distance
+from tests.ops.problem import DEVICE, distance, normal
 from torch import Tensor
 
-from repgraph.ops import library
-from repgraph.ops.backends import why_not
 from repgraph.ops.normalised import moments, normalised_fits, normalised_product, normalised_relu
 
-DEVICE = device_of("triton")
 LAST = torch.channels_last
 FORMATS = (torch.contiguous_format, LAST)
 EPS, MOMENTUM = 1e-5, 0.3
 BFLOAT = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)  # the interpreter has no product of that
-
-
-@pytest.fixture(scope="module")
-def kernels():
-    reason = why_not("triton", DEVICE)
-    if reason is not None:
-        pytest.skip(reason)
-    return library.kernels("triton")
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uninitialised memory is NaN: what a kernel fails to write cannot pass for a result."""
-    empty, empty_like = torch.empty, torch.empty_like
-    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(math.nan))
-    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(math.nan))
-
-
-def normal(*shape: int, dtype=torch.float32, seed: int = 0, device=DEVICE) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
 
 def mixed(*shape: int, dtype=torch.float32, seed: int = 0, device=DEVICE) -> Tensor:

@@ -1,16 +1,12 @@
 """Products of channels: composed of PyTorch's on any device, and the kernels, on a GPU or in Triton's interpreter."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.ops.problem import device_of, distance
+from tests.ops.problem import distance, normal
 from torch import Tensor
 
-from repgraph.ops import library
 from repgraph.ops import product as products
-from repgraph.ops.backends import why_not
 from repgraph.ops.product import (
     as_map,
     as_rows,
@@ -24,7 +20,6 @@ from repgraph.ops.product import (
     wide_product,
 )
 
-DEVICE = device_of("triton")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 LAST = torch.channels_last
 FORMATS = (torch.contiguous_format, LAST)
@@ -32,31 +27,10 @@ HALF = [torch.float16, torch.bfloat16]
 HALF_KERNELS = [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]  # the interpreter has no such dot
 
 
-@pytest.fixture(scope="module")
-def kernels():
-    reason = why_not("triton", DEVICE)
-    if reason is not None:
-        pytest.skip(reason)
-    return library.kernels("triton")
-
-
 @pytest.fixture(autouse=True)
 def convolutions_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in TensorFloat-32, which is PyTorch's default for them on a GPU."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uninitialised memory is NaN: what a kernel fails to write cannot pass for a result."""
-    empty, empty_like = torch.empty, torch.empty_like
-    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(math.nan))
-    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(math.nan))
-
-
-def normal(*shape: int, dtype=torch.float32, seed: int = 0, device=DEVICE) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
 
 def as_convolution(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

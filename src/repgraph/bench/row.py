@@ -3,29 +3,17 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from repgraph.bench.measure import Times
+from repgraph.bench.setting import MapSetting
 
 OK, WRONG, CANNOT, FAILED = "ok", "wrong", "cannot run", "failed"
 NO_MEMORY, TOO_SLOW = "out of memory", "over the time limit"
 # What a ratio compares: GPU time alone, GPU time with the gaps that launching leaves, time of the clock.
 GRAPH, EVENTS, WALL = "graph", "events", "wall"
-
-
-class Place(Protocol):
-    """What every benchmark's settings have."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def size(self) -> str: ...
-
-    @property
-    def positions(self) -> int: ...
 
 
 @dataclass
@@ -35,7 +23,7 @@ class Row:
     candidate: str
     family: str
     pass_: str
-    setting: Place
+    setting: MapSetting
     threads: int
     status: str = OK
     reason: str = ""

@@ -13,10 +13,11 @@ import torch._functorch.config
 from repgraph.bench import passes
 from repgraph.bench.measure import CPU, Budget
 from repgraph.bench.passes import Entry, Say
-from repgraph.bench.row import CANNOT, NO_MEMORY, TOO_SLOW, WRONG, Place, classify, first_line
+from repgraph.bench.row import CANNOT, NO_MEMORY, TOO_SLOW, WRONG, classify, first_line
+from repgraph.bench.setting import MapSetting
 from repgraph.errors import UsageError
 
-S = TypeVar("S", bound=Place)
+S = TypeVar("S", bound=MapSetting)
 Progress = Callable[[str, int, int], None]  # what is being done, settings done, settings in all
 Verdict = tuple[str, str]  # a status and its reason
 

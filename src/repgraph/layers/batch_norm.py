@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from repgraph.layers.pointwise import Pointwise
 from repgraph.ops.backends import direct
@@ -112,16 +113,18 @@ def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
     if not plain(convolution, norm) or norm.training or norm.running_mean is None or norm.running_var is None:
         return convolution, norm
     wide = torch.promote_types(norm.running_var.dtype, torch.float32)
-    scale = torch.rsqrt(norm.running_var.to(wide) + norm.eps)
-    scale = scale if norm.weight is None else scale * norm.weight
-    own = 0 if convolution.bias is None else convolution.bias
-    shift = (own - norm.running_mean) * scale
-    shift = shift if norm.bias is None else shift + norm.bias
-    folded, weight = copy.copy(convolution), convolution.weight
-    folded._parameters = {
-        "weight": nn.Parameter((weight * scale.view(-1, 1, 1, 1)).detach().to(weight.dtype), weight.requires_grad),
-        "bias": nn.Parameter(shift.detach().to(weight.dtype), weight.requires_grad),
-    }
+    folded = copy.copy(convolution)
+    folded._parameters = dict(convolution._parameters)
+    folded.weight, folded.bias = fuse_conv_bn_weights(
+        convolution.weight,
+        convolution.bias,
+        norm.running_mean.to(wide),
+        norm.running_var.to(wide),
+        norm.eps,
+        norm.weight,
+        norm.bias,
+    )
+    folded.bias.requires_grad_(convolution.weight.requires_grad)
     return folded, nn.Identity()
 
 

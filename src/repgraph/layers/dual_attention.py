@@ -1,6 +1,5 @@
 """The two attentions of DANet (Fu et al., CVPR 2019), over positions and over channels, and the layer of both."""
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from repgraph.layers import options, positions
 from repgraph.layers.pointwise import Pointwise
 from repgraph.ops.formats import is_channels_last
-from repgraph.ops.library import AUTOCAST_DEVICES
+from repgraph.ops.library import unrounded
 
 
 class Gated(nn.Module):
@@ -148,8 +147,3 @@ class DualAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return str(self.channels)
-
-
-def unrounded(device: str) -> AbstractContextManager[Any]:
-    """Without autocast, on devices that have it."""
-    return torch.autocast(device, enabled=False) if device in AUTOCAST_DEVICES else nullcontext()

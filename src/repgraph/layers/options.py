@@ -12,6 +12,7 @@ Norm = Callable[..., nn.Module]  # called with the number of channels (and devic
 Activation = Callable[[], nn.Module]
 
 FUSIONS = ("sum", "concat")
+_BY_STATISTICS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # what they are given decides their scale
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
@@ -95,7 +96,7 @@ def _placed(module: nn.Module, **placed: Any) -> nn.Module:
 def zero_(last: nn.Module, last_norm: nn.Module | None = None) -> None:
     """Zero what ends a residual branch: its normalisation if that has parameters, else its convolution."""
     parts = [] if last_norm is None else list(last_norm.modules())
-    learned = [part for part in parts if isinstance(_weight(part), nn.Parameter)]
+    learned = [part for part in parts if isinstance(getattr(part, "weight", None), nn.Parameter)]
     end = learned[-1] if learned else last
     if not learned and isinstance(last_norm, _BY_STATISTICS):
         raise ValueError(
@@ -105,13 +106,6 @@ def zero_(last: nn.Module, last_norm: nn.Module | None = None) -> None:
     for parameter in (end.weight, end.bias):
         if parameter is not None:
             nn.init.zeros_(parameter)  # type: ignore[arg-type]
-
-
-_BY_STATISTICS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-
-
-def _weight(module: nn.Module) -> Any:
-    return getattr(module, "weight", None)
 
 
 def check(x: Any, channels: int) -> Tensor:

@@ -41,7 +41,7 @@ def spots(model: nn.Module, name: str, count: int, channels: int | None, taken: 
         full = f"{stage}.{path}" if stage else path
         check_reached(model, full, "insert the layers first")
         if hook.of(block) is not None or any(spot.block is block for spot in taken):
-            raise ValueError(f"a layer stands at {full!r} already; repgraph.layers.remove takes a model's layers out")
+            raise ValueError(f"a layer stands at {full!r} already; repgraph.remove takes a model's layers out")
         if uses[id(block)] > 1:
             raise ValueError(f"{full!r} is also another block of {stage!r}: a layer would stand before both")
         fed = probe.channels_in(block)

@@ -48,6 +48,8 @@ def make(spread: str | Points, nodes: int, grid: int | Literal["map"] = 1, radiu
     """
     if radius is not None and not (isinstance(radius, (int, float)) and 0 < radius < math.inf):
         raise ValueError(f"radius is {radius!r}; a number of pixels above 0 is needed")
+    if radius is not None and (spread not in ("ring", "rings") or grid == "map"):
+        raise ValueError(f"radius is for the spreads 'ring' and 'rings' without grid='map', not for {spread!r}")
     if not isinstance(spread, str):
         if not isinstance(spread, Iterable):
             raise TypeError(f"spread is {spread!r}; a name or the (x, y) of each node is needed")

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase  # batch and instance normalisa
 from torch.nn.parameter import is_lazy
 
 from repgraph.layers.batch_norm import check_eval
+from repgraph.layers.non_local import NonLocal
 from repgraph.layers.offset import Offset
 from repgraph.layers.repgraph import RepGraph
 
@@ -207,15 +208,15 @@ def _rate(name: str, value: Any, or_zero: bool = False) -> float:
 
 
 def fuse(model: Model) -> Model:
-    """Fold batch normalisation into the convolutions of every RepGraph layer in a model, for inference; in place.
+    """Fold batch normalisation into the convolutions of every RepGraph and non-local layer in a model, for inference.
 
     Load weights before, not after: the layers have no other copy of them then. Compile or export after.
 
     Args:
-        model: in evaluation mode, as all of its RepGraph layers.
+        model: in evaluation mode, as all of these layers; it is changed.
 
     Returns:
-        The same model. One without RepGraph layers is left as it is.
+        The same model. One without such layers is left as it is.
 
     Example:
         >>> from repgraph.layers import BottleneckRepGraph
@@ -223,7 +224,7 @@ def fuse(model: Model) -> Model:
         >>> fuse(model)[1].expand_norm
         Identity()
     """
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, RepGraph)]
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, (RepGraph, NonLocal))]
     for module in (model, *layers):  # all of them before any is changed
         check_eval(module)
     for layer in layers:

@@ -46,8 +46,8 @@ class Options(Effort):
     def settings(self) -> list[Setting]:
         """One setting for each dtype and size, small ones first."""
         common = Setting(
-            1, 1, self.batch, self.channels, self.mid_channels, self.nodes, self.sigma, torch.float32, self.device,
-            self.channels_last, self.seed,
+            1, 1, batch=self.batch, channels=self.channels, mid_channels=self.mid_channels, nodes=self.nodes,
+            sigma=self.sigma, device=self.device, channels_last=self.channels_last, seed=self.seed,
         )  # fmt: skip
         sizes = sorted(self.sizes, key=lambda size: size[0] * size[1])
         return [replace(common, height=h, width=w, dtype=dtype) for dtype in self.dtypes for h, w in sizes]

@@ -1,42 +1,21 @@
 """One point of the layer benchmark: the layers' sizes, dtype and device, and the random maps that belong to it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from repgraph.bench.measure import CPU, require_memory
+from repgraph.bench.measure import require_memory
+from repgraph.bench.setting import MapSetting
 from repgraph.ops.geometry import cells
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(MapSetting):
     """What the layers are given: C channels, C' inside, S nodes."""
 
-    height: int
-    width: int
-    batch: int = 1
     channels: int = 2048
     mid_channels: int = 256
-    nodes: int = 9
-    sigma: float = 4.0  # standard deviation of the offsets, in pixels
-    dtype: torch.dtype = torch.float32
-    device: torch.device = CPU
-    channels_last: bool = True
-    seed: int = 0
-
-    @property
-    def positions(self) -> int:
-        """N = H W, the positions of one map."""
-        return self.height * self.width
-
-    @property
-    def size(self) -> str:
-        return f"{self.height}x{self.width}"
-
-    @property
-    def dtype_name(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
 
     @property
     def map_bytes(self) -> int:
@@ -50,9 +29,6 @@ class Setting:
         12
         """
         return cells(self.height, grid) * cells(self.width, grid)
-
-    def resized(self, height: int, width: int) -> "Setting":
-        return replace(self, height=height, width=width)
 
     def is_papers(self) -> bool:
         """Whether the paper's complexity table is about this setting."""

@@ -41,8 +41,8 @@ class Options(Effort):
     def settings(self) -> list[Setting]:
         """One setting for each way to give the value and each size, small ones first."""
         common = Setting(
-            1, 1, self.batch, self.channels, self.nodes, self.groups, self.grid, self.sigma, self.dtype,
-            self.device, self.channels_last, False, self.seed,
+            1, 1, batch=self.batch, channels=self.channels, nodes=self.nodes, groups=self.groups, grid=self.grid,
+            sigma=self.sigma, dtype=self.dtype, device=self.device, channels_last=self.channels_last, seed=self.seed,
         )  # fmt: skip
         sizes = sorted(self.sizes, key=lambda size: size[0] * size[1])
         return [replace(common, height=h, width=w, shared_kv=s) for s in self.shared_kv for h, w in sizes]

@@ -1,45 +1,22 @@
 """One point of a benchmark: sizes, dtype and device, and the random tensors that belong to it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from repgraph.bench.measure import CPU, require_memory
+from repgraph.bench.measure import require_memory
+from repgraph.bench.setting import MapSetting
 from repgraph.ops.geometry import cells, position_dtype
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(MapSetting):
     """What is computed: the operator's arguments apart from the data."""
 
-    height: int
-    width: int
-    batch: int = 1
-    channels: int = 256
-    nodes: int = 9
     groups: int = 1
     grid: int = 1
-    sigma: float = 4.0  # standard deviation of the offsets, in pixels
-    dtype: torch.dtype = torch.float32
-    device: torch.device = CPU
-    channels_last: bool = True
     shared_kv: bool = False
-    seed: int = 0
-
-    @property
-    def positions(self) -> int:
-        """N = H W, the positions of one map."""
-        return self.height * self.width
-
-    @property
-    def size(self) -> str:
-        """Height and width as they are given on the command line.
-
-        >>> Setting(height=128, width=256).size
-        '128x256'
-        """
-        return f"{self.height}x{self.width}"
 
     @property
     def bytes_made(self) -> int:
@@ -49,9 +26,6 @@ class Setting:
         offsets = 4 * self.batch * 2 * self.nodes * cells(self.height, self.grid) * cells(self.width, self.grid)
         kept = (3 if self.shared_kv else 4) * feature * self.dtype.itemsize if self.device.type == "cpu" else 0
         return kept + max(drawn, 2 * offsets)
-
-    def resized(self, height: int, width: int) -> "Setting":
-        return replace(self, height=height, width=width)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,13 @@ _ELEMENTS = 4096  # of the weight in one program
 
 
 @triton.jit
+def bring_forward(running, channel, here, new, momentum):
+    """Running statistics of some channels, moved towards this batch's."""
+    old = tl.load(running + channel, mask=here, other=0.0).to(tl.float32)
+    tl.store(running + channel, (old + momentum * (new - old)).to(running.dtype.element_ty), mask=here)
+
+
+@triton.jit
 def _fold(
     weight, projected, mean, gamma, beta, running_mean, running_var, folded, shift, means, rstds,
     channels, inner, eps, momentum, correction, AFFINE: tl.constexpr, TRACK: tl.constexpr,
@@ -38,11 +45,8 @@ def _fold(
     tl.store(means + channel, m, mask=here)
     tl.store(rstds + channel, rstd, mask=here)
     if TRACK:
-        old = tl.load(running_mean + channel, mask=here, other=0.0).to(tl.float32)
-        tl.store(running_mean + channel, (old + momentum * (m - old)).to(running_mean.dtype.element_ty), mask=here)
-        old = tl.load(running_var + channel, mask=here, other=0.0).to(tl.float32)
-        new = old + momentum * (variance * correction - old)
-        tl.store(running_var + channel, new.to(running_var.dtype.element_ty), mask=here)
+        bring_forward(running_mean, channel, here, m, momentum)
+        bring_forward(running_var, channel, here, variance * correction, momentum)
 
 
 def fold(

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from repgraph.ops.triton.norm import bring_forward
 from repgraph.ops.triton.plan import Plan, aligned, on
 from repgraph.ops.triton.tiles import power_of_two
 
@@ -70,11 +71,8 @@ def _join(
     tl.store(means + column, m, mask=here)
     tl.store(rstds + column, rstd, mask=here)
     if TRACK:
-        old = tl.load(running_mean + column, mask=here, other=0.0).to(tl.float32)
-        tl.store(running_mean + column, (old + momentum * (m - old)).to(running_mean.dtype.element_ty), mask=here)
-        old = tl.load(running_var + column, mask=here, other=0.0).to(tl.float32)
-        new = old + momentum * (variance * (rows / (rows - 1.0)) - old)
-        tl.store(running_var + column, new.to(running_var.dtype.element_ty), mask=here)
+        bring_forward(running_mean, column, here, m, momentum)
+        bring_forward(running_var, column, here, variance * (rows / (rows - 1.0)), momentum)
 
 
 @triton.jit
