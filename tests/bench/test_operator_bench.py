@@ -272,7 +272,7 @@ def test_every_candidate_can_be_selected_and_unknown_names_are_refused():
         ("--size 0x5", "--size '0x5' is not a size"),
         ("--groups 3", "--groups 3 does not divide --channels 256"),
         ("--device quantum", "--device 'quantum' is not a device"),
-        ("--device meta", "--device 'meta' is not one that can be measured"),
+        ("--device meta", "--device 'meta' is not one that can be used"),
         ("--device cuda:99", "--device 'cuda:99' is not here"),
         ("--dtype float8", "invalid choice: 'float8'"),
         ("--batch 0", "'0' is not a whole number of at least 1"),

@@ -1,16 +1,16 @@
 """The command-line options that benchmarks share, and how their values are read."""
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from repgraph.arguments import above_zero, integer, not_negative, positive, short, whole
 from repgraph.errors import UsageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DEVICES = ("cpu", "cuda")
 MOST_SIDE = 2**20  # of a map, in pixels
 MOST_THREADS = 4096
 QUICK_SECONDS = 0.2
@@ -91,69 +91,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """
     height, _, width = text.lower().partition("x")
     if not (height.isdecimal() and width.isdecimal() and height.strip("0") and width.strip("0")):
-        raise UsageError(f"--size {_short(text)} is not a size; give height x width, such as 65x65")
-    if max(_integer(height), _integer(width)) > MOST_SIDE:
-        raise UsageError(f"--size {_short(text)} is too large; give sides of at most {MOST_SIDE}")
+        raise UsageError(f"--size {short(text)} is not a size; give height x width, such as 65x65")
+    if max(integer(height), integer(width)) > MOST_SIDE:
+        raise UsageError(f"--size {short(text)} is too large; give sides of at most {MOST_SIDE}")
     return int(height), int(width)
-
-
-def parse_device(text: str) -> torch.device:
-    """The device of that name, if it is one that is here and can be measured."""
-    if text == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        raise UsageError(f"--device {text!r} is not a device; give cpu, cuda or cuda:1") from None
-    if device.type not in DEVICES:
-        raise UsageError(f"--device {text!r} is not one that can be measured; give cpu or cuda")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise UsageError(f"--device {text!r} is not here (CUDA devices: {count}); see repgraph info")
-    return device
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """The type of an option that takes whole numbers in these bounds."""
-
-    def convert(text: str) -> int:
-        if not text.isdecimal() or not least <= _integer(text) <= most:
-            raise argparse.ArgumentTypeError(
-                f"{_short(text)} is not a whole number of at least {least} and at most {most}"
-            )
-        return int(text)
-
-    return convert
-
-
-positive = whole(1, 2**31 - 1)
-
-
-def above_zero(text: str) -> float:
-    number = _number(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
-
-
-def not_negative(text: str) -> float:
-    number = _number(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return number
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
-def _integer(text: str) -> float:
-    """The number that decimal digits say; infinity for more of them than ``int`` takes from text."""
-    return int(text) if len(text) <= 1000 else float("inf")
-
-
-def _short(text: str) -> str:
-    """A mistake, quoted such that it fits on a line."""
-    return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from repgraph.arguments import parse_device, positive
 from repgraph.bench import arguments as common
 from repgraph.bench.layers.benchmark import Finished, Options
 from repgraph.bench.layers.benchmark import run as run_layers
@@ -40,16 +41,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the paper's input, 1 x 2048 x 128 x 256 with C' 256 and S 9, on any device",
     )
-    add("--batch", type=common.positive, default=None, metavar="B", help="images at once (default: 1)")
+    add("--batch", type=positive, default=None, metavar="B", help="images at once (default: 1)")
     add(
         "--channels",
-        type=common.positive,
+        type=positive,
         default=None,
         metavar="C",
         help=f"channels of the input (default: {_each(CHANNELS)})",
     )
-    add("--mid-channels", type=common.positive, default=None, metavar="C'", help="channels inside (default: 256)")
-    add("--nodes", type=common.positive, default=None, metavar="S", help="nodes of each position (default: 9)")
+    add("--mid-channels", type=positive, default=None, metavar="C'", help="channels inside (default: 256)")
+    add("--nodes", type=positive, default=None, metavar="S", help="nodes of each position (default: 9)")
     add("--compiled", action="store_true", help="every block through torch.compile too; compiling takes long")
     common.add_data(parser)
     common.add_effort(parser, (block.name for block in BLOCKS), seconds=_each(SECONDS), limit=_each(LIMIT))
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     from repgraph.bench.session import Session, conduct
 
     select(arguments.only)
-    options = _options(arguments, common.parse_device(arguments.device))
+    options = _options(arguments, parse_device(arguments.device))
 
     def measure(progress: Progress, finished: Finished) -> None:
         run_layers(options, progress=progress, finished=finished)

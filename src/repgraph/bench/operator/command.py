@@ -4,6 +4,7 @@ import argparse
 
 import torch
 
+from repgraph.arguments import parse_device, positive
 from repgraph.bench import arguments as common
 from repgraph.bench.operator.benchmark import Finished, Options
 from repgraph.bench.operator.benchmark import run as run_operator
@@ -22,11 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     common.add_where(parser, SIZES)
     add("--dtype", choices=common.DTYPES, default=None, help="default: bfloat16 on cuda, float32 on the CPU")
-    add("--batch", type=common.positive, default=1, metavar="B", help="images at once")
-    add("--channels", type=common.positive, default=256, metavar="C", help="channels of query, key and value")
-    add("--nodes", type=common.positive, default=9, metavar="S", help="nodes of each position")
-    add("--groups", type=common.positive, default=1, metavar="G", help="channel groups")
-    add("--grid", type=common.positive, default=1, metavar="g", help="size of the cells that share their nodes")
+    add("--batch", type=positive, default=1, metavar="B", help="images at once")
+    add("--channels", type=positive, default=256, metavar="C", help="channels of query, key and value")
+    add("--nodes", type=positive, default=9, metavar="S", help="nodes of each position")
+    add("--groups", type=positive, default=1, metavar="G", help="channel groups")
+    add("--grid", type=positive, default=1, metavar="g", help="size of the cells that share their nodes")
     value = parser.add_mutually_exclusive_group()
     value.add_argument("--shared-kv", action="store_true", help="only the case that the value is the key")
     value.add_argument("--separate-kv", action="store_true", help="only the case that it is not")
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from repgraph.bench.session import Session, conduct
 
     select(arguments.only)
-    options = _options(arguments, common.parse_device(arguments.device))
+    options = _options(arguments, parse_device(arguments.device))
 
     def measure(progress: Progress, finished: Finished) -> None:
         run_operator(options, progress=progress, finished=finished)
