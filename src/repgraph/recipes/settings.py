@@ -1,0 +1,205 @@
+"""Recipes from and to JSON, and settings such as ``optim.lr=0.02``: typed, and no name is guessed."""
+
+import dataclasses
+import difflib
+import json
+import math
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from repgraph.errors import UsageError
+from repgraph.recipes.recipe import Recipe
+
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """``; did you mean 'lr'?``, or all the names if none is near."""
+    known = sorted(names)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+
+
+def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """The recipe with some values changed, each given as ``section.name=value``.
+
+    Several values are separated by commas; one number for a crop is a square. Options that are passed on have a third
+    part to their name: ``model.context_options.nodes=27``.
+
+    >>> from repgraph import recipes
+    >>> with_settings(recipes.get("voc-r50-rgnet"), ["optim.lr=0.02", "data.crop=480"]).data.crop
+    (480, 480)
+    """
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"the setting {setting!r} has no value; write NAME=VALUE, such as optim.lr=0.02")
+        recipe = _set(recipe, name.strip(), text.strip())
+    return recipe
+
+
+def to_dict(recipe: Recipe) -> dict[str, Any]:
+    """As JSON has it; :func:`from_dict` takes it back."""
+    return dataclasses.asdict(recipe)
+
+
+def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> Recipe:
+    """The recipe that :func:`to_dict` wrote; what is left out has its default.
+
+    ``"base": NAME`` starts from the recipe of that name instead. ``origin`` is what errors call it.
+    """
+    given = dict(given)
+    base: dict[str, Any] = {}
+    if (name := given.pop("base", None)) is not None:
+        from repgraph.recipes.table import get
+
+        base = to_dict(get(str(name)))
+        base["description"] = ""
+    try:
+        return _section(Recipe, _merge(base, given), "")
+    except UsageError as error:
+        raise UsageError(f"{origin}: {error}") from None
+
+
+def load(path: str | Path) -> Recipe:
+    """The recipe in a JSON file."""
+    path = Path(path)
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give a recipe's name (repgraph train --list) or file") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise UsageError(f"{path} holds no recipe: a JSON object is needed")
+    return from_dict({"name": path.stem} | given, str(path))
+
+
+def to_json(recipe: Recipe) -> str:
+    return json.dumps(to_dict(recipe), indent=2) + "\n"
+
+
+def _merge(base: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in given.items():
+        inner = merged.get(name)
+        merged[name] = inner | value if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+@cache
+def _types(section: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(section)
+    return {field.name: hints[field.name] for field in dataclasses.fields(section)}
+
+
+def _sections() -> dict[str, type]:
+    return {name: kind for name, kind in _types(Recipe).items() if isinstance(kind, type) and kind is not str}
+
+
+def _names() -> list[str]:
+    return [f"{section}.{name}" for section, kind in _sections().items() for name in _types(kind)]
+
+
+def _set(recipe: Recipe, name: str, text: str) -> Recipe:
+    section, _, rest = name.partition(".")
+    field, _, key = rest.partition(".")
+    kinds = _types(_sections()[section]) if section in _sections() else {}
+    kind = kinds.get(field)
+    if kind is None or (key and typing.get_origin(kind) is not dict):
+        raise UsageError(f"there is no setting {name!r}{_near_setting(name)}")
+    old = getattr(recipe, section)
+    if key:
+        value = getattr(old, field) | {key: _convert(typing.get_args(kind)[1], _parse(text), name)}
+    else:
+        value = _convert(kind, text if kind is str else _parse(text), name)
+    return dataclasses.replace(recipe, **{section: dataclasses.replace(old, **{field: value})})
+
+
+def _near_setting(name: str) -> str:
+    """The nearest setting; also for one whose section is wrong or left out."""
+    last, section = name.rpartition(".")[2], name.partition(".")[0]
+    same = [known for known in _names() if known.rpartition(".")[2] == last]
+    if same:
+        return f"; did you mean {same[0]!r}?"
+    if section in _sections():
+        field = name.split(".")[1] if "." in name else ""
+        fields = list(_types(_sections()[section]))
+        close = difflib.get_close_matches(field, fields, n=1)
+        return f"; did you mean '{section}.{close[0]}'?" if close else f"; {section} has {', '.join(fields)}"
+    close = difflib.get_close_matches(name, _names(), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; the sections are {', '.join(_sections())}"
+
+
+def _section(kind: type, given: Mapping[str, Any], prefix: str) -> Any:
+    hints = _types(kind)
+    for name in given:
+        if name not in hints:
+            raise UsageError(
+                f"there is no {'setting' if prefix else 'section'} {prefix + name!r}{nearest(name, hints)}"
+            )
+    values = {name: _convert(hints[name], value, prefix + name) for name, value in given.items()}
+    for field in dataclasses.fields(kind):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in values:
+            raise UsageError(f"{prefix}{field.name} is not given, and has no default")
+    return kind(**values)
+
+
+def _parse(text: str) -> Any:
+    """A value as JSON, or the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _convert(kind: Any, value: Any, name: str) -> Any:
+    """The value as that type; nothing is rounded or guessed."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        if isinstance(value, Mapping):
+            return _section(typing.cast(type, kind), value, name + ".")
+        raise UsageError(f"{name} is {value!r}; a section with its settings is needed")
+    if kind is Any:
+        return value
+    if origin is Literal:
+        if value in arguments:
+            return value
+        raise UsageError(f"{name} is {value!r}{nearest(str(value), arguments)}")
+    if origin is tuple:
+        return _tuple(arguments, value, name)
+    if origin is dict:
+        if isinstance(value, Mapping):
+            return {str(key): _convert(arguments[1], inner, f"{name}.{key}") for key, inner in value.items()}
+        raise UsageError(f'{name} is {value!r}; options as JSON are needed, such as {{"nodes": 9}}')
+    return _scalar(kind, value, name)
+
+
+def _scalar(kind: type, value: Any, name: str) -> Any:
+    if kind is bool and isinstance(value, str):
+        value = _WORDS.get(value.lower(), value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    right = isinstance(value, kind) and not (kind is not bool and isinstance(value, bool))
+    if not right or (kind is float and not math.isfinite(value)):
+        needed = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
+        raise UsageError(f"{name} is {value!r}; {needed} is needed")
+    return value
+
+
+def _tuple(arguments: tuple[Any, ...], value: Any, name: str) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        value = [_parse(part) for part in re.split(r"[,x\s]+", value.strip()) if part]
+    several = arguments[-1] is Ellipsis
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = [value] if several else [value] * len(arguments)
+    if not isinstance(value, (list, tuple)) or (not several and len(value) != len(arguments)):
+        needed = "numbers" if several else f"{len(arguments)} numbers, such as 320,480,"
+        raise UsageError(f"{name} is {value!r}; {needed} are needed")
+    kinds = [arguments[0]] * len(value) if several else arguments
+    return tuple(_scalar(kind, inner, name) for kind, inner in zip(kinds, value, strict=True))

@@ -1,0 +1,149 @@
+"""The named recipes: one row for each data set, times backbone, times what stands between it and the classifier.
+
+Rates, batches, iterations, crops and test scales of ADE20K, Cityscapes and PASCAL-Context are the paper's; what it
+leaves open follows its authors' other work (docs/training.md). The others are short schedules for data of their size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from repgraph.errors import UsageError
+from repgraph.recipes.recipe import Context, Data, Model, Optim, Recipe, Test, Train
+from repgraph.recipes.settings import nearest
+
+BACKBONES = {"r50": "resnet50", "r101": "resnet101"}
+CONTEXTS: dict[str, Context] = {"baseline": "none", "nl": "non_local", "rgnet": "repgraph"}
+_TITLES = {"baseline": "the backbone baseline", "nl": "the non-local baseline", "rgnet": "RGNet"}
+_NETWORKS = {"r50": "ResNet-50", "r101": "ResNet-101"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A data set: its recipe but for the network, and scores that the paper reports for some networks."""
+
+    title: str
+    data: Data
+    optim: Optim
+    train: Train
+    test: Test
+    paper: Mapping[str, str] = field(default_factory=dict)
+
+
+def _slide(crop: int, *scales: float) -> Test:
+    return Test(mode="slide", crop=(crop, crop), scales=scales, flip=True)
+
+
+_SHORT: dict[str, Any] = dict(optim=Optim(lr=0.01, head=10.0, offset=10.0), train=Train(batch=16, iterations=2_500))
+_CITYSCAPES: dict[str, Any] = dict(
+    optim=Optim(lr=0.01, weight_decay=5e-4),
+    train=Train(batch=8, iterations=40_000, period=1_000, validate_every=5),
+    test=_slide(769, 0.5, 0.75, 1.0, 1.5),
+)
+
+ROWS: dict[str, Row] = {
+    "ade20k": Row(
+        "ADE20K",
+        Data("ade20k", crop=(520, 520)),
+        Optim(lr=0.02, weight_decay=1e-4),
+        Train(batch=16, iterations=100_000, period=1_000, validate_every=10),
+        _slide(520, 0.5, 0.75, 1.0, 1.25),
+        {
+            "r50-baseline": "36.48 mIoU, 77.57 pixel accuracy, on val",
+            "r50-nl": "40.97 mIoU, 80.01 pixel accuracy, on val",
+            "r50-rgnet": "44.02 mIoU, 81.12 pixel accuracy, on val; 43.12 and 80.27 in its ablations",
+            "r101-rgnet": "45.8 mIoU, 81.76 pixel accuracy, on val",
+        },
+    ),
+    "cityscapes": Row("Cityscapes", Data("cityscapes", crop=(769, 769)), **_CITYSCAPES),
+    "cityscapes_trainval": Row(
+        "Cityscapes, trained on train and val (for the test server; scores on val say nothing)",
+        Data("cityscapes", split="trainval", crop=(769, 769)),
+        **{**_CITYSCAPES, "train": replace(_CITYSCAPES["train"], validate_every=0)},
+        paper={"r101-rgnet": "81.5 mIoU, on test"},
+    ),
+    "pascal_context": Row(
+        "PASCAL-Context, 59 classes",
+        Data("pascal_context", crop=(520, 520)),
+        Optim(lr=0.02, weight_decay=1e-4),
+        Train(batch=16, iterations=80_000, period=1_000, validate_every=10),
+        _slide(520, 0.5, 0.75, 1.0, 1.25),
+        {"r101-rgnet": "53.9 mIoU, on val"},
+    ),
+    "voc": Row("PASCAL VOC 2012", Data("voc", crop=(320, 320)), test=Test(crop=(320, 320)), **_SHORT),
+    "camvid": Row("CamVid", Data("camvid", crop=(360, 480)), test=Test(crop=(360, 480)), **_SHORT),
+    "stanford": Row("Stanford Background", Data("stanford", crop=(240, 320)), test=Test(crop=(240, 320)), **_SHORT),
+    "folder": Row(
+        "a folder of images and masks",
+        Data("folder", crop=(512, 512)),
+        Optim(lr=0.01, head=10.0, offset=10.0),
+        Train(batch=16, iterations=5_000),
+        Test(mode="slide", crop=(512, 512)),
+    ),
+}
+
+
+def _recipe(row: str, backbone: str, context: str) -> Recipe:
+    name, said = f"{row}-{backbone}-{context}", ROWS[row]
+    lines = [
+        f"{_TITLES[context][0].upper()}{_TITLES[context][1:]}, {_NETWORKS[backbone]}, on {said.title}.",
+        f"  repgraph train {name} --data ROOT --weights FILE --out runs/{name}",
+    ]
+    if paper := said.paper.get(f"{backbone}-{context}"):
+        lines.append(f"  The paper: {paper}.")
+    return Recipe(
+        name=name,
+        data=said.data,
+        model=Model(backbone=BACKBONES[backbone], context=CONTEXTS[context]),
+        optim=said.optim,
+        train=said.train,
+        test=said.test,
+        description="\n".join(lines),
+    )
+
+
+def _scenes(context: str) -> Recipe:
+    """A small network on the embedded scenes, for minutes on the CPU; it starts from random numbers."""
+    name = f"scenes-{context}"
+    return Recipe(
+        name=name,
+        data=Data("scenes", crop=(96, 96), scales=(1.0,), workers=0),
+        model=Model(
+            backbone="resnet10t",
+            weights="none",
+            context=CONTEXTS[context],
+            channels=64,
+            auxiliary=False,
+            dropout=0.0,
+        ),
+        optim=Optim(lr=0.05, weight_decay=1e-4),
+        train=Train(batch=16, iterations=400, period=100, precision="fp32", norm="local"),
+        test=Test(crop=(96, 96)),
+        description=f"{_TITLES[context][0].upper()}{_TITLES[context][1:]}, small, on the embedded scenes.\n"
+        f"  repgraph train {name} --out runs/{name}",
+    )
+
+
+def _all() -> dict[str, Recipe]:
+    found = [_recipe(row, b, c) for row in ROWS for b in BACKBONES for c in CONTEXTS]
+    return {recipe.name: recipe for recipe in (*found, *map(_scenes, ("baseline", "rgnet")))}
+
+
+_RECIPES = _all()
+NAMES: tuple[str, ...] = tuple(_RECIPES)
+
+
+def get(name: str) -> Recipe:
+    """The recipe of that name.
+
+    >>> get("ade20k-r101-rgnet").train.iterations
+    100000
+    """
+    if name not in _RECIPES:
+        raise UsageError(f"there is no recipe {name!r}{_nearest(name)} (repgraph train --list shows all)")
+    return _RECIPES[name]
+
+
+def _nearest(name: str) -> str:
+    found = nearest(name, NAMES)
+    return found if "did you mean" in found else ""

@@ -1,0 +1,146 @@
+"""Settings and JSON: what is right is taken, what is wrong is refused by name."""
+
+import dataclasses
+import json
+
+import pytest
+
+from repgraph import recipes
+from repgraph.errors import UsageError
+
+RECIPE = recipes.get("voc-r50-rgnet")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("optim.lr=0.02", 0.02),
+        ("optim.lr=1", 1.0),
+        ("optim.lr = 2e-3", 0.002),
+        ("train.iterations=300", 300),
+        ("train.compile=true", True),
+        ("data.flip=No", False),
+        ("data.crop=480", (480, 480)),
+        ("data.crop=360x480", (360, 480)),
+        ("data.crop=[360, 480]", (360, 480)),
+        ("data.scales=0.5,1", (0.5, 1.0)),
+        ("data.scales=1", (1.0,)),
+        ("data.root=2012", "2012"),
+        ("data.root=a=b", "a=b"),
+        ("model.weights=", ""),
+        ("model.context=non_local", "non_local"),
+        ('model.inserted={"layer3": 2}', {"layer3": 2}),
+    ],
+)
+def test_a_setting_is_taken_with_its_type(setting, value):
+    section, _, name = setting.partition("=")[0].strip().partition(".")
+    changed = recipes.with_settings(RECIPE, [setting])
+    found = getattr(getattr(changed, section), name)
+    assert found == value and type(found) is type(value)
+    same = dataclasses.replace(changed, **{section: getattr(RECIPE, section)})
+    assert same == RECIPE  # and nothing else has changed
+
+
+def test_options_that_are_passed_on_have_names_of_their_own():
+    settings = ["model.context_options.nodes=27", "model.context_options.spread=rings", "model.inserted.layer3=1"]
+    changed = recipes.with_settings(RECIPE, settings).model
+    assert changed.context_options == {"nodes": 27, "spread": "rings"}
+    assert changed.inserted == {"layer3": 1}
+    assert RECIPE.model.context_options == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("optim.lrr=1", "no setting 'optim.lrr'; did you mean 'optim.lr'?"),
+        ("optim.learning=1", "no setting 'optim.learning'; optim has lr, head"),
+        ("lr=1", "did you mean 'optim.lr'?"),
+        ("train.lr=1", "did you mean 'optim.lr'?"),
+        ("optimm.lr=1", "did you mean 'optim.lr'?"),
+        ("zebra=1", "the sections are data, model, optim, train, test"),
+        ("name=x", "no setting 'name'"),
+        ("optim.lr", "'optim.lr' has no value; write NAME=VALUE"),
+        ("optim.lr=fast", "optim.lr is 'fast'; a number is needed"),
+        ("optim.lr=nan", "optim.lr is 'nan'; a number is needed"),
+        ("optim.lr=NaN", "a number is needed"),
+        ("optim.lr=1e999", "a number is needed"),
+        ("optim.lr=true", "optim.lr is True; a number is needed"),
+        ("optim.lr=0", "optim.lr is 0.0; a number above 0 is needed"),
+        ("optim.momentum=1", "from 0 to below 1"),
+        ("optim.ohem=7", "a probability below 1"),
+        ("optim.class_weights=0,0", "not all of them 0"),
+        ("optim.weight_decay=-1", "of at least 0"),
+        ("train.iterations=1e5", "train.iterations is 100000.0; a whole number is needed"),
+        ("train.batch=16.0", "a whole number is needed"),
+        ("train.accumulate=3", "a divisor of 16 images"),
+        ("train.seed=-1", "from 0 to below 2**63"),
+        ("train.compile=maybe", "true or false is needed"),
+        ("train.precision=bf61", "train.precision is 'bf61'; did you mean 'bf16'?"),
+        ("train.norm=zebra", "there are frozen, local, sync"),
+        ("model.context=repgaph", "did you mean 'repgraph'?"),
+        ("model.context_options=9", 'such as {"nodes": 9}'),
+        ("model.inserted.layer3=one", "model.inserted.layer3 is 'one'; a whole number is needed"),
+        ("model.backbone.depth=50", "did you mean 'model.backbone'?"),
+        ("model.dropout=1", "from 0 to below 1"),
+        ("data.crop=1,2,3", "2 numbers"),
+        ("data.crop=0", "a height and a width above 0"),
+        ("data.crop=wide", "data.crop is ['wide']"),
+        ("data.scales=[]", "one number above 0, or several"),
+        ("data.workers=-2", "-1 for all cores"),
+        ("test.stride=2", "a share of the crop"),
+    ],
+)
+def test_a_mistake_is_refused_with_what_is_needed(setting, words):
+    with pytest.raises(UsageError) as caught:
+        recipes.with_settings(RECIPE, [setting])
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", recipes.NAMES)
+def test_json_gives_back_the_same_recipe(name):
+    recipe = recipes.get(name)
+    assert recipes.from_dict(json.loads(recipes.to_json(recipe))) == recipe
+
+
+def test_a_file_has_defaults_and_a_base(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"data": {"name": "folder", "crop": [64, 48]}}')
+    assert recipes.load(path) == recipes.Recipe("mine", recipes.Data("folder", crop=(64, 48)))
+    path.write_text('{"base": "voc-r50-rgnet", "optim": {"lr": 0.5}, "model": {"context_options": {"nodes": 4}}}')
+    found = recipes.load(path)
+    assert (found.name, found.optim.lr, found.optim.head) == ("mine", 0.5, 10.0)
+    assert found.model.context_options == {"nodes": 4}
+    assert found.data == RECIPE.data
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"data": {"name": "voc"}, "otpim": {}}', "no section 'otpim'; did you mean 'optim'?"),
+        ('{"data": {"name": "voc", "corp": 3}}', "no setting 'data.corp'; did you mean 'crop'?"),
+        ('{"data": {"name": "voc", "crop": 3.5}}', "data.crop is 3.5; a whole number is needed"),
+        ('{"data": {"name": "voc"}, "optim": {"lr": "0.1"}}', "optim.lr is '0.1'; a number is needed"),
+        ('{"data": {"name": "voc"}, "optim": 3}', "optim is 3; a section with its settings is needed"),
+        ('{"data": {}}', "data.name is not given"),
+        ("{}", "data is not given"),
+        ('{"base": "voc-r50-rgnt"}', "did you mean 'voc-r50-rgnet'?"),
+        ("[1]", "holds no recipe"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path, text, words):
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        recipes.load(path)
+    assert words in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"none\.json: No such file"):
+        recipes.load(tmp_path / "none.json")
+
+
+def test_recipes_cannot_be_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RECIPE.optim.lr = 1.0
