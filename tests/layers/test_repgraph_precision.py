@@ -74,6 +74,25 @@ def gradients(y: Tensor, layer: nn.Module, x: Tensor, cotangent: Tensor) -> dict
     return dict(zip(names, (y.detach(), *grads), strict=True))
 
 
+def distance(got: dict[str, Tensor], true: dict[str, Tensor], name: str) -> Tensor:
+    """Relative error. What normalisations add is taken out by the next one, so that their gradients are what is left
+    of larger terms: of the size of the scale's gradient."""
+    size = max(true[name].norm(), true[name.replace("norm.bias", "norm.weight")].norm())
+    return (got[name].double().cpu() - true[name]).norm() / size
+
+
+def terms(name: str, kind: type, case: str, step: float, training: bool) -> int:
+    """How much larger than the gradient its terms are: six times where they cancel, since that is how far the features
+    are from zero in deviations."""
+    if "norm." in name and training:
+        return 6
+    # Logits' gradients sum to zero, so that what keys have in common does not count; but the kernels take the mean of
+    # these gradients from the result, and its rounding does. In half precision, without a grid, they take it out again.
+    if kind is SimpleRepGraph and name.startswith(("theta", "phi")) and (case == "grid" or step < 1e-6):
+        return 6
+    return 1
+
+
 def compare(kind: type, case: str, precision: str, training: bool, memory_format, device: str) -> None:
     """Result and all gradients err no more, against float64 on the CPU, than plain PyTorch, and some roundings."""
     options, shape = CASES[case]
@@ -96,15 +115,8 @@ def compare(kind: type, case: str, precision: str, training: bool, memory_format
     step = torch.finfo(HALF[autocast] if autocast else dtype).eps
     for name, want in true.items():
         assert want.abs().max() > 0, name
-        # What normalisations add is taken out by the next one: their gradients are what is left of larger terms, six
-        # times as large, since that is how far the features are from zero in deviations.
-        size = max(want.norm(), true[name.replace("norm.bias", "norm.weight")].norm())
-        roundings = (2 if step > 1e-6 else 16) * (6 if "norm." in name and training else 1)
-        if name.startswith(("theta", "phi")):
-            # Logits' gradients sum to zero, so that what keys have in common (here six deviations) does not count. In
-            # kernels that take the mean of these gradients from the rounded result, its rounding does: up to 3 %.
-            roundings *= 6
-        error, plain_error = ((t[name].double().cpu() - want).norm() / size for t in (mine, low))
+        roundings = (2 if step > 1e-6 else 16) * terms(name, kind, case, step, training)
+        error, plain_error = (distance(t, true, name) for t in (mine, low))
         assert mine[name].dtype == low[name].dtype, name
         assert error <= 2 * plain_error + roundings * step, (name, error, plain_error)
     tolerance = 1e-3 if step < 1e-6 else 16 * step
@@ -197,8 +209,10 @@ def test_compiled_on_a_gpu(training: bool) -> None:
     eager = gradients(layer(last), layer, last, cotangent)
     compiled = gradients(torch.compile(layer, fullgraph=True)(last), layer, last, cotangent)
     for name, true in want.items():
-        error, allowed = ((t[name].double().cpu() - true).norm() / true.norm() for t in (compiled, eager))
-        assert error <= 2 * allowed + 1 / 64, name
+        assert true.abs().max() > 0, name
+        error, allowed = (distance(t, want, name) for t in (compiled, eager))
+        roundings = 2 * terms(name, BottleneckRepGraph, "wide", 2**-7, training)
+        assert error <= 2 * allowed + roundings * 2**-7, (name, error, allowed)
 
 
 @pytest.mark.gpu

@@ -70,7 +70,7 @@ def attend_backward(
     ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
     PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr,
-    WEIGHTS: tl.constexpr, SCATTER: tl.constexpr, ADD_OFFSETS: tl.constexpr,
+    WEIGHTS: tl.constexpr, SCATTER: tl.constexpr, ADD_OFFSETS: tl.constexpr, CENTRE: tl.constexpr,
     INDEX: tl.constexpr,
 ):  # fmt: skip
     """One pass over the nodes, for a patch of cells, with the softmax known from ``lse`` and ``y``.
@@ -79,6 +79,9 @@ def attend_backward(
     derivatives of the logits and the weights in ``pair_logits`` and ``pair_weights`` (B, H, W, S, G).
     ``grad_offsets`` (parts, B, 2S, Hc, Wc) is float32: ADD_OFFSETS adds all parts (groups and shares of a
     cell's queries) into one, otherwise each has its own.
+
+    A query's derivatives of the logits sum to zero. With ``y`` rounded to half precision they do not quite, and
+    keys with a large mean make much of it: CENTRE takes the surplus from the query's gradient and from the pairs.
     """
     tile, share = program(cell_h, cell_w, Q)
     tile_x = tile % tiles_x
@@ -132,6 +135,10 @@ def attend_backward(
         key_base = key + group * CHANNELS
         value_base = value + group * VALUES
         dq = tl.zeros([U, Q, PARTS, C], tl.float32)
+        if CENTRE:
+            surplus = tl.zeros([U, Q], tl.float32)
+            if not SHARED:
+                mean_key = tl.zeros([U, Q, PARTS, C], tl.float32)
         for n in range(NODES):
             offset_x, offset_y = read_offset(offset, offset_sc, valid, n, NODES)
             left, tx = corners(anchor_x + offset_x, width)
@@ -155,6 +162,10 @@ def attend_backward(
             else:
                 d_logit = weight * (d_weight - mean) * scale
             dq += d_logit[:, :, None, None] * k
+            if CENTRE:
+                surplus += d_logit
+                if not SHARED:
+                    mean_key += weight[:, :, None, None] * k
             dk = over_queries(d_logit[:, :, None, None] * q, Q)  # [U, 1, P, C]
             dv = over_queries(weight[:, :, None, None] * dy, Q)
             if SHARED:
@@ -185,5 +196,17 @@ def attend_backward(
                 tl.store(pair_logits + pair + n * GROUPS, d_logit, mask=asked)
                 tl.store(pair_weights + pair + n * GROUPS, weight, mask=asked)
 
+        if CENTRE:
+            if SHARED:
+                dq -= surplus[:, :, None, None] * response
+            else:
+                dq -= surplus[:, :, None, None] * mean_key
+            if not SCATTER:
+                tl.debug_barrier()  # what is read may have been written by other threads
+                for n in range(NODES):
+                    at = pair + n * GROUPS
+                    d_logit = tl.load(pair_logits + at, mask=asked, other=0.0)
+                    weight = tl.load(pair_weights + at, mask=asked, other=0.0)
+                    tl.store(pair_logits + at, d_logit - weight * surplus, mask=asked)
         row = y64 * (grad_query_sh * ALIGN) + x64 * (grad_query_sw * ALIGN) + group * CHANNELS
         tl.store(grad_query + row[:, :, None, None] + channel, dq.to(grad_query.dtype.element_ty), mask=mask)

@@ -177,6 +177,7 @@ def _backward_plan(
     add = parts > 1 and not deterministic
     constants |= _tile_constants(constants, tile)
     constants |= {"ALIGN": align, "WEIGHTS": with_weights, "SCATTER": scatter, "ADD_OFFSETS": add}
+    constants["CENTRE"] = dtype != torch.float32 and offset_shape[1] > 2
     sizes = (*sizes[:4], *counts, *sizes[4:])
     part = math.prod(offset_shape)
     plan = Plan(
