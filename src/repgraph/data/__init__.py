@@ -1,6 +1,104 @@
-"""Data sets for semantic segmentation: readers, transforms, and a check of the files."""
+"""Data sets for semantic segmentation: readers, transforms, and a check of the files.
+
+``load("voc", "data/VOC2012", "train")`` opens a set; :class:`~repgraph.data.dataset.SegmentationData` says what it is.
+Importing this package needs no more than the base install; torchvision and Pillow come in with the first set.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from repgraph.data.labels import IGNORE, DataError, Labels
 
+if TYPE_CHECKING:
+    from repgraph.data.dataset import SegmentationData
+
 NAMES = ("ade20k", "camvid", "cityscapes", "folder", "pascal_context", "scenes", "stanford", "voc")
-__all__ = ["IGNORE", "NAMES", "DataError", "Labels"]
+
+__all__ = ["IGNORE", "NAMES", "DataError", "Labels", "load"]
+
+
+def load(name: str, root: str | Path | None, split: str = "train", **options: Any) -> "SegmentationData":
+    """One split of a data set, from its layout as released (``docs/data.md``).
+
+    Parameters
+    ----------
+    name:
+        One of :data:`NAMES`.
+    root:
+        The folder of the set; None for ``"scenes"``, which have no files.
+    split:
+        ``"train"``, ``"val"``, ``"trainval"`` or ``"test"``, as far as the set has it.
+    options:
+        What the reader of the set takes besides, such as ``classes=3`` for ``"folder"``.
+
+    Files that are missing are an error here; what is wrong inside files shows when they are read, or all at once with
+    ``repgraph data check``.
+
+    >>> load("vocc", "data")
+    Traceback (most recent call last):
+    repgraph.data.labels.DataError: unknown data set 'vocc'; did you mean 'voc'?
+    """
+    data = open_set(name, root, split, **options)
+    if data.missing:
+        raise DataError(
+            f"{data.missing[0]}: there is no such file, though {name} {split} needs it; {len(data.missing)} missing in "
+            f"all, which repgraph data check {name} {root} lists"
+        )
+    return data
+
+
+def open_set(name: str, root: str | Path | None, split: str = "train", **options: Any) -> "SegmentationData":
+    """As :func:`load`, but files may be missing: the set's ``missing`` names them."""
+    read = reader(name)
+    if root is None and name != "scenes":
+        raise DataError(f"{name} needs the folder that its files are in")
+    parameters = inspect.signature(read).parameters
+    known = [option for option in parameters if option not in ("root", "split")]
+    wrong = [option for option in options if option not in known]
+    if wrong and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        there = f"its options are {', '.join(known)}" if known else "it has none"
+        raise DataError(f"{name} has no option {wrong[0]!r}; {there}")
+    return read(root, split, **options)
+
+
+def reader(name: str) -> Callable[..., "SegmentationData"]:
+    """What opens the data set of that name: called with its folder, a split and options."""
+    match name:  # one import for each, so that a set brings in no other's module
+        case "ade20k":
+            from repgraph.data import ade20k
+
+            return ade20k.read
+        case "camvid":
+            from repgraph.data import camvid
+
+            return camvid.read
+        case "cityscapes":
+            from repgraph.data import cityscapes
+
+            return cityscapes.read
+        case "folder":
+            from repgraph.data import folder
+
+            return folder.read
+        case "pascal_context":
+            from repgraph.data import pascal_context
+
+            return pascal_context.read
+        case "scenes":
+            from repgraph.data import scenes
+
+            return scenes.Scenes
+        case "stanford":
+            from repgraph.data import stanford
+
+            return stanford.read
+        case "voc":
+            from repgraph.data import voc
+
+            return voc.read
+    close = difflib.get_close_matches(name, NAMES, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(NAMES)}"
+    raise DataError(f"unknown data set {name!r}; {hint}")

@@ -1,6 +1,6 @@
 """A set of images and masks, as PyTorch's loaders take it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +26,12 @@ class Item:
 class SegmentationData(Dataset[Pair]):
     """Images and masks of one split.
 
-    ``data[i]`` is ``(image, mask)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a uint8 ``tv_tensors.Mask`` (H, W)
-    of classes 0..K-1 and 255 (:data:`~repgraph.data.labels.IGNORE`); the mask is None in a split without labels. A file that
-    cannot be used is a :class:`~repgraph.data.labels.DataError` that names it, when it is read and not before.
+    ``data[i]`` is ``(image, mask)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a uint8 ``tv_tensors.Mask``
+    (H, W) of classes 0..K-1 and 255 (:data:`~repgraph.data.labels.IGNORE`); the mask is None in a split without labels.
+    A file that cannot be used is a :class:`~repgraph.data.labels.DataError` that names it, raised when it is read.
 
-    ``strays`` are mask files without an image, ``repeated`` the names that a list of the split has more than once; they
-    are left out of ``items``, and ``repgraph data check`` reports them.
+    What was found amiss when the files were listed, and is reported by ``repgraph data check``: ``missing`` files of
+    items, ``strays`` (masks without an image) and names ``repeated`` in the split's list; the last two are in no item.
     """
 
     def __init__(
@@ -42,18 +42,20 @@ class SegmentationData(Dataset[Pair]):
         labels: Labels,
         items: Sequence[Item],
         *,
+        missing: Sequence[Path] = (),
         strays: Sequence[Path] = (),
         repeated: Sequence[str] = (),
-        prediction_name: Callable[[Item], str] = lambda item: f"{item.name}.png",
+        prediction_ending: str = ".png",
     ) -> None:
         self.name = name
         self.root = root
         self.split = split
         self.labels = labels
         self.items = list(items)
+        self.missing = list(missing)
         self.strays = list(strays)
         self.repeated = list(repeated)
-        self._prediction_name = prediction_name
+        self.prediction_ending = prediction_ending
 
     def __len__(self) -> int:
         return len(self.items)
@@ -74,8 +76,8 @@ class SegmentationData(Dataset[Pair]):
         return any(item.mask is not None for item in self.items)
 
     def prediction_name(self, index: int) -> str:
-        """The file name that the predicted labels of an image go by, as the data set's own evaluation expects it."""
-        return self._prediction_name(self.items[index])
+        """The file name for the labels predicted for an image, as the data set's own evaluation expects it."""
+        return self.items[index].name + self.prediction_ending
 
     def __repr__(self) -> str:
         return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"

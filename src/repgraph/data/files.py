@@ -3,8 +3,8 @@
 Pillow reads both. Orientation in EXIF is left alone, because masks match the pixels as they are stored.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from PIL import Image as pillow
 from torchvision.tv_tensors import Image
 
 from repgraph.data.labels import DataError
+from repgraph.data.matfile import read_matrix
 
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 ONE_CHANNEL = ("L", "P", "1", *SIXTEEN_BITS)
@@ -26,14 +27,27 @@ def read_image(path: Path) -> Image:
 
 
 def read_values(path: Path) -> np.ndarray:
-    """The numbers in a label file, (H, W) integers: an image of one channel, or of the numbers of a palette."""
+    """The numbers in a label file, (H, W) integers: an image with one channel or a palette, a text, or a .mat file."""
+    suffix = path.suffix.lower()
+    if suffix == ".txt":
+        return _guarded(path, "mask", lambda: np.loadtxt(path, dtype=np.int32, ndmin=2))
+    if suffix == ".mat":
+        return _guarded(path, "mask", lambda: read_matrix(path, "LabelMap"))
     return _open(path, "mask", _numbers)
 
 
-def _open(path: Path, kind: str, convert: Any) -> np.ndarray:
-    try:
+def _open(path: Path, kind: str, convert: Callable[[pillow.Image, Path], np.ndarray]) -> np.ndarray:
+    def read() -> np.ndarray:
         with pillow.open(path) as picture:
             return convert(picture, path)
+
+    return _guarded(path, kind, read)
+
+
+def _guarded(path: Path, kind: str, read: Callable[[], np.ndarray]) -> np.ndarray:
+    """What ``read`` gives; whatever goes wrong is an error that names the file."""
+    try:
+        return read()
     except DataError:
         raise
     except FileNotFoundError as error:
@@ -62,5 +76,7 @@ def _numbers(picture: pillow.Image, path: Path) -> np.ndarray:
             f"{path}: a mask holds one class number per pixel, this is a {picture.mode} image; "
             "turn its colours into class numbers and store them as a PNG of one channel"
         )
+    if picture.format == "JPEG":
+        raise DataError(f"{path}: JPEG changes class numbers when it stores them; use PNG for masks")
     values = np.array(picture)
     return values.astype(np.uint8) if values.dtype == bool else values

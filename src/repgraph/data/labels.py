@@ -4,6 +4,7 @@ Networks count classes from 0 and never see the files' own numbers. :class:`Labe
 alone, and goes as plain JSON into a model's configuration.
 """
 
+import colorsys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -165,3 +166,27 @@ def bit_palette(count: int) -> tuple[Colour, ...]:
         return sum((k >> (3 * bit + which) & 1) << (7 - bit) for bit in range(8))
 
     return tuple((channel(k, 0), channel(k, 1), channel(k, 2)) for k in range(count))
+
+
+def hex_palette(text: str) -> tuple[Colour, ...]:
+    """Colours from a text of six hexadecimal digits each.
+
+    >>> hex_palette("800000 00ff80")
+    ((128, 0, 0), (0, 255, 128))
+    """
+    return tuple((int(word[:2], 16), int(word[2:4], 16), int(word[4:], 16)) for word in text.split())
+
+
+def spread_palette(count: int) -> tuple[Colour, ...]:
+    """Colours that are easy to tell apart, for classes that have none of their own.
+
+    Hues go round by the golden angle, so that any few in a row differ; lightness and strength alternate.
+
+    >>> spread_palette(2)
+    ((230, 46, 46), (72, 179, 102))
+    """
+    colours = []
+    for k in range(count):
+        parts = colorsys.hsv_to_rgb(k * 0.618034 % 1, (0.8, 0.6)[k % 2], (0.9, 0.7, 1.0)[k % 3])
+        colours.append(tuple(round(255 * part) for part in parts))
+    return tuple((r, g, b) for r, g, b in colours)
