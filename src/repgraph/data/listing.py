@@ -34,7 +34,8 @@ class Files:
     def list(cls, folder: Path, ending: str, layout: str) -> "Files":
         """What is in ``folder``; an error that shows the ``layout`` if it is not there. Hidden files are left out."""
         need_folder(folder, layout)
-        before, extension = os.path.splitext(ending.lower())
+        before, dot, letters = ending.lower().rpartition(".")
+        extension = dot + letters
         wanted = IMAGES if extension in IMAGES else {extension}
         found: dict[str, Path] = {}
         for parent, folders, files in os.walk(folder, followlinks=True):
