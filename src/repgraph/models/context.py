@@ -1,0 +1,142 @@
+"""The context layers that a head or a backbone can have, by the names that recipes and configs use."""
+
+import difflib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch  # noqa: F401 - of the examples
+from torch import Tensor, nn
+
+from repgraph.errors import UsageError
+from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, options
+from repgraph.layers.fusion import fuse
+from repgraph.layers.pointwise import Pointwise
+
+
+class Control(nn.Module):
+    """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its sampling: what they do alone.
+
+    ``reduce`` (1 x 1, C -> C'), ``reduce_norm``, ReLU, ``expand`` (1 x 1, C' -> C), ``expand_norm``, fusion, ReLU.
+
+    Args:
+        channels: C, of the input.
+        mid_channels: C', inside; half of C by default.
+        fusion: "sum" (out C) or "concat" (out 2C).
+
+    Example:
+        >>> layer = Control(64, fusion="concat")
+        >>> layer(torch.randn(2, 64, 17, 23)).shape, layer.out_channels
+        (torch.Size([2, 128, 17, 23]), 128)
+    """
+
+    def __init__(self, channels: int, mid_channels: int | None = None, *, fusion: str = "sum") -> None:
+        super().__init__()
+        self.channels = options.whole("channels", channels)
+        self.mid_channels = options.mid(channels, mid_channels)
+        self.fusion = options.fusion(fusion)
+        self.reduce = Pointwise(channels, self.mid_channels, bias=False)
+        self.reduce_norm = nn.BatchNorm2d(self.mid_channels)
+        self.act = nn.ReLU()
+        self.expand = Pointwise(self.mid_channels, channels, bias=False)
+        self.expand_norm = nn.BatchNorm2d(channels)
+        self.final_act = nn.ReLU()
+
+    @property
+    def out_channels(self) -> int:
+        return self.channels if self.fusion == "sum" else 2 * self.channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        feature = self.act(self.reduce_norm(self.reduce(options.check(x, self.channels))))
+        return self.final_act(fuse(x, feature, self.expand, self.expand_norm, self.fusion))
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, {self.mid_channels}, {options.given(fusion=self.fusion)}"
+
+
+class NoContext(nn.Identity):
+    """No layer: its input as it is."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.out_channels = channels
+
+
+LAYERS: dict[str, Callable[..., nn.Module]] = {
+    "repgraph": BottleneckRepGraph,
+    "simple": SimpleRepGraph,
+    "non_local": NonLocal,
+    "dual": DualAttention,
+    "control": Control,
+    "none": NoContext,
+}
+INSERTABLE = ("repgraph", "simple", "non_local", "dual")  # those that start as the identity
+# Not what a config file could hold, or said elsewhere.
+_NOT_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
+
+
+def make(
+    name: str, channels: int, *, fusion: str | None = None, layer_options: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """A context layer for maps of so many channels, which knows its ``out_channels``.
+
+    Args:
+        name: "repgraph", "simple", "non_local", "dual", "control" or "none".
+        channels: of its input.
+        fusion: "sum" or "concat"; None for "concat" where the layer has it: dual attention has "sum" only.
+        layer_options: more of the layer's own, such as ``{"nodes": 27, "radius": 8}``.
+
+    Example:
+        >>> layer = make("repgraph", 512, layer_options={"nodes": 27})
+        >>> layer
+        BottleneckRepGraph(
+          512, 256, nodes=27, grid=1, groups=1, fusion='concat', scale=1.0, spread='ring'...
+        >>> make("none", 512).out_channels
+        512
+    """
+    layer = LAYERS[choice("context", name, LAYERS)]
+    given = checked(f"context_options of {name!r}", layer, layer_options)
+    if "fusion" in inspect.signature(layer).parameters:
+        given["fusion"] = fusion or ("sum" if name == "dual" else "concat")
+    try:
+        return layer(channels, **given)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"context {name!r}: {error}") from error
+
+
+def choice(what: str, value: Any, among: Iterable[str]) -> str:
+    """``value``, if it is one of the names; else an error that has them all and the nearest."""
+    names = list(among)
+    if value in names:
+        return value
+    close = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(map(repr, names))}"
+    raise UsageError(f"unknown {what} {value!r}; {hint}")
+
+
+def checked(what: str, layer: Callable[..., nn.Module], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options as a new dict, if the layer has all of them."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} is {given!r}; a dict of the layer's options is needed")
+    own = [name for name in inspect.signature(layer).parameters if name not in _NOT_OPTIONS]
+    for name in given:
+        if name not in own:
+            close = difflib.get_close_matches(str(name), own, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(own) or 'none'}"
+            raise UsageError(f"{what}: there is no option {name!r}; {hint}")
+    return dict(given)
+
+
+def plain(what: str, value: Any) -> Any:
+    """A copy of ``value`` as a config file gives it back: tuples are lists.
+
+    >>> plain("mean", (0.5, 0.5))
+    [0.5, 0.5]
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} cannot be written to config.json: {error}") from error
