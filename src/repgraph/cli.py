@@ -45,9 +45,23 @@ COMMANDS = (
         needs=("rich", "matplotlib"),
         extra="bench",
     ),
+    Command(
+        "data check",
+        "repgraph.data.command",
+        "read a whole data set; report missing pairs, damaged files, wrong sizes and labels, class frequencies",
+        needs=("rich", "torchvision", "PIL"),
+        extra="train",
+    ),
+    Command(
+        "export",
+        "repgraph.engine.export.command",
+        "write a trained network for torch.export, for ONNX (checked in onnxruntime), or as safetensors",
+        needs=("timm", "huggingface_hub", "safetensors"),
+        extra="train",
+    ),
 )
 
-GROUPS = {"bench": "measure speed and memory"}
+GROUPS = {"bench": "measure speed and memory", "data": "look at data sets"}
 
 EXAMPLES = """\
 examples:
@@ -57,12 +71,14 @@ examples:
   repgraph bench operator --size 65x65 --only cpu composition
   repgraph bench layers --quick                   RepGraph layers against non-local blocks
   repgraph bench layers --paper                   the paper's complexity table, on any device
+  repgraph data check voc data/VOC2012            what is wrong with a data set, if anything
+  repgraph export runs/voc --to onnx              a trained network for other programs
   repgraph bench operator --help                  all options of a command
 """
 
 
-class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the defaults that say something."""
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something, and examples below as they are written."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default is None or action.default is False else super()._get_help_string(action)

@@ -52,6 +52,11 @@ def load(name: str, root: str | Path | None, split: str = "train", **options: An
 
 def open_set(name: str, root: str | Path | None, split: str = "train", **options: Any) -> "SegmentationData":
     """As :func:`load`, but files may be missing: the set's ``missing`` names them."""
+    return opener(name, root, **options)(split)
+
+
+def opener(name: str, root: str | Path | None, **options: Any) -> Callable[[str], "SegmentationData"]:
+    """What opens a split of the set; wrong names and options are found out at once."""
     read = reader(name)
     if root is None and name != "scenes":
         raise DataError(f"{name} needs the folder that its files are in")
@@ -61,7 +66,7 @@ def open_set(name: str, root: str | Path | None, split: str = "train", **options
     if wrong and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         there = f"its options are {', '.join(known)}" if known else "it has none"
         raise DataError(f"{name} has no option {wrong[0]!r}; {there}")
-    return read(root, split, **options)
+    return lambda split: read(root, split, **options)
 
 
 def reader(name: str) -> Callable[..., "SegmentationData"]:

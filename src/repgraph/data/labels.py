@@ -183,7 +183,7 @@ def spread_palette(count: int) -> tuple[Colour, ...]:
     Hues go round by the golden angle, so that any few in a row differ; lightness and strength alternate.
 
     >>> spread_palette(2)
-    ((230, 46, 46), (72, 179, 102))
+    ((230, 46, 46), (71, 103, 178))
     """
     colours = []
     for k in range(count):

@@ -18,6 +18,10 @@ class Missing(DataError):
     """A folder or file that the layout calls for is not there."""
 
 
+class NoSplit(DataError):
+    """A data set has no split of that name."""
+
+
 @dataclass(frozen=True)
 class Files:
     """The files of a folder and those below it, by name.
@@ -91,7 +95,7 @@ def choose(split: str, splits: Sequence[str], name: str) -> str:
     if split not in splits:
         close = difflib.get_close_matches(split, splits, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(splits)}"
-        raise DataError(f"{name} has no split {split!r}; {hint}")
+        raise NoSplit(f"{name} has no split {split!r}; {hint}")
     return split
 
 
