@@ -53,6 +53,13 @@ COMMANDS = (
         extra="train",
     ),
     Command(
+        "train",
+        "repgraph.engine.training.command",
+        "train a network by a recipe, or go on with a run",
+        needs=("lightning", "timm", "torchvision", "PIL", "tensorboard", "rich", "huggingface_hub", "safetensors"),
+        extra="train",
+    ),
+    Command(
         "export",
         "repgraph.engine.export.command",
         "write a trained network for torch.export, for ONNX (checked in onnxruntime), or as safetensors",
@@ -72,6 +79,7 @@ examples:
   repgraph bench layers --quick                   RepGraph layers against non-local blocks
   repgraph bench layers --paper                   the paper's complexity table, on any device
   repgraph data check voc data/VOC2012            what is wrong with a data set, if anything
+  repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
   repgraph export runs/voc --to onnx              a trained network for other programs
   repgraph bench operator --help                  all options of a command
 """

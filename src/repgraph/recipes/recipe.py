@@ -49,7 +49,7 @@ class Model:
     context: Context = "repgraph"
     context_options: dict[str, Any] = field(default_factory=dict)
     channels: int = 512
-    fusion: Literal["concat", "sum"] = "concat"
+    fusion: Literal["auto", "concat", "sum"] = "auto"
     inserted: dict[str, int] = field(default_factory=dict)
     inserted_options: dict[str, Any] = field(default_factory=dict)
     auxiliary: bool = True

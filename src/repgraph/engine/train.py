@@ -1,0 +1,222 @@
+"""Training: from a recipe to a run's folder with a network in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import lightning.pytorch as pl
+import torch
+from timm.layers import convert_sync_batchnorm
+
+from repgraph import data as datasets
+from repgraph.data.transforms import TrainTransform
+from repgraph.engine.metrics import Scores
+from repgraph.engine.training import checkpoint as checkpoints
+from repgraph.engine.training import folder as folders
+from repgraph.engine.training import places
+from repgraph.engine.training.cache import Cached, First
+from repgraph.engine.training.callbacks import Overseer, Stop, columns
+from repgraph.engine.training.chance import seed_of
+from repgraph.engine.training.loader import Batches, Pairs, Stream, loader, workers_for
+from repgraph.engine.training.module import Best, Training
+from repgraph.engine.training.places import Place
+from repgraph.engine.training.progress import Display
+from repgraph.engine.training.records import Records
+from repgraph.engine.training.validate import validate
+from repgraph.errors import UsageError
+from repgraph.models import RGNet, rgnet
+from repgraph.recipes import Recipe, load, with_settings
+
+NOT_FINITE = 3  # the exit code
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: after how many iterations, with the scores of the last test, and why, if it stopped early."""
+
+    folder: Path
+    iteration: int
+    scores: Scores | None
+    best: Best
+    stop: Stop | None
+    first: bool = True  # whether this is the first of several processes, which speaks for all
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0, 3 for numbers that are not finite, 130 and 143 for SIGINT and SIGTERM."""
+        if self.stop is None:
+            return 0
+        return 128 + self.stop.signal if self.stop.signal else NOT_FINITE
+
+
+def train(recipe: Recipe, out: str | Path, *, show: TextIO | None = None) -> Outcome:
+    """Train a network by a recipe; all that comes of it goes into the folder ``out``.
+
+    Args:
+        recipe: see :mod:`repgraph.recipes`.
+        out: a folder that is empty or not there yet. It gets ``recipe.json``, ``versions.json`` (versions, seed,
+            command), ``metrics.csv``, ``tensorboard/``, ``checkpoints/`` and at the end ``model/``, which
+            :meth:`repgraph.models.RGNet.from_pretrained` and :func:`repgraph.models.load` take.
+        show: where progress goes, such as ``sys.stderr``; None for nowhere.
+    """
+    folder, place = Path(out), places.find(recipe.train)
+    if place.first:
+        folders.check_free(folder)
+    model, images, tests = prepare(recipe, place, None)
+    if place.first:
+        folders.create(folder, recipe)
+    return _fit(recipe, folder, place, model, images, tests, None, show)
+
+
+def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None = None) -> Outcome:
+    """Go on with a run that was stopped or killed, exactly where its last checkpoint is.
+
+    Args:
+        run: its folder, or one of its checkpoints.
+        settings: such as ``data.root=/elsewhere``; only those that do not change what is learned.
+        show: as for :func:`train`.
+    """
+    folder, path = folders.find(Path(run))
+    recipe = load(folder / folders.RECIPE)
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if name not in folders.FREE:
+            raise UsageError(
+                f"{name} cannot change when a run goes on: its recipe is in {folder / folders.RECIPE}; "
+                f"what can is {', '.join(folders.FREE)}"
+            )
+    recipe = with_settings(recipe, settings)
+    place = places.find(recipe.train)
+    found = None if path is None else checkpoints.read(path)
+    if found is not None and path is not None:
+        folders.check_same(recipe, found, path)
+    model, images, tests = prepare(recipe, place, found)
+    if place.first:
+        folders.note_session(folder, recipe, 0 if found is None else int(found["iteration"]))
+        if path is not None and path.name != checkpoints.LAST:
+            checkpoints.also_known_as(path, path.with_name(checkpoints.LAST))
+    return _fit(recipe, folder, place, model, images, tests, found, show)
+
+
+def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple[RGNet, Pairs, Pairs | None]:
+    """The network, the images to learn from, and those to test on, if any; before anything is written."""
+    images = _images(recipe, recipe.data.split)
+    labels = images.labels
+    tests = _images(recipe, recipe.data.val_split) if recipe.data.val_split else None
+    if tests is not None and not tests.labelled:
+        raise UsageError(f"data.val_split is {recipe.data.val_split!r}, which has no labels; give another, or nothing")
+    model = network(recipe, labels, found)
+    Batches(len(images), recipe.train.batch, 0, 0, 0, place.rank, place.world)  # can the devices share a batch?
+    if (recipe.train.batch // place.world) % recipe.train.accumulate:
+        raise UsageError(
+            f"train.accumulate is {recipe.train.accumulate}, and each of {place.world} devices has "
+            f"{recipe.train.batch // place.world} images of a batch; give a divisor of that"
+        )
+    chosen: Pairs = First(images, recipe.data.limit) if recipe.data.limit else images
+    if recipe.data.cache:
+        chosen = Cached(chosen)
+    if tests is None or not recipe.data.val_limit:
+        return model, chosen, tests
+    return model, chosen, First(tests, recipe.data.val_limit)
+
+
+def _images(recipe: Recipe, split: str) -> Any:
+    data = recipe.data
+    if not data.root and data.name != "scenes":
+        raise UsageError(f"where is {data.name}? Give its folder: --data ROOT")
+    return datasets.load(data.name, data.root or None, split, **data.options)
+
+
+def network(recipe: Recipe, labels: datasets.Labels, found: dict[str, Any] | None = None) -> RGNet:
+    """The recipe's network for these classes: with its backbone's weights, or as a checkpoint says."""
+    if found is not None:
+        return RGNet(**found["config"])
+    model = recipe.model
+    if not model.weights:
+        raise UsageError(
+            f"say where the backbone {model.backbone} starts: --weights FILE (torchvision's, timm's or caffe-style), "
+            "--weights pretrained (timm's; may download), or --weights none for random numbers"
+        )
+    torch.manual_seed(seed_of(recipe.train.seed, "network"))
+    return rgnet(
+        len(labels),
+        model.backbone,
+        weights=None if model.weights == "none" else model.weights,
+        output_stride=model.output_stride,
+        context=model.context,
+        context_options=model.context_options or None,
+        channels=model.channels,
+        fusion=None if model.fusion == "auto" else model.fusion,
+        inserted=model.inserted or None,
+        inserted_options=model.inserted_options or None,
+        auxiliary=model.auxiliary,
+        dropout=model.dropout,
+        labels=labels.to_dict(),
+    )
+
+
+def _fit(
+    recipe: Recipe,
+    folder: Path,
+    place: Place,
+    model: RGNet,
+    images: Pairs,
+    tests: Pairs | None,
+    found: dict[str, Any] | None,
+    show: TextIO | None,
+) -> Outcome:
+    module = Training(model, recipe)
+    if found is not None:
+        module.restore(found)
+    start, last = module.iteration, recipe.train.iterations
+    display = Display(start, last, recipe.train.batch, show if place.first else None)
+    io = checkpoints.AtomicIO()
+    records = Records(folder, columns(model), start)
+    test = None if tests is None else partial(validate, model, tests, recipe, place.rank, place.world)
+    overseer = Overseer(folder / folders.CHECKPOINTS, io, records, display, test)
+    if start < last:
+        with places.settled(recipe.train, place), display:
+            fit(module, place, stream(recipe, place, images, start), overseer, io)
+    outcome = Outcome(folder, module.iteration, overseer.scores, module.best, overseer.stop, place.first)
+    if outcome.stop is None and place.first:
+        model.save_pretrained(folder / folders.MODEL)
+    return outcome
+
+
+def stream(recipe: Recipe, place: Place, images: Pairs, start: int) -> Stream:
+    """This process's batches from an iteration on."""
+    train, data = recipe.train, recipe.data
+    batches = Batches(len(images), train.batch, train.seed, start, train.iterations, place.rank, place.world)
+    transform = TrainTransform(data.crop, data.scales, data.flip)
+    workers = workers_for(data.workers, place.local)
+    source = loader(images, transform, batches, workers=workers, pin=place.kind == "cuda")
+    return Stream(source, train.period, start, train.iterations)
+
+
+def fit(module: Training, place: Place, batches: Any, overseer: Any, io: checkpoints.AtomicIO | None = None) -> None:
+    """Let Lightning run the iterations that are left, a period as an epoch."""
+    train = module.recipe.train
+    if train.norm == "sync" and place.kind == "cuda" and place.world > 1:
+        convert_sync_batchnorm(module.model)
+    if train.channels_last:
+        module.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if train.compile:
+        module.model.compile(dynamic=False)
+    trainer = pl.Trainer(
+        **places.trainer_options(train, place),
+        logger=getattr(overseer, "records", False),
+        callbacks=[overseer],
+        max_epochs=-(-train.iterations // train.period) - module.iteration // train.period,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        plugins=[io or checkpoints.AtomicIO(), places.environment(place)],
+    )
+    if place.world > 1:  # Lightning would wait for the GPU in each iteration to hear of a signal; ours does not
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    trainer.fit(module, train_dataloaders=batches)

@@ -1,0 +1,221 @@
+"""What is done between iterations: look, note, test, save, and stop when it has to be."""
+
+import math
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from repgraph.engine.metrics import Scores
+from repgraph.engine.training.checkpoint import BEST, LAST, AtomicIO, SaveError, also_known_as
+from repgraph.engine.training.module import Best, Report, Training
+from repgraph.engine.training.progress import Clock, Display
+from repgraph.engine.training.records import Records
+from repgraph.layers import reach
+from repgraph.layers.repgraph import RepGraph
+
+LOWEST_SCALE = 2.0**-10  # of fp16's gradients: below it, nothing has come through for a long time
+
+
+@dataclass
+class Stop:
+    """Why training ended before its last iteration: a signal, or (0) numbers that are not finite."""
+
+    signal: int
+    reason: str
+
+
+def columns(model: torch.nn.Module) -> list[str]:
+    """What is noted in the course of a run."""
+    found = ["loss", "auxiliary_loss", "rate", "images_per_second", "peak_memory_mib"]
+    for path, layer in model.named_modules():
+        if isinstance(layer, RepGraph):
+            found += [f"reach_{kind}/{path}" for kind in ("mean", "p95")]
+    return [*found, "val_miou", "val_pixel_accuracy", "val_mean_accuracy"]
+
+
+class Overseer(pl.Callback):
+    """Looks every ``log_every`` iterations; at the end of a period tests the network and writes a checkpoint.
+
+    Between two looks nothing waits for the device. No checkpoint is written once a loss was not finite.
+    """
+
+    def __init__(
+        self, folder: Path, io: AtomicIO, records: Records, display: Display, validate: Callable[[], Scores] | None
+    ) -> None:
+        self.folder, self.io, self.records, self.display, self.validate = folder, io, records, display, validate
+        self.stop: Stop | None = None
+        self.scores: Scores | None = None
+        self._clock = Clock()
+        self._received = 0
+        self._leaving = False
+        self._looked = 0  # after which iteration all was well
+        self._previous: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, Training)
+        self._looked = module.iteration
+        self.records.open()
+        self._module = module
+        for number in (signal.SIGINT, signal.SIGTERM):  # in place of Lightning's, which would stop in mid-iteration
+            self._previous[number] = signal.signal(number, self._asked)
+        self._clock.read()
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._release()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self._received == number == signal.SIGINT:
+            self._release()
+            raise KeyboardInterrupt
+        self._received = number
+        self._module.stop_asked = True
+        self.display.say(f"{signal.Signals(number).name}: stopping after this iteration")
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(module, Training)
+        train, now = module.recipe.train, module.iteration
+        self.display.advance(now)
+        noting = now % train.log_every == 0 or now == train.iterations
+        alone = trainer.world_size == 1 and module.stop_asked
+        if not (noting or alone or now % train.period == 0):
+            return
+        report = module.report(reset=noting)
+        if report.bad is not None:
+            self._halt(trainer, f"the loss of iteration {report.bad} is not finite")
+        elif _scale(trainer) < LOWEST_SCALE:
+            self._halt(trainer, f"gradients overflow fp16 whatever their scale, now {_scale(trainer):g}")
+        else:
+            if noting:
+                self._note(trainer, module, report, batch)
+            self._looked = now
+            if report.stop:
+                self._interrupted(trainer, module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """The end of a period."""
+        assert isinstance(module, Training)
+        train, now = module.recipe.train, module.iteration
+        if self.stop is not None:
+            return
+        if not module.weights_are_finite():
+            self._halt(trainer, f"the weights are not finite after iteration {now - 1}")
+            return
+        self._clock.pause()
+        last, often = now == train.iterations, train.validate_every * train.period
+        scores = None
+        if self.validate is not None and (last or (often and now % often == 0)):
+            scores = self.scores = self._test(module, self.validate)
+        self.records.save()
+        self.save(trainer, module, scores)
+        self._clock.resume()
+        if self._leaving and not last:
+            self._leave(trainer, now)
+
+    def _note(self, trainer: pl.Trainer, module: Training, report: Report, batch: Any) -> None:
+        seconds = self._clock.read()
+        if not trainer.is_global_zero:
+            return
+        recipe = module.recipe
+        row = {
+            "loss": report.loss,
+            "auxiliary_loss": report.auxiliary_loss,
+            "rate": recipe.optim.lr * recipe.rate(module.iteration - 1),
+            "images_per_second": report.iterations * recipe.train.batch / seconds,
+            "peak_memory_mib": peak_memory(module.device) / 2**20,
+            **reaches(module, batch.images[:1] if recipe.train.compile else None),
+        }
+        self.records.log_metrics(row, module.iteration)
+        if module.iteration % recipe.train.period and module.iteration != recipe.train.iterations:
+            self.records.save()  # at the end of a period the scores go into the same row
+        self.display.report(module.iteration, report, seconds)
+
+    def _test(self, module: Training, validate: Callable[[], Scores]) -> Scores:
+        module.share_statistics()
+        scores = validate()
+        noted = {f"val_{name}": getattr(scores, name) for name in ("miou", "pixel_accuracy", "mean_accuracy")}
+        self.records.log_metrics(noted, module.iteration)
+        self.display.say(
+            f"{module.iteration}/{module.recipe.train.iterations}  val mIoU {100 * scores.miou:.2f}, "
+            f"pixel accuracy {100 * scores.pixel_accuracy:.2f}"
+        )
+        return scores
+
+    def save(self, trainer: pl.Trainer, module: Training, scores: Scores | None = None) -> None:
+        """A checkpoint, which is also the best one if the network has never scored as well."""
+        best = scores is not None and scores.miou > module.best.miou
+        if scores is not None and best:
+            module.best = Best(scores.miou, module.iteration)
+        path = self.folder / LAST
+        trainer.save_checkpoint(path)
+        error = trainer.strategy.broadcast(self.io.error)
+        if error:
+            raise SaveError(error)
+        if best and trainer.is_global_zero:
+            try:
+                also_known_as(path, self.folder / BEST)
+            except OSError as problem:
+                raise SaveError(f"cannot write {self.folder / BEST}: {problem.strerror or problem}") from problem
+
+    def _halt(self, trainer: pl.Trainer, reason: str) -> None:
+        path = self.folder / LAST
+        good = f"the last good checkpoint is {path}" if path.exists() else "there was no checkpoint before"
+        self.stop = Stop(0, f"{reason} (all was well after iteration {self._looked}); {good}")
+        trainer.should_stop = True
+
+    def _interrupted(self, trainer: pl.Trainer, module: Training) -> None:
+        train, now = module.recipe.train, module.iteration
+        if now % train.period == 0 or now == train.iterations:
+            self._leaving = True  # the end of the period comes next, and saves
+        elif not module.weights_are_finite():
+            self._halt(trainer, f"the weights are not finite after iteration {now - 1}")
+        else:
+            self.records.save()
+            self.save(trainer, module)
+            self._leave(trainer, now)
+
+    def _leave(self, trainer: pl.Trainer, iteration: int) -> None:
+        number = int(trainer.strategy.broadcast(self._received)) or int(signal.SIGTERM)
+        self.stop = Stop(number, f"stopped by {signal.Signals(number).name} after iteration {iteration}")
+        trainer.should_stop = True
+
+
+def reaches(module: Training, images: torch.Tensor | None) -> dict[str, float]:
+    """How far nodes reach, for each layer; compiled code keeps no offsets, and the network is run for it on images."""
+    if not any(isinstance(layer, RepGraph) for layer in module.model.modules()):
+        return {}
+    inputs = [] if images is None else [module.prepared(images)]
+    found = reach(module.model, *inputs)
+    return {f"reach_{kind}/{path}": getattr(each, kind) for path, each in found.items() for kind in ("mean", "p95")}
+
+
+def peak_memory(device: torch.device) -> float:
+    """Bytes: of the GPU's memory, or of this process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return math.nan
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _scale(trainer: pl.Trainer) -> float:
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return 1.0 if scaler is None else float(scaler.get_scale())

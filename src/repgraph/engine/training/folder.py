@@ -1,0 +1,124 @@
+"""The folder of a run: what is in it, who may use it, and what it says about how it was made."""
+
+import dataclasses
+import datetime
+import json
+import os
+import shlex
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from repgraph import __version__
+from repgraph.engine.training.checkpoint import LAST, PREVIOUS, SaveError, replacing
+from repgraph.errors import UsageError
+from repgraph.recipes import Recipe, from_dict, to_json
+
+RECIPE, VERSIONS, CHECKPOINTS, MODEL = "recipe.json", "versions.json", "checkpoints", "model"
+_PACKAGES = ("torchvision", "timm", "lightning", "numpy", "huggingface_hub", "safetensors")
+# Where, not what: these may be others when a run goes on.
+FREE = ("data.root", "data.workers", "data.cache", "train.devices", "train.accelerator")
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that has something in it."""
+    try:
+        if folder.is_dir() and not any(folder.iterdir()):
+            return
+        if not os.path.lexists(folder):
+            return
+    except OSError as error:
+        raise SaveError(f"cannot use {folder}: {error.strerror or error}; give another folder with --out") from error
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; give another one with --out")
+    again = f", or go on with it: --resume {folder}" if (folder / RECIPE).exists() else ""
+    raise UsageError(f"{folder} is not empty; give another folder with --out{again}")
+
+
+def create(folder: Path, recipe: Recipe) -> None:
+    """A new run's folder with its recipe and versions."""
+    check_free(folder)
+    try:
+        (folder / CHECKPOINTS).mkdir(parents=True)
+    except OSError as error:
+        raise SaveError(f"cannot write {folder}: {error.strerror or error}; give another folder with --out") from error
+    write_text(folder / RECIPE, to_json(recipe))
+    note_session(folder, recipe, 0)
+
+
+def note_session(folder: Path, recipe: Recipe, start: int) -> None:
+    """Versions, seed and command of this attempt, in ``versions.json``, after those of earlier ones."""
+    path = folder / VERSIONS
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))["sessions"] if path.exists() else []
+    except (OSError, ValueError, KeyError, TypeError):
+        before = []  # only told, never needed
+    session = {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "from_iteration": start,
+        "seed": recipe.train.seed,
+        "versions": versions(),
+    }
+    write_text(path, json.dumps({"sessions": [*before, session]}, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    try:
+        with replacing(path) as part, part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise SaveError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of what takes part in training, and the device."""
+    found: dict[str, str | None] = {
+        "repgraph": __version__,
+        "python": sys.version.split()[0],
+        "torch": str(torch.__version__),
+    }
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
+    found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return found
+
+
+def find(path: Path) -> tuple[Path, Path | None]:
+    """The folder of a run to resume, and the checkpoint to go on from; ``path`` is either of them.
+
+    None if the run has not got as far as its first checkpoint.
+    """
+    if path.is_file():
+        folder = path.parent.parent
+        if not (folder / RECIPE).is_file():
+            raise UsageError(f"{path} is not in a run: there is no {folder / RECIPE}")
+        return folder, path
+    if not (path / RECIPE).is_file():
+        raise UsageError(f"{path} is not the folder of a run: there is no {path / RECIPE}")
+    for name in (LAST, PREVIOUS):
+        if (path / CHECKPOINTS / name).exists():
+            return path, path / CHECKPOINTS / name
+    return path, None
+
+
+def check_same(recipe: Recipe, checkpoint: dict[str, Any], path: Path) -> None:
+    """Refuse a checkpoint of another recipe than the run's."""
+    theirs = from_dict(checkpoint["recipe"], str(path))
+    for section in ("data", "model", "optim", "train", "test"):
+        for field in dataclasses.fields(getattr(recipe, section)):
+            ours, then = getattr(getattr(recipe, section), field.name), getattr(getattr(theirs, section), field.name)
+            if ours != then and f"{section}.{field.name}" not in (*FREE, "model.weights"):
+                raise UsageError(
+                    f"{path} was made with {section}.{field.name} = {then!r}, and {RECIPE} says {ours!r}; "
+                    "a run goes on with the recipe that it began with"
+                )

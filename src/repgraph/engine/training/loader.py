@@ -1,0 +1,147 @@
+"""Batches for training: which images, how they are cut, and the processes that do it.
+
+What an iteration sees is a function of (seed, iteration), whatever the number of devices or of worker processes: device
+r of n takes the r-th of n equal parts of the batch, and the augmentation of an image is drawn from (seed, iteration,
+index).
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from repgraph.engine.training.chance import chosen, generator
+from repgraph.errors import UsageError
+
+MOST_WORKERS = 16
+
+Pair = tuple[Tensor, Tensor | None]
+Transform = Callable[[Any, Any, torch.Generator], tuple[Tensor, Tensor]]
+
+
+class Pairs(Protocol):
+    """Images (3, H, W) and masks (H, W), by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Pair: ...
+
+
+class Batch(NamedTuple):
+    """What one device gets in an iteration: uint8 images (B, 3, h, w) and masks (B, h, w)."""
+
+    iteration: int
+    images: Tensor
+    masks: Tensor
+
+
+class Failure(NamedTuple):
+    """What a worker process could not do, to be said in one line where the batch is taken."""
+
+    message: str
+
+
+class Batches:
+    """The (iteration, index) of the images of each batch, for one of ``world`` devices, from ``first`` to ``last``."""
+
+    def __init__(
+        self, length: int, batch: int, seed: int, first: int, last: int, rank: int = 0, world: int = 1
+    ) -> None:
+        if batch % world:
+            raise UsageError(
+                f"train.batch is {batch}, which {world} devices cannot share evenly; give a multiple of it"
+            )
+        self.length, self.batch, self.seed = length, batch, seed
+        self.first, self.last = first, last
+        self.part = slice(rank * batch // world, (rank + 1) * batch // world)
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for iteration in range(self.first, self.last):
+            indices = chosen(self.seed, self.length, iteration, self.batch)[self.part]
+            yield [(iteration, index) for index in indices]
+
+
+class Augmented(Dataset[tuple[int, Tensor, Tensor] | Failure]):
+    """Images and masks as an iteration sees them: item (iteration, index)."""
+
+    def __init__(self, data: Pairs, transform: Transform, seed: int) -> None:
+        self.data, self.transform, self.seed = data, transform, seed
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Tensor, Tensor] | Failure:
+        iteration, index = key
+        try:
+            image, mask = self.data[index]
+            if mask is None:
+                raise UsageError(f"image {index} of {self.data} has no mask to learn from")
+            image, mask = self.transform(image, mask, generator(self.seed, "augment", iteration, index))
+        except UsageError as error:  # an exception from another process would come with the traceback of that process
+            return Failure(str(error))
+        return iteration, image.as_subclass(Tensor), mask.as_subclass(Tensor)
+
+
+def collate(items: Sequence[tuple[int, Tensor, Tensor] | Failure]) -> Batch | Failure:
+    good: list[tuple[int, Tensor, Tensor]] = []
+    for item in items:
+        if isinstance(item, Failure):
+            return item
+        good.append(item)
+    return Batch(good[0][0], torch.stack([image for _, image, _ in good]), torch.stack([mask for *_, mask in good]))
+
+
+class Stream:
+    """Batches without a break: each pass over it gives those up to the end of a period, and the next goes on there.
+
+    The processes behind it stay, and work ahead, also while the network is tested.
+    """
+
+    def __init__(self, batches: Iterable[Batch | Failure], period: int, first: int, last: int) -> None:
+        self.batches, self.period, self.last = batches, period, last
+        self.iteration = first
+        self._source: Iterator[Batch | Failure] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._source is None:
+            self._source = iter(self.batches)
+        end = min((self.iteration // self.period + 1) * self.period, self.last)
+        while self.iteration < end:
+            batch = next(self._source)
+            if isinstance(batch, Failure):
+                raise UsageError(batch.message)
+            self.iteration = batch.iteration + 1
+            yield batch
+
+
+def loader(data: Pairs, transform: Transform, batches: Batches, *, workers: int, pin: bool) -> DataLoader[Any]:
+    """What loads and cuts images, in ``workers`` processes (0: in this one)."""
+    if len(data) == 0:
+        raise UsageError(f"{data} has no images to learn from")
+    options: dict[str, Any] = dict(prefetch_factor=2, worker_init_fn=_deaf) if workers else {}
+    return DataLoader(
+        Augmented(data, transform, batches.seed),
+        batch_sampler=batches,  # type: ignore[arg-type]  # any iterable of lists of keys will do
+        collate_fn=collate,
+        num_workers=workers,
+        pin_memory=pin,
+        **options,
+    )
+
+
+def workers_for(asked: int, processes: int = 1) -> int:
+    """How many worker processes each of the training processes on this machine gets: -1 shares out the cores."""
+    if asked >= 0:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_WORKERS, cores // processes))
+
+
+def _deaf(worker: int) -> None:
+    """Workers leave it to the training process to decide what an interrupt means; they end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

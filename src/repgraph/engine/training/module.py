@@ -1,0 +1,217 @@
+"""One iteration of training, as a LightningModule."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from repgraph.data.transforms import normalise
+from repgraph.engine.training.chance import seed_of
+from repgraph.engine.training.folder import versions
+from repgraph.engine.training.loader import Batch
+from repgraph.engine.training.loss import cross_entropy, hard, labelled
+from repgraph.errors import UsageError
+from repgraph.models import RGNet, param_groups
+from repgraph.recipes import Recipe, to_dict
+
+NEVER = 2**53  # an iteration that does not come; exact as float64
+
+
+@dataclass
+class Report:
+    """What happened since the last look, over all devices; losses are means over ``iterations``."""
+
+    iterations: int
+    loss: float
+    auxiliary_loss: float
+    bad: int | None  # the first iteration whose loss was not finite
+    stop: bool  # whether any process was asked to stop
+
+
+@dataclass
+class Best:
+    """The best score on the validation images so far, and the iteration after which it was."""
+
+    miou: float = -1.0
+    iteration: int = 0
+
+
+class Training(pl.LightningModule):
+    """A network in training: loss, gradients, a step; its state is ``iteration`` and what the optimiser holds.
+
+    Nothing is read back from the device in an iteration: losses are summed there until :meth:`report` looks.
+    """
+
+    def __init__(self, model: RGNet, recipe: Recipe) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = model
+        self.recipe = recipe
+        self.iteration = 0  # iterations done
+        self.best = Best()
+        self.stop_asked = False
+        self._restored: dict[str, Any] | None = None
+        self._sums = torch.zeros(3, dtype=torch.float64)  # iterations, loss, auxiliary loss
+        self._bad = torch.full((), float(NEVER), dtype=torch.float64)
+        self._weights = _class_weights(recipe.optim.class_weights, model.classes)
+
+    def train(self, mode: bool = True) -> "Training":
+        super().train(mode)
+        if self.recipe.train.norm == "frozen":
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        optim = self.recipe.optim
+        groups = param_groups(
+            self.model,
+            optim.lr,
+            new_lr=optim.lr * optim.head,
+            offset_lr=optim.lr * optim.offset,
+            no_decay=optim.no_decay,
+        )
+        for group in groups:
+            group["initial_lr"] = group["lr"]
+        on_gpu = (
+            self.device.type == "cuda"
+        )  # with fp16 the fused step does not wait to see whether gradients overflowed
+        return torch.optim.SGD(
+            groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=True if on_gpu else None
+        )
+
+    def on_fit_start(self) -> None:
+        self._sums, self._bad = self._sums.to(self.device), self._bad.to(self.device)
+        if self._weights is not None:
+            self._weights = self._weights.to(self.device)
+        if self._restored is not None:
+            self.trainer.optimizers[0].load_state_dict(self._restored["optimizer_states"][0])
+            scaler = self._restored.get(type(self.trainer.precision_plugin).__qualname__)
+            if scaler is not None:
+                self.trainer.precision_plugin.load_state_dict(scaler)
+            if self.global_rank > 0:  # the first process has the sums of all
+                self._sums[1:] = 0
+            self._restored = None
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        if batch.iteration != self.iteration:
+            raise RuntimeError(f"batch of iteration {batch.iteration} in iteration {self.iteration}")
+        recipe, world = self.recipe, self.trainer.world_size
+        torch.manual_seed(seed_of(recipe.train.seed, "step", self.iteration, self.global_rank))
+        optimiser = self.optimizers()
+        assert isinstance(optimiser, torch.optim.Optimizer)
+        for group in optimiser.param_groups:
+            group["lr"] = group["initial_lr"] * recipe.rate(self.iteration)
+        total = summed(labelled(batch.masks, self._weights))
+        parts = recipe.train.accumulate
+        losses = torch.zeros(2, dtype=torch.float64, device=self.device)
+        chunks = zip(batch.images.tensor_split(parts), batch.masks.tensor_split(parts), strict=True)
+        for number, (images, masks) in enumerate(chunks, 1):
+            with nullcontext() if number == parts else self._unsynchronised():
+                loss, auxiliary = self._losses(images, masks, total)
+                whole = loss + recipe.optim.auxiliary_weight * auxiliary
+                with torch.autocast(self.device.type, enabled=False):
+                    self.manual_backward(whole * world)  # what comes out is the mean over all devices
+                losses += torch.stack((loss, auxiliary)).detach()
+        with torch.autocast(self.device.type, enabled=False):
+            optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        self._note(losses)
+        self.iteration += 1
+
+    def _losses(self, images: Tensor, masks: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """This device's share of the losses: summed over parts and devices they are those of the whole batch."""
+        optim = self.recipe.optim
+        result = self.model(self.prepared(images))
+        logits, auxiliary = result if isinstance(result, tuple) else (result, None)
+        targets, of = masks, total
+        if optim.ohem > 0:  # how many pixels are hard is known after each part only: a mean over the parts
+            targets = hard(logits, masks, optim.ohem, optim.ohem_least * len(masks))
+            of = summed(labelled(targets, self._weights)) * self.recipe.train.accumulate
+        loss = cross_entropy(logits, targets, of, self._weights)
+        if auxiliary is None:
+            return loss, torch.zeros_like(loss)
+        return loss, cross_entropy(auxiliary, masks, total, self._weights)
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Bytes as the network takes them."""
+        layout = torch.channels_last if self.recipe.train.channels_last else torch.contiguous_format
+        return normalise(images, self.model.mean, self.model.std).contiguous(memory_format=layout)
+
+    def _note(self, losses: Tensor) -> None:
+        self._sums[0] += 1
+        self._sums[1:] += losses
+        self._bad = torch.where(losses.isfinite().all(), self._bad, self._bad.clamp(max=float(self.iteration)))
+
+    def report(self, reset: bool = True) -> Report:
+        """What happened since the last report with ``reset``. All processes have to ask, after the same iteration."""
+        sums = summed(self._sums.clone())
+        least = torch.stack((self._bad, self._bad.new_full((), -float(self.stop_asked))))
+        if several():
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+        _, loss, auxiliary = sums.tolist()
+        count = int(self._sums[0])
+        bad, asked = least.tolist()
+        if reset:
+            self._sums.zero_()
+        each = max(count, 1)
+        return Report(count, loss / each, auxiliary / each, None if bad == NEVER else int(bad), asked < 0)
+
+    def share_statistics(self) -> None:
+        """All processes take the first one's running statistics; those of other images are nobody's."""
+        if several():
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, 0)
+
+    @torch.no_grad()
+    def weights_are_finite(self) -> bool:
+        """Whether parameters and running statistics are all finite: an iteration may spoil them without a bad loss."""
+        tensors = [t for t in self.model.state_dict().values() if t.is_floating_point()]
+        return bool(torch.stack([t.isfinite().all() for t in tensors]).all())
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        for name in ("loops", "callbacks", "lr_schedulers", "epoch", "global_step"):
+            checkpoint.pop(name, None)  # Lightning's own counts: ours is the iteration
+        checkpoint |= {"iteration": self.iteration, "seed": self.recipe.train.seed, "versions": versions()}
+        checkpoint["recipe"] = to_dict(self.recipe)
+        checkpoint["best"] = asdict(self.best)
+        checkpoint["sums"] = torch.cat((self._sums[:1], summed(self._sums[1:].clone()))).cpu()
+        checkpoint["config"] = self.model.config
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Go on from a checkpoint; the optimiser's part of it is taken when there is an optimiser."""
+        self.load_state_dict(checkpoint["state_dict"])
+        self.iteration = int(checkpoint["iteration"])
+        self.best = Best(**checkpoint["best"])
+        self._sums = checkpoint["sums"].clone()
+        self._restored = checkpoint
+
+    def _unsynchronised(self) -> AbstractContextManager[Any]:
+        """Gradients stay on this device until the last part."""
+        block = getattr(self.trainer.strategy, "block_backward_sync", None)
+        return nullcontext() if block is None else block()
+
+
+def several() -> bool:
+    """Whether there are other processes to talk to."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def summed(value: Tensor) -> Tensor:
+    """The sum over all processes."""
+    if several():
+        dist.all_reduce(value)
+    return value
+
+
+def _class_weights(weights: Sequence[float], classes: int) -> Tensor | None:
+    if weights and len(weights) != classes:
+        raise UsageError(f"optim.class_weights has {len(weights)} numbers for {classes} classes; one each is needed")
+    return torch.tensor(weights, dtype=torch.float64) if weights else None
