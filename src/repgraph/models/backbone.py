@@ -1,6 +1,8 @@
 """Backbones: image networks of timm, dilated to an output stride, that give the maps of their last two stages."""
 
 import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import timm
@@ -31,9 +33,9 @@ class Backbone(nn.Module):
         name: of a model of timm that has features, such as "resnet50" or "convnext_tiny".
         output_stride: pixels of the image for each position of the last map; 8, 16 or 32 where the model supports it.
         caffe_style: a ResNet as Caffe's were: the stride of a stage is on the first 1 x 1 convolution, not on the
-            3 x 3. The weights of one style do not fit the other. Dilated, all 3 x 3 convolutions of a stage have its
-            dilation: then the maps, subsampled, are those of the network that is not dilated. In timm's style the
-            first block of a stage keeps the dilation of the stage before.
+            3 x 3. Weights of one style are not for the other. Dilated, all 3 x 3 convolutions of a stage have its
+            dilation; in timm's style the first keeps that of the stage before. In either style the maps of a dilated
+            ResNet, subsampled, are thus those of the network that is not dilated.
 
     Attributes:
         body: timm's network, with the names of its parameters.
@@ -53,12 +55,13 @@ class Backbone(nn.Module):
         self.name = known(name)
         self.output_stride = options.whole("output_stride", output_stride)
         self.caffe_style = caffe_style
-        self.body: Any = _dilated(name, output_stride)
+        way = _way(name, output_stride)
+        self.body: Any = _create(name, way.options)
         if caffe_style:
             _to_caffe_style(self.body, name)
         self.channels: tuple[int, int] = tuple(self.body.feature_info.channels())
         self.channels_at_end = str(getattr(self.body, "output_fmt", "")).endswith("NHWC")
-        self.multiple = _multiple(self.body, name)
+        self.multiple = way.multiple or 1
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The maps of the last two stages, from images (B, 3, H, W).
@@ -94,33 +97,64 @@ def known(name: Any) -> str:
     return name
 
 
-def _dilated(name: str, output_stride: int) -> Any:
-    """timm's network with that output stride, or an error that says which ones it has."""
-    body = _create(name, output_stride)
-    if body is not None:
-        return body
-    found = [stride for stride in STRIDES if stride != output_stride and _create(name, stride) is not None]
-    plain = _create(name, None)
-    if plain is None:
+@dataclass(frozen=True)
+class _Way:
+    """How to make a network: what to ask timm for, and the multiple of pixels that it then takes."""
+
+    options: dict[str, Any]
+    stride: int
+    multiple: int | None  # None: it takes one size of image only
+
+
+def _way(name: str, output_stride: int) -> _Way:
+    """The way to that output stride, or an error that says which ones there are."""
+    ways = [way for stride in (output_stride, None) for way in _ways(name, stride)]
+    fitting = [way for way in ways if way.stride == output_stride]
+    for way in fitting:
+        if way.multiple is not None:
+            return way
+    if fitting:
+        raise UsageError(f"{name!r} takes images of one size only; choose a backbone that takes any")
+    ways += [way for stride in STRIDES if stride != output_stride for way in _ways(name, stride)]
+    if not ways:
         raise UsageError(f"{name!r} has no maps of features in timm, or only one; choose another backbone")
-    own = plain.feature_info.reduction()[-1]
-    strides = " or ".join(str(stride) for stride in sorted({*found, own}))
+    strides = " or ".join(str(stride) for stride in sorted({way.stride for way in ways}))
     raise UsageError(f"output_stride is {output_stride}; timm's {name!r} supports {strides}")
 
 
-def _create(name: str, output_stride: int | None) -> Any:
-    """timm's network if it has that output stride, dilated or by nature (None: as it is)."""
+def _ways(name: str, output_stride: int | None) -> Iterator[_Way]:
+    """The ways in which timm makes a network when it is asked for an output stride, or not asked (None).
+
+    They are tried on networks without data, which take no time.
+    """
     cfg = timm.get_pretrained_cfg(name)
-    sizes = _ANY_SIZE if cfg is not None and cfg.fixed_input_size else ({},)
-    strides: list[dict[str, Any]] = [{}] if output_stride is None else [{"output_stride": output_stride}, {}]
-    for wanted in strides:
-        for more in sizes:
-            try:
-                body: Any = timm.create_model(name, features_only=True, out_indices=(-2, -1), **wanted, **more)
-            except (TypeError, AssertionError, ValueError, RuntimeError, IndexError, NotImplementedError):
-                continue  # the ways in which timm's networks refuse options that they do not have
-            if output_stride is None or body.feature_info.reduction()[-1] == output_stride:
-                return body
+    wanted: dict[str, Any] = {} if output_stride is None else {"output_stride": output_stride}
+    for more in _ANY_SIZE if cfg is not None and cfg.fixed_input_size else ({},):
+        try:
+            with torch.device("meta"):
+                body: Any = _create(name, {**wanted, **more})
+        except (TypeError, AssertionError, ValueError, RuntimeError, IndexError, NotImplementedError):
+            continue  # the ways in which timm's networks refuse options that they do not have
+        stride = body.feature_info.reduction()[-1]
+        if output_stride in (None, stride):  # some do not refuse what they do not know
+            yield _Way({**wanted, **more}, stride, _multiple(body.eval()))
+
+
+def _create(name: str, asked: dict[str, Any]) -> Any:
+    return timm.create_model(name, features_only=True, out_indices=(-2, -1), **asked)
+
+
+def _multiple(body: nn.Module) -> int | None:
+    """The least multiple to which the sides of images have to be padded, found by trying."""
+    for multiple in _MULTIPLES:
+        sizes = ((1, 1), (7, 13), (33, 40)) if multiple == 1 else ((multiple, multiple), (multiple, 2 * multiple))
+        try:
+            with torch.no_grad(), torch.device("meta"):
+                for size in sizes:
+                    body(torch.zeros(1, 3, *size))
+        except (AssertionError, RuntimeError, ValueError):
+            continue  # too small for it, or odd
+        return multiple
     return None
 
 
@@ -146,20 +180,3 @@ def _plain_shortcut(block: Bottleneck) -> bool:
         and isinstance(shortcut[0], nn.Conv2d)
         and shortcut[0].kernel_size == (1, 1)
     )
-
-
-def _multiple(body: nn.Module, name: str) -> int:
-    """The least multiple to which images have to be padded, found by trying."""
-    device, training = next(body.parameters()).device, body.training
-    body.eval()
-    for multiple in _MULTIPLES:
-        sizes = ((1, 1), (7, 13), (33, 40)) if multiple == 1 else ((multiple, multiple), (multiple, 2 * multiple))
-        try:
-            with torch.no_grad():
-                for size in sizes:
-                    body(torch.zeros(1, 3, *size, device=device))
-        except (AssertionError, RuntimeError, ValueError):
-            continue  # too small for it, or odd
-        body.train(training)
-        return multiple
-    raise UsageError(f"{name!r} takes images of one size only; choose a backbone that takes any")

@@ -1,6 +1,7 @@
 """Files that are written as a whole or not at all."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -18,19 +19,42 @@ def write(path: Path, data: bytes) -> Path:
     Traceback (most recent call last):
     repgraph.errors.UsageError: cannot write ...a: Is a directory
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = _part(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(None, "Is a directory")
+        _make_room(path)
         with part.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise _cannot(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
     return path
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path that could not be written, before the work that leads to it; its folder is made."""
+    part = _part(path)
+    try:
+        _make_room(path)
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise _cannot(path, error) from error
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def _make_room(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+def _cannot(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write {path}: {error.strerror or error}")

@@ -109,8 +109,6 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Checkpoints of training scripts may have the weights in "state_dict" or "model", and a prefix "module.".
     """
-    if not path.is_file():
-        raise UsageError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; a file of weights is needed")
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     if path.suffix not in PICKLED:
@@ -126,6 +124,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def read_pickle(path: Path) -> Any:
     """What ``torch.save`` wrote, if that is tensors and plain values; anything that would run code is refused."""
+    _check_file(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of other pickle protocols: what cannot be read is an error below
@@ -142,6 +141,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    _check_file(path)
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
@@ -149,6 +149,11 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UsageError(f"{path} is damaged or cut short: {first_line(error)}") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise UsageError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; a file of weights is needed")
 
 
 def _of_timm(name: str, backbone: str) -> Weights:
