@@ -21,7 +21,7 @@ armchair, seat, fence, desk, rock, wardrobe, lamp, bathtub, railing, cushion, ba
 chest of drawers, counter, sand, sink, skyscraper, fireplace, refrigerator, grandstand, path, stairs, runway,
 case, pool table, pillow, screen door, stairway, river, bridge, bookcase, blind, coffee table, toilet, flower,
 book, hill, bench, countertop, stove, palm, kitchen island, computer, swivel chair, boat, bar, arcade machine,
-hovel, bus, towel, light, truck, tower, chandelier, awning, streetlight, booth, television receiver, airplane,
+hovel, bus, towel, light, truck, tower, chandelier, awning, streetlight, booth, television, airplane,
 dirt track, apparel, pole, land, bannister, escalator, ottoman, bottle, buffet, poster, stage, van, ship,
 fountain, conveyer belt, canopy, washer, plaything, swimming pool, stool, barrel, basket, waterfall, tent, bag,
 minibike, cradle, oven, ball, food, step, tank, trade name, microwave, pot, animal, bicycle, lake, dishwasher,

@@ -35,7 +35,7 @@ def normalise(
         raise DataError(f"normalise takes images in bytes (uint8), not {images.dtype}")
     kept = _statistics.__wrapped__ if torch.compiler.is_compiling() else _statistics
     shift, scale = kept(tuple(mean), tuple(std), images.device)
-    return ((images.as_subclass(Tensor).float() - shift) * scale).to(dtype)
+    return ((images.float() - shift) * scale).to(dtype)
 
 
 @lru_cache(maxsize=16)  # a new tensor on a GPU would make the host wait for all that is queued there
