@@ -69,12 +69,12 @@ def test_scales_keep_labels_with_their_pixels(crop, seed, scale):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("across", [True, False])
 def test_scales_do_not_shift_the_mask(scale, across):
-    """On a slope of 8 per pixel, image and mask differ by half a pixel at most: 4, and rounding."""
-    labels = (8 * torch.arange(24, dtype=torch.uint8)).expand(24, 24)
+    """On a slope of 10 per pixel, image and mask differ by half a pixel at most: 5, and rounding (twice)."""
+    labels = (10 * torch.arange(24, dtype=torch.uint8)).expand(24, 24)
     labels = labels if across else labels.T
     image, mask = resize(Image(labels.expand(3, 24, 24).contiguous()), Mask(labels.contiguous()), scale)
     inner = slice(4, -4)
-    assert (image[0].int() - mask.int())[inner, inner].abs().max() <= 4.5
+    assert (image[0].int() - mask.int())[inner, inner].abs().max() <= 6
 
 
 def test_padding_is_the_mean_and_ignored():
