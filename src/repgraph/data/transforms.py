@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import Image, Mask
@@ -65,7 +66,10 @@ def resize(image: Image, mask: Mask | None, scale: float) -> tuple[Image, Mask |
     if size == [height, width]:
         return image, mask
     resized = F.resize(image, size, InterpolationMode.BILINEAR, antialias=True)
-    return resized, None if mask is None else F.resize(mask, size, InterpolationMode.NEAREST_EXACT)
+    if mask is None:
+        return resized, None
+    # Not F.resize: what it does with masks differs between versions of torchvision.
+    return resized, Mask(interpolate(mask[None, None], size, mode="nearest-exact")[0, 0])
 
 
 def window(image: Image, mask: Mask, top: int, left: int, size: tuple[int, int], fill: list[int]) -> tuple[Image, Mask]:
