@@ -1,7 +1,9 @@
 """How the values of command-line options are read: numbers in bounds, devices that are here."""
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -64,6 +66,24 @@ def fraction(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{short(text)} is not a number from 0 to 1")
     return value
+
+
+def named_values(option: str, given: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs of an option; a value is JSON, or else a text as it stands.
+
+    >>> named_values("--option", ["classes=3", "masks=labels"])
+    {'classes': 3, 'masks': 'labels'}
+    """
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} {short(text)}: give it as NAME=VALUE, such as classes=3")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def integer(text: str) -> float:

@@ -29,6 +29,8 @@ class Command:
     extra: str = ""
 
 
+NETWORK = ("timm", "torchvision", "PIL", "rich", "huggingface_hub", "safetensors")  # to run one on images
+
 COMMANDS = (
     Command("info", "repgraph.info", "versions, devices, and which backends can run here"),
     Command(
@@ -60,6 +62,20 @@ COMMANDS = (
         extra="train",
     ),
     Command(
+        "eval",
+        "repgraph.engine.evaluation.command",
+        "scores of a trained network on a data set: mIoU, IoU of each class, accuracies",
+        needs=NETWORK,
+        extra="train",
+    ),
+    Command(
+        "predict",
+        "repgraph.engine.prediction.command",
+        "labels of images by a trained network: label files and coloured overlays",
+        needs=NETWORK,
+        extra="train",
+    ),
+    Command(
         "export",
         "repgraph.engine.export.command",
         "write a trained network for torch.export, for ONNX (checked in onnxruntime), or as safetensors",
@@ -80,6 +96,8 @@ examples:
   repgraph bench layers --paper                   the paper's complexity table, on any device
   repgraph data check voc data/VOC2012            what is wrong with a data set, if anything
   repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
+  repgraph eval runs/voc-r50-rgnet --data VOC2012 --flip
+  repgraph predict runs/voc-r50-rgnet photos --out predictions
   repgraph export runs/voc --to onnx              a trained network for other programs
   repgraph bench operator --help                  all options of a command
 """

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-IGNORE = 255
+from repgraph.data.labels import IGNORE
+
 CHUNK = 2**24  # pixels counted at once: of a huge image no int64 copy is made
 
 
@@ -111,8 +112,7 @@ class Confusion:
         second call changes nothing either; :meth:`reset` starts over.
         """
         if not self._reduced and dist.is_available() and dist.is_initialized():
-            on_gpu = dist.get_backend() == "nccl" and self.matrix.device.type != "cuda"
-            counts = self.matrix.to("cuda") if on_gpu else self.matrix
+            counts = self.matrix.to("cuda" if dist.get_backend() == "nccl" else "cpu")
             dist.all_reduce(counts)
             self.matrix = counts.to(self.matrix.device)
             self._reduced = True

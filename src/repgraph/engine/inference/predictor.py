@@ -1,7 +1,6 @@
 """The labels of one image: its windows at every scale through the network, their probabilities averaged."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,8 +13,6 @@ from repgraph.engine.inference.tiles import Tile
 from repgraph.engine.inference.views import Side, View, views
 from repgraph.errors import UsageError
 
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 CHUNK = 2**26  # bytes of temporary maps when probabilities are resized
 
 Progress = Callable[[int, int], None]  # windows done, windows in all
@@ -50,7 +47,7 @@ def predict(
         raise UsageError(f"image has dtype {image.dtype}; uint8 RGB is needed, or floating and normalised values")
     if output not in ("labels", "probabilities"):
         raise UsageError(f"output is {output!r}; choose labels or probabilities")
-    settings = replace(settings or Settings(), **changes)
+    settings = (settings or Settings()).changed(**changes)
     with network.evaluating(model):
         return _Run(model, image.as_subclass(Tensor), settings, progress).all(output == "probabilities")
 
@@ -64,10 +61,8 @@ class _Run:
         self.height, self.width = image.shape[-2:]
         self.views = views(self.height, self.width, settings)
         self.done = self.total = 0
-        self.mean, self.std = (
-            torch.tensor(_triple(model, name, usual), device=self.device).view(3, 1, 1)
-            for name, usual in (("mean", MEAN), ("std", STD))
-        )
+        given = {name: getattr(model, name, None) for name in ("mean", "std")}
+        self.statistics: dict[str, Any] = {name: _triple(value) for name, value in given.items() if value is not None}
 
     def all(self, probabilities: bool) -> Tensor:
         parts = [Tile((0, self.height), (0, self.width))]
@@ -90,7 +85,8 @@ class _Run:
                 narrow = torch.uint8 if len(found) <= 256 else torch.int16
                 shape, dtype = ((len(found), *size), found.dtype) if probabilities else (size, narrow)
                 result = torch.empty(shape, dtype=dtype)
-            result[..., slice(*part.rows), slice(*part.columns)] = found if probabilities else found.argmax(0)
+            found = found if probabilities else found.argmax(0).to(result.dtype)
+            result[..., slice(*part.rows), slice(*part.columns)] = found
             del found  # before the next one is made
         assert result is not None
         return result
@@ -148,7 +144,9 @@ class _Run:
     def normalised(self, source: Tensor) -> Tensor:
         if source.is_floating_point():
             return source.to(torch.promote_types(self.dtype, torch.float32))
-        return (source / 255 - self.mean) / self.std
+        from repgraph.data.transforms import normalise  # brings in torchvision, which the options do without
+
+        return normalise(source, **self.statistics)
 
     def shared(self, view: View, y: int, x: int, found: Tensor) -> Tensor:
         """The part of a window that lies on the image, each pixel times its weight in the mean."""
@@ -186,11 +184,8 @@ def _inside(side: Side, start: int) -> tuple[Span, Span]:
     return span, side.there.needs(span)
 
 
-def _triple(model: nn.Module, name: str, usual: tuple[float, float, float]) -> list[float]:
-    given = getattr(model, name, None)
-    if given is None:
-        return list(usual)
-    return [float(value) for value in (given.flatten().tolist() if isinstance(given, Tensor) else given)]
+def _triple(given: Any) -> tuple[float, ...]:
+    return tuple(given.flatten().tolist() if isinstance(given, Tensor) else given)
 
 
 def _told(image: Any) -> str:

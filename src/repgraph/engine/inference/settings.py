@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,9 +69,9 @@ class Settings:
     def autocast(self) -> torch.dtype | None:
         return PRECISIONS[self.precision]
 
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(cls))
+    def changed(self, **changes: Any) -> "Settings":
+        """These settings with others in some places."""
+        return replace(self, **changes)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,94 @@
+"""The scores of a network over a whole split of a data set."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from repgraph.data.labels import Labels
+from repgraph.engine.ahead import ahead
+from repgraph.engine.inference import Settings, predict
+from repgraph.engine.inference.network import classes_of, evaluating, home
+from repgraph.engine.metrics import Confusion, Scores
+from repgraph.errors import UsageError
+
+Progress = Callable[[float, int], None]  # images done, images in all; for this process
+
+
+class Pairs(Protocol):
+    """Images and masks, such as a :class:`~repgraph.data.dataset.SegmentationData`."""
+
+    labels: Labels
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores, what they come from (row t, column p: pixels of class t predicted as p), and how long it took."""
+
+    scores: Scores
+    confusion: Tensor
+    images: int
+    seconds: float
+
+
+def evaluate(
+    model: nn.Module,
+    data: Pairs,
+    settings: Settings | None = None,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    workers: int = 2,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Evaluation:
+    """Predict every image of ``data`` and count all pixels in one confusion matrix.
+
+    The network runs where its parameters are. ``settings`` and ``changes`` are as for
+    :func:`~repgraph.engine.inference.predict`. Of ``world`` processes, each takes every ``world``-th image and calls
+    this; the counts are summed by torch.distributed, so that no image counts twice, and all get the same result.
+    ``workers`` threads read images ahead.
+
+    >>> class Two:
+    ...     labels = Labels(("dark", "light"), ((0, 0, 0), (255, 255, 255)), ids=(0, 1))
+    ...     def __len__(self) -> int:
+    ...         return 3
+    ...     def __getitem__(self, index: int) -> Any:
+    ...         return torch.zeros(3, 8, 9, dtype=torch.uint8), torch.zeros(8, 9, dtype=torch.uint8)
+    >>> evaluate(nn.Conv2d(3, 2, 1), Two()).scores.pixels
+    216
+    """
+    settings = (settings or Settings()).changed(**changes)
+    start = time.perf_counter()
+    indices = range(rank, len(data), world)
+    confusion = Confusion(len(data.labels), _checked(model, data.labels, settings))
+    for done, (image, mask) in enumerate(ahead(data.__getitem__, indices, workers)):
+        if mask is None:
+            raise UsageError("these images have no labels to compare with; repgraph predict writes predictions")
+
+        def move(windows: int, of: int, done: int = done) -> None:
+            if progress:
+                progress(done + windows / of, len(indices))
+
+        confusion.update(predict(model, image, settings, progress=move), mask)
+    confusion.reduce()
+    return Evaluation(confusion.scores(), confusion.matrix, len(data), time.perf_counter() - start)
+
+
+def _checked(model: nn.Module, labels: Labels, settings: Settings) -> torch.device:
+    """The network's device, if the network and the data have the same number of classes."""
+    device, dtype = home(model, torch.empty(0))
+    with evaluating(model):
+        given = classes_of(model, settings, (64, 64), torch.empty(0, device=device, dtype=dtype))
+    if given != len(labels):
+        raise UsageError(
+            f"the network has {given} classes, the data set {len(labels)}; give the data set it was trained on"
+        )
+    return device

@@ -1,0 +1,131 @@
+"""The options of ``repgraph eval``, and what it prints."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repgraph.arguments import named_values, positive
+from repgraph.data import NAMES
+from repgraph.engine.inference import options
+from repgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from repgraph.data.dataset import SegmentationData
+    from repgraph.engine.inference import Settings
+    from repgraph.engine.processes import Place
+    from repgraph.engine.trained import Trained
+    from repgraph.recipes import Recipe
+
+EPILOG = """\
+examples:
+  repgraph eval runs/voc-r50-rgnet --data VOC2012
+  repgraph eval runs/ade20k-r50-rgnet --data ADEChallengeData2016 --mode slide --scales 0.5 0.75 1 1.25 --flip
+  repgraph eval my-network --dataset folder --data my-data --split val --out scores --json
+  torchrun --nproc-per-node 8 -m repgraph eval runs/cityscapes-r101-rgnet --data cityscapes
+
+The table is in per cent; scores.json, classes.csv and --json have fractions. The score is of one confusion matrix over
+the whole split. The exit code is 0, or 2 for a mistake in the command or the data. docs/inference.md says more.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    put = parser.add_argument
+    put("model", metavar="MODEL", type=Path, help="folder of a run or of a network, a checkpoint or .safetensors")
+    add_data(parser, "default: the recipe's, else val")
+    put("--out", type=Path, metavar="DIR", help="write scores.json and classes.csv there")
+    put("--json", action="store_true", help="print the scores as JSON instead of a table")
+    options.add(parser)
+
+
+def add_data(parser: argparse.ArgumentParser, split: str) -> None:
+    """The options that say which images of a data set; the recipe of the network's run has the defaults."""
+    put = parser.add_argument
+    put("--data", metavar="ROOT", help="folder of the data set (default: the recipe's)")
+    put("--dataset", choices=NAMES, metavar="NAME", help=f"which one: {', '.join(NAMES)} (default: the recipe's)")
+    put("--split", metavar="SPLIT", help=f"train, val, test ... ({split})")
+    put("--option", action="append", metavar="NAME=VALUE", help="of the set's reader, such as classes=3")
+    put("--limit", type=positive, metavar="N", help="only the first N images")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from repgraph.engine import trained
+    from repgraph.engine.evaluation import report
+    from repgraph.engine.processes import joined
+    from repgraph.models import files
+
+    with joined(arguments.device) as place:
+        if arguments.out is not None and place.first:
+            files.check_writable(arguments.out / report.SCORES)  # else found out when all is done
+        network = trained.load(arguments.model, place.device)
+        settings = options.settings(arguments, network.recipe, place.device)
+        data = open_data(arguments, network.recipe)
+        if not data.labelled:
+            raise UsageError(f"{data.name} {data.split} has no labels to compare with; see repgraph predict --split")
+        evaluation = _evaluate(network, data, settings, place, arguments)
+        if not place.first:
+            return 0
+    names = data.labels.names
+    if network.labels is not None and network.labels.names != names:
+        print("repgraph eval: note: the network's class names differ from the data set's", file=sys.stderr)
+    about: dict[str, Any] = {
+        "model": str(arguments.model),
+        "dataset": data.name,
+        "split": data.split,
+        "settings": options.described(settings),
+    }
+    record = report.as_record(evaluation, names, about)
+    if arguments.json:
+        print(json.dumps(record, indent=2))
+    else:
+        console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+        report.show(evaluation, names, console)
+        rate = evaluation.images / max(evaluation.seconds, 1e-9)
+        console.print(f"{data.name} {data.split}, {evaluation.images} images, {about['settings']}, {rate:.2f} images/s")
+    if arguments.out is not None:
+        written = report.write(record, arguments.out)
+        print("written: " + ", ".join(map(str, written)), file=sys.stderr if arguments.json else sys.stdout)
+    return 0
+
+
+def open_data(arguments: argparse.Namespace, recipe: "Recipe | None") -> "SegmentationData":
+    """The images that the options name, or the recipe where they say nothing."""
+    from repgraph import data as sets
+
+    name = arguments.dataset or (recipe.data.name if recipe else None)
+    if name is None:
+        raise UsageError(f"--dataset is needed: there is no recipe beside the network; one of {', '.join(sets.NAMES)}")
+    own = recipe if recipe is not None and recipe.data.name == name else None
+    root = arguments.data or (own.data.root if own else None) or None
+    if root is None and name != "scenes":
+        raise UsageError(f"--data is needed: the folder of {name}")
+    chosen = (own.data.options if own else {}) | named_values("--option", arguments.option or [])
+    split = arguments.split or (own.data.val_split if own else "") or "val"
+    data = sets.load(name, root, split, **chosen)
+    if arguments.limit is not None:
+        data.items = data.items[: arguments.limit]
+    return data
+
+
+def _evaluate(
+    network: "Trained", data: "SegmentationData", settings: "Settings", place: "Place", arguments: argparse.Namespace
+) -> Any:
+    from repgraph.engine.evaluate import evaluate
+    from repgraph.engine.inference.memory import explained
+    from repgraph.engine.progress import Meter
+
+    own = len(range(place.rank, len(data), place.world))
+    with Meter("evaluating", own, sys.stderr if place.first else None) as meter, explained(settings):
+        return evaluate(
+            network.model,
+            data,
+            settings,
+            rank=place.rank,
+            world=place.world,
+            workers=arguments.workers,
+            progress=lambda done, total: meter.at(done),
+        )

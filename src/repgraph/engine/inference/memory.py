@@ -1,0 +1,35 @@
+"""What to do when memory runs out."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from repgraph.engine.inference.settings import Settings
+from repgraph.errors import UsageError
+
+
+class NotEnoughMemory(UsageError):
+    """An image did not fit into the memory of its device; the message says what to change."""
+
+
+@contextlib.contextmanager
+def explained(settings: Settings, about: str = "") -> Iterator[None]:
+    """Turns an error for lack of memory, on a GPU or the CPU, into one that says what helps."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_memory(error):
+            raise
+        helps = [
+            *(["--mode slide"] if settings.mode == "whole" else ["a smaller --crop"]),
+            *(["a smaller --batch"] if settings.batch > 1 else []),
+            *(["less --memory"] if settings.mode == "slide" else []),
+            *(["--precision bf16"] if settings.precision == "fp32" else []),
+        ]
+        raise NotEnoughMemory(f"{about}out of memory; try {', '.join(helps)}") from error
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in text or "can't allocate memory" in text

@@ -1,0 +1,1 @@
+"""Labels of images, as files."""
