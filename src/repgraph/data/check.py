@@ -110,9 +110,9 @@ def open_splits(
 def check(sets: Sequence[SegmentationData | Report], workers: int, progress: Progress | None = None) -> list[Report]:
     """Reads all files of the sets, ``workers`` at a time."""
     reports = [data if isinstance(data, Report) else check_split(data, workers, progress) for data in sets]
-    for one, other in combinations(reports, 2):  # splits can share a folder, and then its stray masks
-        told = {problem for problem in one.problems if problem.kind == STRAY}
-        other.problems = [problem for problem in other.problems if problem not in told]
+    for first, second in combinations(reports, 2):  # splits can share a folder, and then its stray masks
+        told = {problem for problem in first.problems if problem.kind == STRAY}
+        second.problems = [problem for problem in second.problems if problem not in told]
     opened = [data for data in sets if isinstance(data, SegmentationData)]
     for one, other in combinations([data for data in opened if data.split != "trainval"], 2):
         both = {item.image for item in one.items} & {item.image for item in other.items}
