@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.layers.networks import one_thread  # noqa: F401 - for the tests here as well
 from torch import Tensor, nn
 
 from repgraph.layers import inserted

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from tests.models.networks import SIZES, images, offline, stir  # noqa: F401 - a fixture
+from tests.models.networks import SIZES, images, offline, one_thread, stir  # noqa: F401
 
 from repgraph.errors import UsageError
 from repgraph.models import Backbone
