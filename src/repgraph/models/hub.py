@@ -150,7 +150,8 @@ class Hub(
             )
         # Copies: channels-last weights are not contiguous, and shared ones cannot be saved.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
-        return safetensors.torch.save(tensors, metadata={"format": "pt", "config": json.dumps(self.config)})
+        # One entry: several would come in another order each time, and the same network make other files.
+        return safetensors.torch.save(tensors, metadata={"config": json.dumps(self.config, sort_keys=True)})
 
     @classmethod
     def build(cls, config: dict[str, Any], source: str) -> Self:
