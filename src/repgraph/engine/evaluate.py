@@ -45,6 +45,7 @@ def evaluate(
     *,
     rank: int = 0,
     world: int = 1,
+    limit: int | None = None,
     workers: int = 2,
     progress: Progress | None = None,
     **changes: Any,
@@ -54,7 +55,7 @@ def evaluate(
     The network runs where its parameters are. ``settings`` and ``changes`` are as for
     :func:`~repgraph.engine.inference.predict`. Of ``world`` processes, each takes every ``world``-th image and calls
     this; the counts are summed by torch.distributed, so that no image counts twice, and all get the same result.
-    ``workers`` threads read images ahead.
+    ``limit`` takes the first images only. ``workers`` threads read images ahead.
 
     >>> class Two:
     ...     labels = Labels(("dark", "light"), ((0, 0, 0), (255, 255, 255)), ids=(0, 1))
@@ -67,7 +68,8 @@ def evaluate(
     """
     settings = (settings or Settings()).changed(**changes)
     start = time.perf_counter()
-    indices = range(rank, len(data), world)
+    count = len(data) if limit is None else min(limit, len(data))
+    indices = range(rank, count, world)
     confusion = Confusion(len(data.labels), _checked(model, data.labels, settings))
     for done, (image, mask) in enumerate(ahead(data.__getitem__, indices, workers)):
         if mask is None:
@@ -79,7 +81,7 @@ def evaluate(
 
         confusion.update(predict(model, image, settings, progress=move), mask)
     confusion.reduce()
-    return Evaluation(confusion.scores(), confusion.matrix, len(data), time.perf_counter() - start)
+    return Evaluation(confusion.scores(), confusion.matrix, count, time.perf_counter() - start)
 
 
 def _checked(model: nn.Module, labels: Labels, settings: Settings) -> torch.device:

@@ -47,7 +47,7 @@ def predict_files(
     out: Path,
     settings: Settings,
     *,
-    read: Callable[[Path], Tensor],
+    read: Callable[[Source], Tensor],
     style: Style = Style(),  # noqa: B008 (it is frozen)
     workers: int = 2,
     progress: Progress | None = None,
@@ -95,11 +95,11 @@ def _keep_inputs(jobs: Sequence[Source], out: Path) -> None:
 
 
 def _images(
-    jobs: Sequence[Source], read: Callable[[Path], Tensor], workers: int
+    jobs: Sequence[Source], read: Callable[[Source], Tensor], workers: int
 ) -> Iterator[tuple[Source, Tensor | DataError]]:
     def try_to(job: Source) -> tuple[Source, Tensor | DataError]:
         try:
-            return job, read(job.path)
+            return job, read(job)
         except DataError as error:
             return job, error
 

@@ -1,5 +1,6 @@
 """How far a command is, and the time that is left: a bar in a terminal, a line now and then elsewhere."""
 
+import sys
 import time
 from types import TracebackType
 from typing import Self, TextIO
@@ -56,11 +57,11 @@ class Meter:
             print(f"{self.what}: {note}", file=self.out, flush=True)
 
     def say(self, text: str) -> None:
-        """A line that stays, above the bar."""
+        """A line that stays, above the bar; on the error stream where there is nowhere else."""
         if self.bar is not None:
             self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        elif self.out is not None:
-            print(text, file=self.out, flush=True)
+        else:
+            print(text, file=self.out or sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:

@@ -105,10 +105,7 @@ def open_data(arguments: argparse.Namespace, recipe: "Recipe | None") -> "Segmen
         raise UsageError(f"--data is needed: the folder of {name}")
     chosen = (own.data.options if own else {}) | named_values("--option", arguments.option or [])
     split = arguments.split or (own.data.val_split if own else "") or "val"
-    data = sets.load(name, root, split, **chosen)
-    if arguments.limit is not None:
-        data.items = data.items[: arguments.limit]
-    return data
+    return sets.load(name, root, split, **chosen)
 
 
 def _evaluate(
@@ -118,7 +115,8 @@ def _evaluate(
     from repgraph.engine.inference.memory import explained
     from repgraph.engine.progress import Meter
 
-    own = len(range(place.rank, len(data), place.world))
+    count = len(data) if arguments.limit is None else min(arguments.limit, len(data))
+    own = len(range(place.rank, count, place.world))
     with Meter("evaluating", own, sys.stderr if place.first else None) as meter, explained(settings):
         return evaluate(
             network.model,
@@ -126,6 +124,7 @@ def _evaluate(
             settings,
             rank=place.rank,
             world=place.world,
+            limit=count,
             workers=arguments.workers,
             progress=lambda done, total: meter.at(done),
         )

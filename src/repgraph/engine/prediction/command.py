@@ -62,12 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     if bool(arguments.inputs) == (arguments.split is not None):
         raise UsageError("give images (files, folders, patterns), or --split and --data, the split of a data set")
+    sources = _sources(arguments)
     with joined(arguments.device) as place:
         files.check_writable(arguments.out / LABELS / "0.png")  # else found out when the first image is done
         network = trained.load(arguments.model, place.device)
         settings = options.settings(arguments, network.recipe, place.device)
-        jobs, labels, read, server = (_files if arguments.split is None else _split)(arguments, network)
-        wanted = arguments.overlays if arguments.overlays is not None else arguments.split is None
+        jobs, labels, read, server = _files(sources, network) if sources else _split(arguments, network)
+        wanted = arguments.overlays if arguments.overlays is not None else bool(sources)
         opacity = OPACITY if arguments.opacity is None else arguments.opacity
         style = Style(
             plain=arguments.plain or server,
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             side=arguments.side,
         )
         own = jobs[place.rank :: place.world]
-        with large_images(), Meter("predicting", len(own), sys.stderr) as meter:
+        with large_images(), Meter("predicting", len(own), sys.stderr if place.first else None) as meter:
             outcome = predict_files(
                 network.model,
                 own,
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
                 read=read,
                 style=style,
                 workers=arguments.workers,
-                progress=(lambda done, total: meter.at(done)) if place.first else None,
+                progress=lambda done, total: meter.at(done),
                 say=lambda text: meter.say(f"repgraph predict: {text}"),
             )
         counts = place.total(len(own) - len(outcome.failed), len(outcome.failed), len(outcome.written))
@@ -97,22 +98,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if outcome.failed else 0
 
 
-Found = tuple[list["Source"], "Labels", "Callable[[Path], Tensor]", bool]
+Found = tuple[list["Source"], "Labels", "Callable[[Source], Tensor]", bool]
 
 
-def _files(arguments: argparse.Namespace, network: "Trained") -> Found:
-    """Photographs, in the ids of the network's own data set."""
-    from repgraph.data.labels import Labels, spread_palette
-    from repgraph.engine.prediction import inputs, reading
+def _sources(arguments: argparse.Namespace) -> list["Source"]:
+    """The images that were named; none where a split is wanted."""
+    from repgraph.engine.prediction import inputs
 
+    if not arguments.inputs:
+        return []
     if any((arguments.data, arguments.dataset, arguments.option, arguments.limit)):
-        raise UsageError("--data, --dataset, --option and --limit go with --split")
-    labels = network.labels
+        raise UsageError("--data, --dataset, --option and --limit go with --split, and not with images")
+    return inputs.find(arguments.inputs, recursive=arguments.recursive, out=arguments.out)
+
+
+def _files(sources: list["Source"], network: "Trained") -> Found:
+    """Photographs, in the ids of the network's own data set, or its class numbers if it does not know them."""
+    from repgraph.data.labels import Labels, spread_palette
+    from repgraph.engine.prediction import reading
+
+    labels, count = network.labels, network.model.classes
     if labels is None:
-        count = network.model.classes
         labels = Labels(tuple(f"class {k}" for k in range(count)), spread_palette(count), tuple(range(count)))
-    found = inputs.find(arguments.inputs, recursive=arguments.recursive, out=arguments.out)
-    return found, labels, reading.read_upright, False
+    return sources, labels, lambda source: reading.read_upright(source.path), False
 
 
 def _split(arguments: argparse.Namespace, network: "Trained") -> Found:
@@ -126,8 +134,9 @@ def _split(arguments: argparse.Namespace, network: "Trained") -> Found:
             f"the network has {network.model.classes} classes, {data.name} {len(data.labels)}; "
             "give the data set it was trained on"
         )
-    if data.name == "scenes":
-        raise UsageError("scenes are drawn by the program and have no files; see repgraph demo")
-    names = [data.prediction_name(i).removesuffix(".png") for i in range(len(data))]
-    jobs = [Source(item.image, name) for item, name in zip(data.items, names, strict=True)]
-    return jobs, data.labels, read_image, data.name == "cityscapes"
+    names = [data.prediction_name(i).removesuffix(".png") for i in range(len(data))][: arguments.limit]
+    jobs = [Source(item.image, name) for item, name in zip(data.items, names, strict=False)]
+    if data.name == "scenes":  # which are drawn, and in no file
+        numbers = {name: i for i, name in enumerate(names)}
+        return jobs, data.labels, lambda source: data[numbers[source.name]][0], False
+    return jobs, data.labels, lambda source: read_image(source.path), data.name == "cityscapes"
