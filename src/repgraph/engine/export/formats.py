@@ -63,11 +63,11 @@ def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False, plain: 
         dynamic: any batch, height and width from a few pixels up.
         plain: the RepGraph layer in PyTorch's own operators: the program runs without repgraph, and slower.
     """
-    with _quiet(), _prepared(model, plain):
-        axes = (dict.fromkeys(_AXES, Dim.DYNAMIC),) if dynamic else None
-        program = torch.export.export(model, (_images(size, batch=2 if dynamic else 1),), dynamic_shapes=axes)
+    axes = (dict.fromkeys(_AXES, Dim.DYNAMIC),) if dynamic else None
     file = io.BytesIO()
-    with _quiet():
+    with _exporting("torch.export", model, dynamic):
+        with _prepared(model, plain):
+            program = torch.export.export(model, (_images(size, batch=2 if dynamic else 1),), dynamic_shapes=axes)
         torch.export.save(program, file, extra_files={"config.json": json.dumps(model.config)})
         file.seek(0)
         run = torch.export.load(file).module()
@@ -85,7 +85,7 @@ def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Expor
     import onnx
     import onnxruntime  # type: ignore[import-untyped]
 
-    with _quiet():
+    with _exporting("ONNX", model, dynamic):
         program = torch.onnx.export(
             model,
             (_images(size, batch=2 if dynamic else 1),),
@@ -148,8 +148,13 @@ def _prepared(model: RGNet, plain: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporters' own warnings, which say nothing about the network."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _exporting(what: str, model: RGNet, dynamic: bool) -> Iterator[None]:
+    """Without the exporters' own warnings, and with their failures as an error of ours: backbones are not our code."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:  # of any kind: they trace and rewrite code that they do not know
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        remedy = "leave out --dynamic, or export to another format" if dynamic else "export to another format"
+        raise UsageError(f"{what} cannot do {model.backbone.name!r}: {reason[:200]}; {remedy}") from error
