@@ -55,3 +55,15 @@ def test_numbers_that_cannot_be_taken(read, text, message):
 def test_devices_that_cannot_be_used(text, message):
     with pytest.raises(UsageError, match=message):
         arguments.parse_device(text)
+
+
+def test_named_values():
+    assert arguments.named_values("--option", ["a=1", "b=[1, 2]", "c=text", "d="]) == {
+        "a": 1,
+        "b": [1, 2],
+        "c": "text",
+        "d": "",
+    }
+    for wrong in ("classes", "=3"):
+        with pytest.raises(UsageError, match=f"--option '{wrong}': give it as NAME=VALUE"):
+            arguments.named_values("--option", [wrong])

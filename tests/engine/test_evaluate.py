@@ -87,7 +87,11 @@ def test_a_table_in_per_cent_and_files_with_fractions(network, data, val, tmp_pa
     assert "scores.json" in shown and "classes.csv" in shown
     record = json.loads((tmp_path / "a" / "b" / "scores.json").read_text())
     assert record["miou"] == scores.miou and record["mean_accuracy"] == scores.mean_accuracy
-    assert record["confusion"] == wanted.confusion.tolist() and record["images"] == 5
+    assert record["images"] == 5
+    with (tmp_path / "a" / "b" / "confusion.csv").open(newline="") as file:
+        head, *lines = csv.reader(file)
+    assert head == ["truth", *trained.NAMES] and [line[0] for line in lines] == list(trained.NAMES)
+    assert [[int(cell) for cell in line[1:]] for line in lines] == wanted.confusion.tolist()
     assert (record["dataset"], record["split"]) == ("folder", "val")
     with (tmp_path / "a" / "b" / "classes.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

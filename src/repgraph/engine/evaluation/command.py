@@ -25,8 +25,8 @@ examples:
   repgraph eval my-network --dataset folder --data my-data --split val --out scores --json
   torchrun --nproc-per-node 8 -m repgraph eval runs/cityscapes-r101-rgnet --data cityscapes
 
-The table is in per cent; scores.json, classes.csv and --json have fractions. The score is of one confusion matrix over
-the whole split. The exit code is 0, or 2 for a mistake in the command or the data. docs/inference.md says more.
+The table is in per cent; files and --json have fractions. The scores are those of one confusion matrix over the whole
+split. The exit code is 0, or 2 for a mistake in the command or the data. docs/inference.md says more.
 """
 
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     put = parser.add_argument
     put("model", metavar="MODEL", type=Path, help="folder of a run or of a network, a checkpoint or .safetensors")
     add_data(parser, "default: the recipe's, else val")
-    put("--out", type=Path, metavar="DIR", help="write scores.json and classes.csv there")
+    put("--out", type=Path, metavar="DIR", help="write scores.json, classes.csv and confusion.csv there")
     put("--json", action="store_true", help="print the scores as JSON instead of a table")
     options.add(parser)
 
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         rate = evaluation.images / max(evaluation.seconds, 1e-9)
         console.print(f"{data.name} {data.split}, {evaluation.images} images, {about['settings']}, {rate:.2f} images/s")
     if arguments.out is not None:
-        written = report.write(record, arguments.out)
+        written = report.write(record, evaluation, arguments.out)
         print("written: " + ", ".join(map(str, written)), file=sys.stderr if arguments.json else sys.stdout)
     return 0
 

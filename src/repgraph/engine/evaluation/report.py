@@ -1,10 +1,10 @@
-"""Scores as a table on the screen, and in files: per cent for people, fractions in files."""
+"""Scores as a table on the screen, in per cent, and in files, as fractions."""
 
 import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from repgraph.engine.evaluate import Evaluation
 from repgraph.models import files
 
-SCORES, CLASSES = "scores.json", "classes.csv"
+SCORES, CLASSES, CONFUSION = "scores.json", "classes.csv", "confusion.csv"
 FIELDS = ("class", "name", "iou", "accuracy", "pixels", "predicted_pixels")
 
 
@@ -51,27 +51,33 @@ def per_cent(value: float | None) -> str:
 
 
 def as_record(evaluation: Evaluation, names: Sequence[str], about: dict[str, Any]) -> dict[str, Any]:
-    """All there is to say, for JSON: ``about``, the summary, the classes in order, and the confusion matrix."""
+    """What there is to say, for JSON: ``about``, the summary, and the classes in order."""
     record = evaluation.scores.to_dict()
     summary = {name: record[name] for name in ("miou", "pixel_accuracy", "mean_accuracy", "pixels")}
     classes = [{**row, "iou": iou} for row, iou in zip(_rows(evaluation, names), record["iou"], strict=True)]
     for row, accuracy in zip(classes, record["accuracy"], strict=True):
         row["accuracy"] = accuracy
     times = {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
-    return {**about, **times, **summary, "classes": classes, "confusion": evaluation.confusion.tolist()}
+    return {**about, **times, **summary, "classes": classes}
 
 
-def write(record: dict[str, Any], folder: Path) -> list[Path]:
-    """``scores.json`` with everything and ``classes.csv`` with a line for each class; each is written whole."""
-    text = io.StringIO(newline="")
-    table = csv.DictWriter(text, FIELDS)
-    table.writeheader()
-    for row in record["classes"]:
-        table.writerow({name: "" if row[name] is None else row[name] for name in FIELDS})
+def write(record: dict[str, Any], evaluation: Evaluation, folder: Path) -> list[Path]:
+    """``scores.json``, ``classes.csv`` with a line for each class, and ``confusion.csv``, whose line t and column p has
+    the pixels of class t that were predicted as p. Each is written whole."""
+    names = [row["name"] for row in record["classes"]]
+    classes = [["" if row[name] is None else row[name] for name in FIELDS] for row in record["classes"]]
+    matrix = [[name, *row] for name, row in zip(names, evaluation.confusion.tolist(), strict=True)]
     return [
         files.write(folder / SCORES, (json.dumps(record, indent=2) + "\n").encode()),
-        files.write(folder / CLASSES, text.getvalue().encode()),
+        files.write(folder / CLASSES, _csv([FIELDS, *classes])),
+        files.write(folder / CONFUSION, _csv([["truth", *names], *matrix])),
     ]
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
 
 
 def _rows(evaluation: Evaluation, names: Sequence[str]) -> list[dict[str, Any]]:

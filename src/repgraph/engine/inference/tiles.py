@@ -27,7 +27,7 @@ class Tile:
 
 
 def tiles(views: Sequence[View], height: int, width: int, pixels: int) -> list[Tile]:
-    """Parts whose maps have ``pixels`` at most, but none need be smaller than a window.
+    """Parts whose maps have ``pixels`` at most, or are those of one window.
 
     The maps of a part are one of its own size and, at other scales than 1, one of that scale at a time.
     """
@@ -36,7 +36,7 @@ def tiles(views: Sequence[View], height: int, width: int, pixels: int) -> list[T
     best: tuple[int, Cut, Cut] | None = None
     for down in rows:
         across = next((found for found in columns if weight(down, found) <= pixels), None)
-        if across is None and down is rows[-1]:  # nothing fits: parts of about a window
+        if across is None and down is rows[-1]:  # nothing fits: parts of a window at most
             across = columns[-1]
         if across is not None:
             work = sum(a * b for a, b in zip(down.windows, across.windows, strict=True))
@@ -102,11 +102,11 @@ def windows(views: Sequence[View], parts: Iterable[Tile]) -> int:
 
 
 def _counts(size: int, sides: Sequence[Side]) -> list[int]:
-    """Numbers of parts to try, all of the small ones and some of the larger ones, down to parts of about a window.
+    """Numbers of parts to try, all of the small ones and some of the larger ones, down to parts of a window at most.
 
-    The least part is, in the image's own pixels, a window of the largest scale.
+    That is, in the image's own pixels, a window of the largest scale.
     """
-    most = max(1, size // min(math.ceil(side.axis.window * size / side.axis.size) for side in sides))
+    most = math.ceil(size / min(math.ceil(side.axis.window * size / side.axis.size) for side in sides))
     found = [1]
     while found[-1] < most:
         found.append(min(most, max(found[-1] + 1, round(found[-1] * 1.1))))

@@ -20,9 +20,7 @@ def read_upright(path: Path) -> Tensor:
     Data sets are read without that (:func:`repgraph.data.files.read_image`): their masks match the stored pixels.
     """
     image = read_image(path).as_subclass(Tensor)
-    with pillow.open(path) as picture:
-        orientation = picture.getexif().get(ORIENTATION, 1)
-    return turned(image, orientation)
+    return turned(image, _orientation(path))
 
 
 def turned(image: Tensor, orientation: int) -> Tensor:
@@ -49,6 +47,13 @@ def turned(image: Tensor, orientation: int) -> Tensor:
         case 8:
             return image.rot90(1, (-2, -1))
     return image
+
+
+def _orientation(path: Path) -> int:
+    with pillow.open(path) as picture:
+        if picture.format == "PNG" and not {"exif", "Raw profile type exif"} & picture.info.keys():
+            return 1  # Pillow would decode the whole image to look for EXIF behind it, where no one puts it
+        return picture.getexif().get(ORIENTATION, 1)
 
 
 @contextlib.contextmanager
