@@ -1,5 +1,6 @@
 """How fast a recipe trains with its data, and with one batch in memory: the share of time that goes into waiting."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,14 +76,18 @@ def throughput(recipe: Recipe, *, iterations: int = 100, warm: int = 20, show: T
     total = iterations + warm
     recipe = with_settings(recipe, [f"train.iterations={total}", f"train.period={total}", "train.log_every=1000000"])
     place = places.find(recipe.train)
-    model, images, _ = training.prepare(recipe, place, None)
+    first, images, _ = training.prepare(recipe, place, None)
     found = []
-    with places.settled(recipe.train, place):
-        fixed = _Same(next(iter(training.stream(recipe, place, images, 0))), total)
-        for name, source in (("one batch in memory", fixed), ("the data", training.stream(recipe, place, images, 0))):
+    with places.settled(recipe.train, place), contextlib.ExitStack() as streams:
+        some, real = (
+            streams.enter_context(contextlib.closing(training.stream(recipe, place, images, 0))) for _ in range(2)
+        )
+        fixed = _Same(next(iter(some)), total)
+        some.close()
+        for name, source in (("one batch in memory", fixed), ("the data", real)):
             if show is not None and place.first:
                 print(f"{total} iterations with {name}", file=show, flush=True)
-            module, timer = Training(model, recipe), _Timer(warm)
+            module, timer = Training(first.model, recipe), _Timer(warm)
             training.fit(module, place, source, timer)
             found.append(iterations * recipe.train.batch / (timer.end - timer.begin))
     return Throughput(real=found[1], fixed=found[0])

@@ -1,5 +1,6 @@
 """Training: from a recipe to a run's folder with a network in it."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,10 +65,10 @@ def train(recipe: Recipe, out: str | Path, *, show: TextIO | None = None) -> Out
     folder, place = Path(out), places.find(recipe.train)
     if place.first:
         folders.check_free(folder)
-    model, images, tests = prepare(recipe, place, None)
+    module, images, tests = prepare(recipe, place, None)
     if place.first:
         folders.create(folder, recipe)
-    return _fit(recipe, folder, place, model, images, tests, None, show)
+    return _fit(module, folder, place, images, tests, show)
 
 
 def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None = None) -> Outcome:
@@ -92,22 +93,26 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
     found = None if path is None else checkpoints.read(path)
     if found is not None and path is not None:
         folders.check_same(recipe, found, path)
-    model, images, tests = prepare(recipe, place, found)
+        if show is not None and place.first and (changed := folders.changed(found)):
+            print(f"not quite as before, and so not bit for bit: {changed}", file=show, flush=True)
+    module, images, tests = prepare(recipe, place, found)
     if place.first:
         folders.note_session(folder, recipe, 0 if found is None else int(found["iteration"]))
         if path is not None and path.name != checkpoints.LAST:
             checkpoints.also_known_as(path, path.with_name(checkpoints.LAST))
-    return _fit(recipe, folder, place, model, images, tests, found, show)
+    return _fit(module, folder, place, images, tests, show)
 
 
-def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple[RGNet, Pairs, Pairs | None]:
-    """The network, the images to learn from, and those to test on, if any; before anything is written."""
+def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Pairs | None]:
+    """The network in training, the images to learn from, and those to test on, if any; before anything is written."""
     images = _images(recipe, recipe.data.split)
     labels = images.labels
     tests = _images(recipe, recipe.data.val_split) if recipe.data.val_split else None
     if tests is not None and not tests.labelled:
         raise UsageError(f"data.val_split is {recipe.data.val_split!r}, which has no labels; give another, or nothing")
-    model = network(recipe, labels, found)
+    module = Training(network(recipe, labels, found), recipe)
+    if found is not None:
+        module.restore(found)
     Batches(len(images), recipe.train.batch, 0, 0, 0, place.rank, place.world)  # can the devices share a batch?
     if (recipe.train.batch // place.world) % recipe.train.accumulate:
         raise UsageError(
@@ -118,8 +123,8 @@ def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple
     if recipe.data.cache:
         chosen = Cached(chosen)
     if tests is None or not recipe.data.val_limit:
-        return model, chosen, tests
-    return model, chosen, First(tests, recipe.data.val_limit)
+        return module, chosen, tests
+    return module, chosen, First(tests, recipe.data.val_limit)
 
 
 def _images(recipe: Recipe, split: str) -> Any:
@@ -158,27 +163,18 @@ def network(recipe: Recipe, labels: datasets.Labels, found: dict[str, Any] | Non
 
 
 def _fit(
-    recipe: Recipe,
-    folder: Path,
-    place: Place,
-    model: RGNet,
-    images: Pairs,
-    tests: Pairs | None,
-    found: dict[str, Any] | None,
-    show: TextIO | None,
+    module: Training, folder: Path, place: Place, images: Pairs, tests: Pairs | None, show: TextIO | None
 ) -> Outcome:
-    module = Training(model, recipe)
-    if found is not None:
-        module.restore(found)
-    start, last = module.iteration, recipe.train.iterations
-    display = Display(start, last, recipe.train.batch, show if place.first else None)
+    recipe, model, start = module.recipe, module.model, module.iteration
+    display = Display(start, recipe.train.iterations, recipe.train.batch, show if place.first else None)
     io = checkpoints.AtomicIO()
-    records = Records(folder, columns(model), start)
     test = None if tests is None else partial(validate, model, tests, recipe, place.rank, place.world)
+    records = Records(folder, columns(model), start)
     overseer = Overseer(folder / folders.CHECKPOINTS, io, records, display, test)
-    if start < last:
-        with places.settled(recipe.train, place), display:
-            fit(module, place, stream(recipe, place, images, start), overseer, io)
+    if start < recipe.train.iterations:
+        batches = stream(recipe, place, images, start)
+        with places.settled(recipe.train, place), display, contextlib.closing(batches):
+            fit(module, place, batches, overseer, io)
     outcome = Outcome(folder, module.iteration, overseer.scores, module.best, overseer.stop, place.first)
     if outcome.stop is None and place.first:
         model.save_pretrained(folder / folders.MODEL)
@@ -198,6 +194,7 @@ def stream(recipe: Recipe, place: Place, images: Pairs, start: int) -> Stream:
 def fit(module: Training, place: Place, batches: Any, overseer: Any, io: checkpoints.AtomicIO | None = None) -> None:
     """Let Lightning run the iterations that are left, a period as an epoch."""
     train = module.recipe.train
+    module.train()
     if train.norm == "sync" and place.kind == "cuda" and place.world > 1:
         convert_sync_batchnorm(module.model)
     if train.channels_last:
@@ -219,4 +216,9 @@ def fit(module: Training, place: Place, batches: Any, overseer: Any, io: checkpo
     )
     if place.world > 1:  # Lightning would wait for the GPU in each iteration to hear of a signal; ours does not
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
-    trainer.fit(module, train_dataloaders=batches)
+    try:
+        trainer.fit(module, train_dataloaders=batches)
+    except SystemExit as exit_:  # what Lightning makes of an interrupt
+        if isinstance(exit_.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise

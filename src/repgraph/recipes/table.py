@@ -5,7 +5,7 @@ leaves open follows its authors' other work (docs/training.md). The others are s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from repgraph.errors import UsageError
@@ -57,9 +57,9 @@ ROWS: dict[str, Row] = {
     ),
     "cityscapes": Row("Cityscapes", Data("cityscapes", crop=(769, 769)), **_CITYSCAPES),
     "cityscapes_trainval": Row(
-        "Cityscapes, trained on train and val (for the test server; scores on val say nothing)",
-        Data("cityscapes", split="trainval", crop=(769, 769)),
-        **{**_CITYSCAPES, "train": replace(_CITYSCAPES["train"], validate_every=0)},
+        "Cityscapes, train and val together, for its test server",
+        Data("cityscapes", split="trainval", val_split="", crop=(769, 769)),
+        **_CITYSCAPES,
         paper={"r101-rgnet": "81.5 mIoU, on test"},
     ),
     "pascal_context": Row(

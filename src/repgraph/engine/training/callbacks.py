@@ -3,6 +3,7 @@
 import math
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ class Overseer(pl.Callback):
         self._clock = Clock()
         self._received = 0
         self._leaving = False
-        self._looked = 0  # after which iteration all was well
+        self._looked = 0  # up to which iteration losses are known to be finite
         self._previous: dict[int, Any] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -63,8 +64,9 @@ class Overseer(pl.Callback):
         self._looked = module.iteration
         self.records.open()
         self._module = module
-        for number in (signal.SIGINT, signal.SIGTERM):  # in place of Lightning's, which would stop in mid-iteration
-            self._previous[number] = signal.signal(number, self._asked)
+        if threading.current_thread() is threading.main_thread():  # others cannot hear signals
+            for number in (signal.SIGINT, signal.SIGTERM):  # in place of Lightning's, which stop in mid-iteration
+                self._previous[number] = signal.signal(number, self._asked)
         self._clock.read()
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -98,7 +100,7 @@ class Overseer(pl.Callback):
             return
         report = module.report(reset=noting)
         if report.bad is not None:
-            self._halt(trainer, f"the loss of iteration {report.bad} is not finite")
+            self._halt(trainer, f"the loss of iteration {report.bad + 1} is not finite")
         elif _scale(trainer) < LOWEST_SCALE:
             self._halt(trainer, f"gradients overflow fp16 whatever their scale, now {_scale(trainer):g}")
         else:
@@ -115,7 +117,7 @@ class Overseer(pl.Callback):
         if self.stop is not None:
             return
         if not module.weights_are_finite():
-            self._halt(trainer, f"the weights are not finite after iteration {now - 1}")
+            self._halt(trainer, f"the weights are not finite after iteration {now}")
             return
         self._clock.pause()
         last, often = now == train.iterations, train.validate_every * train.period
@@ -176,7 +178,7 @@ class Overseer(pl.Callback):
     def _halt(self, trainer: pl.Trainer, reason: str) -> None:
         path = self.folder / LAST
         good = f"the last good checkpoint is {path}" if path.exists() else "there was no checkpoint before"
-        self.stop = Stop(0, f"{reason} (all was well after iteration {self._looked}); {good}")
+        self.stop = Stop(0, f"{reason} (up to iteration {self._looked} losses were); {good}")
         trainer.should_stop = True
 
     def _interrupted(self, trainer: pl.Trainer, module: Training) -> None:
@@ -184,7 +186,7 @@ class Overseer(pl.Callback):
         if now % train.period == 0 or now == train.iterations:
             self._leaving = True  # the end of the period comes next, and saves
         elif not module.weights_are_finite():
-            self._halt(trainer, f"the weights are not finite after iteration {now - 1}")
+            self._halt(trainer, f"the weights are not finite after iteration {now}")
         else:
             self.records.save()
             self.save(trainer, module)

@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import pickle
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from lightning.fabric.plugins import CheckpointIO
 
 from repgraph.errors import UsageError
+from repgraph.models.weights import read_pickle
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 NEEDED = ("state_dict", "optimizer_states", "iteration", "recipe", "best", "sums", "config")
@@ -86,23 +87,32 @@ class AtomicIO(CheckpointIO):
 
 def read(path: Path) -> dict[str, Any]:
     """A checkpoint that training wrote, on the CPU. Anything in it that would run code is refused."""
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such checkpoint")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise UsageError(f"{path}: there is no such checkpoint") from error
-    except pickle.UnpicklingError as error:
-        raise UsageError(
-            f"{path} holds more than numbers and names, which could run code when it is read, and is refused: "
-            f"training did not write it{_remedy(path)}"
-        ) from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is damaged or was cut short{_remedy(path)}") from error
+        if not _whole(path):
+            raise UsageError(f"{path} is damaged or was cut short")
+        found = read_pickle(path)
+    except UsageError as error:
+        raise UsageError(f"{error}{_remedy(path)}") from error
     missing = [name for name in NEEDED if name not in found] if isinstance(found, dict) else NEEDED
     if missing:
         raise UsageError(f"{path} is no checkpoint of training: it has no {', '.join(missing)}{_remedy(path)}")
     return found
+
+
+def _whole(path: Path) -> bool:
+    """Whether a file that ``torch.save`` wrote, which is a zip file, has all its parts and their check sums fit."""
+    try:
+        with path.open("rb") as file:
+            if file.read(1) not in (b"P", b""):
+                return True  # another kind of file: reading it will say what it is
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError):
+        return False
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _remedy(path: Path) -> str:

@@ -77,7 +77,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what takes part in training, and the device."""
+    """What numbers depend on in their last bits: versions, the GPU, and the number of threads."""
     found: dict[str, str | None] = {
         "repgraph": __version__,
         "python": sys.version.split()[0],
@@ -90,7 +90,16 @@ def versions() -> dict[str, str | None]:
             found[package] = None
     found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
     found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    found["threads"] = str(torch.get_num_threads())
     return found
+
+
+def changed(checkpoint: dict[str, Any]) -> str:
+    """What is not as it was when a checkpoint was written, such as ``torch 2.11.0 then, 2.12.0 now``."""
+    then, now = checkpoint.get("versions", {}), versions()
+    return "; ".join(
+        f"{name} {then[name]} then, {now[name]} now" for name in now if then.get(name) not in (None, now[name])
+    )
 
 
 def find(path: Path) -> tuple[Path, Path | None]:

@@ -18,6 +18,7 @@ from repgraph.engine.training.chance import chosen, generator
 from repgraph.errors import UsageError
 
 MOST_WORKERS = 16
+GRACE = 10  # seconds that workers go on after SIGTERM
 
 Pair = tuple[Tensor, Tensor | None]
 Transform = Callable[[Any, Any, torch.Generator], tuple[Tensor, Tensor]]
@@ -117,6 +118,13 @@ class Stream:
             self.iteration = batch.iteration + 1
             yield batch
 
+    def close(self) -> None:
+        """End the processes behind it."""
+        end = getattr(self._source, "_shutdown_workers", None)
+        self._source = None
+        if end is not None:
+            end()
+
 
 def loader(data: Pairs, transform: Transform, batches: Batches, *, workers: int, pin: bool) -> DataLoader[Any]:
     """What loads and cuts images, in ``workers`` processes (0: in this one)."""
@@ -142,6 +150,10 @@ def workers_for(asked: int, processes: int = 1) -> int:
 
 
 def _deaf(worker: int) -> None:
-    """Workers leave it to the training process to decide what an interrupt means; they end with it."""
+    """Workers leave it to the training process to decide what an interrupt means, and end with it.
+
+    A signal to all processes of a group must not end them before the iteration is done. But one who waits for their
+    end, after having sent SIGTERM, shall not wait for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))

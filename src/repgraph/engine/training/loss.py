@@ -36,8 +36,7 @@ def cross_entropy(logits: Tensor, masks: Tensor, total: Tensor, weights: Tensor 
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     weights = None if weights is None else weights.to(wide)
-    summed = F.cross_entropy(logits.to(wide), masks.long(), weights, ignore_index=IGNORE, reduction="sum")
-    return summed / torch.where(total > 0, total, 1.0).to(wide)
+    return _losses(logits.to(wide), masks, weights, "sum") / torch.where(total > 0, total, 1.0).to(wide)
 
 
 @torch.no_grad()
@@ -46,9 +45,19 @@ def hard(logits: Tensor, masks: Tensor, threshold: float, least: int) -> Tensor:
 
     At least the ``least`` hardest pixels of the batch stay, if so many are labelled (more, where several are alike).
     """
-    losses = F.cross_entropy(logits.float(), masks.long(), ignore_index=IGNORE, reduction="none").flatten()
-    losses = losses.masked_fill(masks.flatten() == IGNORE, -math.inf)
+    losses = _losses(logits.float(), masks, None, "none").flatten().masked_fill(masks.flatten() == IGNORE, -math.inf)
     kept = losses > -math.log(threshold)
     if least > 0:
         kept |= losses >= losses.topk(min(least, losses.numel())).values[-1]
     return masks.masked_fill(~kept.view_as(masks), IGNORE)
+
+
+def _losses(logits: Tensor, masks: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
+    """The pixels' cross-entropies (B, H, W), 0 where not labelled, or their sum."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return F.cross_entropy(logits, masks.long(), weights, ignore_index=IGNORE, reduction=reduction)
+    # In steps whose order does not vary on a GPU, at the cost of more memory.
+    classes = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
+    own = torch.where(masks[:, None] == classes, -logits.log_softmax(1), 0.0)
+    own = (own if weights is None else own * weights.view(1, -1, 1, 1)).sum(1)
+    return own.sum() if reduction == "sum" else own

@@ -1,0 +1,187 @@
+"""Runs as users start them: killed and resumed, in several processes, on several nodes."""
+
+import csv
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from tests.engine.training.tiny import settings
+
+from repgraph import models
+from repgraph.engine.training import checkpoint
+
+ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+SEVERAL = ("train.norm=frozen", "model.dropout=0", "optim.weight_decay=0", "train.accumulate=2", "train.log_every=1")
+
+
+def command(pictures, run, *more, launcher=("-m",)):
+    given = [sys.executable, *launcher, "repgraph", "train", "folder-r50-rgnet", "--out", str(run), "--set"]
+    return [*given, *settings(pictures, *more)]
+
+
+def start(arguments, **more):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    return subprocess.Popen(
+        arguments,
+        env=environment | ALONE | more,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process, code=0):
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == code, out
+    return out
+
+
+def rows(run):
+    try:
+        with open(run / "metrics.csv", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+def wait_for(run, iteration, process):
+    end = time.monotonic() + 150
+    while not any(int(row["iteration"] or 0) >= iteration for row in rows(run)):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def weights(run):
+    return models.load(run).state_dict()
+
+
+def differing(left, right):
+    left, right = weights(left), weights(right)
+    assert left.keys() == right.keys()
+    return [name for name in left if not torch.equal(left[name], right[name])]
+
+
+LONG = ("train.iterations=60", "train.period=20", "train.log_every=1", "train.validate_every=0", "data.workers=1")
+
+
+@pytest.fixture(scope="module")
+def never_stopped(pictures, tmp_path_factory):
+    run = tmp_path_factory.mktemp("long") / "run"
+    out = finished(start(command(pictures, run, *LONG)))
+    assert "val mIoU" in out and f"{run}/model: the network after 60 iterations" in out
+    assert "Lightning" not in out and "lightning" not in out and "Warning" not in out, out
+    return run
+
+
+def test_kill_and_resume_gives_the_same_network_bit_for_bit(never_stopped, pictures, tmp_path):
+    run = tmp_path / "run"
+    process = start(command(pictures, run, *LONG))
+    wait_for(run, 25, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    last = checkpoint.read(run / "checkpoints" / "last.ckpt")["iteration"]
+    assert last in (20, 40) and not (run / "model").exists()
+    assert int(rows(run)[-1]["iteration"]) > last  # what came after it is lost, and has to be done again
+    finished(start([sys.executable, "-m", "repgraph", "train", "--resume", str(run)]))
+    assert differing(never_stopped, run) == []
+    assert [row["iteration"] for row in rows(run)] == [str(i) for i in range(1, 61)]
+    columns = [name for name in rows(run)[0] if name not in ("images_per_second", "peak_memory_mib")]
+    for ours, theirs in zip(rows(run), rows(never_stopped), strict=True):
+        assert [ours[name] for name in columns] == [theirs[name] for name in columns]
+
+
+def test_sigterm_to_the_whole_group_saves_and_says_how_to_go_on(never_stopped, pictures, tmp_path):
+    run = tmp_path / "run"
+    process = start(command(pictures, run, *LONG))
+    wait_for(run, 25, process)
+    os.killpg(process.pid, signal.SIGTERM)  # the worker processes get it too
+    out = finished(process, 143)
+    assert f"go on with: repgraph train --resume {run}" in out
+    at = checkpoint.read(run / "checkpoints" / "last.ckpt")["iteration"]
+    assert f"stopped by SIGTERM after iteration {at}" in out and at > 24
+    finished(start([sys.executable, "-m", "repgraph", "train", "--resume", str(run)]))
+    assert differing(never_stopped, run) == []
+
+
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def torchrun(nodes, node, at):
+    return (
+        *("-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}"),
+        *(f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={at}", "-m"),
+    )
+
+
+def gradients(run):
+    """After one iteration without decay the momentum is the gradient."""
+    states = checkpoint.read(run / "checkpoints" / "last.ckpt")["optimizer_states"][0]["state"]
+    return [state["momentum_buffer"] for state in states.values()]
+
+
+def same_as_one(run, one):
+    for ours, theirs in zip(gradients(run), gradients(one), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6 * float(theirs.abs().max() + 1))
+    (ours,), (theirs,) = rows(run), rows(one)
+    for name in ("loss", "auxiliary_loss"):
+        assert float(ours[name]) == pytest.approx(float(theirs[name]), rel=1e-5)
+    for name in ("val_miou", "val_pixel_accuracy", "val_mean_accuracy"):  # of 3 images, 2 and 1
+        assert ours[name] == theirs[name]
+
+
+@pytest.fixture(scope="module")
+def one(pictures, tmp_path_factory):
+    run = tmp_path_factory.mktemp("one") / "run"
+    finished(start(command(pictures, run, "train.iterations=1", *SEVERAL)))
+    return run
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_two_processes_and_two_nodes_do_as_one(one, pictures, tmp_path, nodes):
+    at, run = port(), tmp_path / "run"
+    given = [
+        command(pictures, run, "train.iterations=1", *SEVERAL, launcher=torchrun(nodes, node, at))
+        for node in range(nodes)
+    ]
+    for process in [start(arguments) for arguments in given]:
+        out = finished(process)
+        assert "lightning" not in out.lower(), out
+    same_as_one(run, one)
+
+
+def test_processes_started_by_the_command_itself(one, pictures, tmp_path):
+    run = tmp_path / "run"
+    out = finished(start(command(pictures, run, "train.iterations=1", "train.devices=2", *SEVERAL)))
+    assert out.count("the network after 1 iterations") == 1
+    same_as_one(run, one)
+
+
+def test_a_signal_to_one_of_two_processes_stops_both_and_the_run_goes_on(pictures, tmp_path):
+    """Also with another number of processes than before: what is learned is the same but for rounding."""
+    run, more = tmp_path / "run", ("train.iterations=40", "train.period=30", "train.log_every=1", "train.norm=frozen")
+    process = start(command(pictures, run, *more, "train.devices=2"))
+    wait_for(run, 5, process)
+    process.send_signal(signal.SIGTERM)
+    out = finished(process, 143)
+    assert "stopped by SIGTERM" in out
+    finished(start([sys.executable, "-m", "repgraph", "train", "--resume", str(run), "--set", "train.devices=1"]))
+    finished(start(command(pictures, tmp_path / "one", *more)))
+    ours, theirs = weights(run), weights(tmp_path / "one")
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0.02, atol=0.02)
+    assert [row["iteration"] for row in rows(run)] == [str(i) for i in range(1, 41)]
+
+
+def test_an_error_in_one_of_two_processes_ends_both(pictures, tmp_path):
+    process = start(command(pictures, tmp_path / "run", "train.devices=2", "train.batch=5", "train.accumulate=1"))
+    assert "train.batch is 5, which 2 devices cannot share evenly" in finished(process, 2)

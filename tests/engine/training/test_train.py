@@ -1,0 +1,426 @@
+"""Runs from beginning to end, and those that do not get there."""
+
+import csv
+import io
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from PIL import Image as Picture
+from tests.engine.training.tiny import recipe
+
+from repgraph import models, recipes
+from repgraph.engine import train as training
+from repgraph.engine.train import resume, train
+from repgraph.engine.training import checkpoint
+from repgraph.engine.training.module import Training
+from repgraph.errors import UsageError
+
+
+def rows(run):
+    with open(run / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def weights(run):
+    return models.load(run).state_dict()
+
+
+def same_weights(left, right):
+    assert left.keys() == right.keys()
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
+
+
+@pytest.fixture(scope="module")
+def whole(pictures, tmp_path_factory):
+    """A run that nothing happened to: 10 iterations in periods of 4."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    outcome = train(recipe(pictures), run)
+    return run, outcome
+
+
+def test_a_run_leaves_all_that_is_needed_to_know_it(whole, pictures):
+    run, outcome = whole
+    assert sorted(p.name for p in run.iterdir()) == [
+        "checkpoints", "metrics.csv", "model", "recipe.json", "tensorboard", "versions.json",
+    ]  # fmt: skip
+    assert recipes.load(run / "recipe.json") == recipe(pictures)
+    session = json.loads((run / "versions.json").read_text())["sessions"][0]
+    assert session["seed"] == 0 and session["from_iteration"] == 0
+    assert session["versions"]["torch"] == torch.__version__ and session["versions"]["lightning"]
+    assert (outcome.iteration, outcome.stop, outcome.code) == (10, None, 0)
+    assert {p.name for p in (run / "checkpoints").iterdir()} >= {"last.ckpt", "previous.ckpt", "best.ckpt"}
+
+
+def test_the_network_knows_its_classes(whole, pictures):
+    model = models.load(whole[0])
+    assert model.labels["names"] == ["sea", "fire", "forest"]
+    assert model.config["backbone"] == "test_resnet" and model.config["channels"] == 16
+
+
+def test_what_is_noted(whole, pictures):
+    run, outcome = whole
+    noted = rows(run)
+    assert [int(row["iteration"]) for row in noted] == [3, 4, 6, 8, 9, 10]
+    for row in noted:
+        assert bool(row["loss"]) == (row["iteration"] not in ("4", "8"))  # between looks there are scores alone
+        assert bool(row["val_miou"]) == (row["iteration"] in ("4", "8", "10"))
+    last = noted[-1]
+    assert float(last["val_miou"]) == pytest.approx(outcome.scores.miou, abs=1e-5)
+    assert float(last["rate"]) == pytest.approx(0.02 * 0.1**0.9, rel=1e-4)
+    assert float(noted[0]["loss"]) > float(last["loss"]) > 0
+    assert float(noted[0]["auxiliary_loss"]) > 0
+    assert float(last["images_per_second"]) > 0 and float(last["peak_memory_mib"]) > 100
+    assert 0 < float(last["reach_mean/head.context"]) <= float(last["reach_p95/head.context"])
+
+
+def test_the_best_checkpoint_is_the_one_with_the_best_score(whole):
+    run, outcome = whole
+    scores = {int(row["iteration"]): float(row["val_miou"]) for row in rows(run) if row["val_miou"]}
+    best = max(scores, key=lambda iteration: scores[iteration])
+    assert outcome.best.iteration == best
+    assert checkpoint.read(run / "checkpoints" / "best.ckpt")["iteration"] == best
+
+
+def test_a_checkpoint_holds_everything(whole, pictures):
+    found = checkpoint.read(whole[0] / "checkpoints" / "last.ckpt")
+    assert (found["iteration"], found["seed"]) == (10, 0)
+    assert recipes.from_dict(found["recipe"]) == recipe(pictures)
+    assert found["versions"]["torch"] == torch.__version__
+    buffers = [state["momentum_buffer"] for state in found["optimizer_states"][0]["state"].values()]
+    assert buffers and all(buffer.abs().max() > 0 for buffer in buffers)
+    assert found["best"]["miou"] > 0
+
+
+def test_the_same_again_is_the_same(whole, pictures, tmp_path):
+    train(recipe(pictures), tmp_path / "run")
+    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+
+
+def test_how_often_is_looked_and_saved_plays_no_part(whole, pictures, tmp_path):
+    train(recipe(pictures, "train.period=7", "train.log_every=2", "train.validate_every=0"), tmp_path / "run")
+    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+    assert [row["iteration"] for row in rows(tmp_path / "run") if row["val_miou"]] == ["10"]
+
+
+def test_another_seed_is_another_network(whole, pictures, tmp_path):
+    train(recipe(pictures, "train.seed=1"), tmp_path / "run")
+    ours, theirs = weights(whole[0]), weights(tmp_path / "run")
+    assert any(not torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def at_iteration(monkeypatch, number, act):
+    """Do something at the end of an iteration."""
+    note = Training._note
+
+    def noted(self, losses):
+        note(self, losses)
+        if self.iteration == number:
+            act(self)
+
+    monkeypatch.setattr(Training, "_note", noted)
+
+
+@pytest.mark.parametrize(
+    ("name", "iteration"), [("SIGINT", 5), ("SIGTERM", 5), ("SIGINT", 3)], ids=["SIGINT", "SIGTERM", "end of a period"]
+)
+def test_a_signal_stops_after_the_iteration_and_the_run_goes_on_exactly(
+    whole, pictures, tmp_path, monkeypatch, name, iteration
+):
+    number = getattr(signal, name)
+    before = signal.getsignal(number)
+    at_iteration(monkeypatch, iteration, lambda _: os.kill(os.getpid(), number))
+    shown = io.StringIO()
+    outcome = train(recipe(pictures), tmp_path / "run", show=shown)
+    assert outcome.stop.signal == number and outcome.code == 128 + number
+    assert outcome.iteration == iteration + 1
+    assert f"{name}: stopping after this iteration" in shown.getvalue()
+    assert signal.getsignal(number) == before
+    assert not (tmp_path / "run" / "model").exists()
+    monkeypatch.undo()
+    assert resume(tmp_path / "run").iteration == 10
+    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+    unmeasured = ("images_per_second", "peak_memory_mib")
+    expected, found = rows(whole[0]), rows(tmp_path / "run")
+    for row in (*expected, *found):
+        for column in unmeasured:
+            del row[column]
+    assert found == expected
+    sessions = json.loads((tmp_path / "run" / "versions.json").read_text())["sessions"]
+    assert [session["from_iteration"] for session in sessions] == [0, iteration + 1]
+
+
+def test_a_second_interrupt_does_not_wait(pictures, tmp_path, monkeypatch):
+    def twice(_):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    at_iteration(monkeypatch, 2, twice)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe(pictures), tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_training_in_a_thread_hears_no_signals(whole, pictures, tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(train, recipe(pictures), tmp_path / "run").result().code == 0
+    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+
+
+def test_a_run_that_broke_before_its_first_checkpoint_starts_again(whole, pictures, tmp_path, monkeypatch):
+    def fail(_):
+        raise RuntimeError("power cut")
+
+    at_iteration(monkeypatch, 2, fail)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(recipe(pictures), tmp_path / "run")
+    monkeypatch.undo()
+    resume(tmp_path / "run")
+    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+
+
+def test_a_finished_run_has_nothing_left_to_do(whole):
+    run, _ = whole
+    before = (run / "metrics.csv").read_text()
+    outcome = resume(run)
+    assert (outcome.iteration, outcome.code) == (10, 0)
+    assert (run / "metrics.csv").read_text() == before
+
+
+def test_a_damaged_checkpoint_and_the_one_before_it(whole, pictures, tmp_path, monkeypatch):
+    def fail(_):
+        raise RuntimeError("power cut")
+
+    at_iteration(monkeypatch, 9, fail)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(recipe(pictures), tmp_path / "run")
+    monkeypatch.undo()
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    content = last.read_bytes()
+    last.unlink()
+    last.write_bytes(content[:-1000])
+    with pytest.raises(UsageError, match=r"last\.ckpt is damaged .* --resume .*previous\.ckpt"):
+        resume(tmp_path / "run")
+    resume(last.with_name("previous.ckpt"))
+    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+
+
+def poison(module):
+    with torch.no_grad():
+        next(module.model.head.parameters()).fill_(torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("iteration", "reason"),
+    [
+        (5, "the loss of iteration 7 is not finite (up to iteration 6 losses were)"),
+        (7, "the weights are not finite after iteration 8 (up to iteration 8 losses were)"),
+        (9, "the weights are not finite after iteration 10 (up to iteration 10 losses were)"),
+    ],
+    ids=["loss", "weights", "at the end"],
+)
+def test_numbers_that_are_not_finite_stop_the_run(pictures, tmp_path, monkeypatch, iteration, reason):
+    at_iteration(monkeypatch, iteration, poison)
+    run = tmp_path / "run"
+    outcome = train(recipe(pictures), run)
+    last = run / "checkpoints" / "last.ckpt"
+    assert outcome.code == 3
+    assert outcome.stop.reason.startswith(reason)
+    assert outcome.stop.reason.endswith(f"the last good checkpoint is {last}")
+    found = checkpoint.read(last)
+    assert found["iteration"] == (8 if iteration == 9 else 4)
+    assert all(value.isfinite().all() for value in found["state_dict"].values() if value.is_floating_point())
+    assert not (run / "model").exists()
+
+
+def test_a_rate_that_is_too_high(pictures, tmp_path):
+    outcome = train(recipe(pictures, "optim.lr=1e30"), tmp_path / "run")
+    assert outcome.code == 3 and "there was no checkpoint before" in outcome.stop.reason
+
+
+def test_a_full_disk_ends_the_run_and_loses_nothing(pictures, tmp_path, monkeypatch):
+    write, run = checkpoint.write, tmp_path / "run"
+
+    def full(path, content, previous=None):
+        if content["iteration"] == 8:
+            raise OSError(28, "No space left on device")
+        write(path, content, previous)
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    with pytest.raises(UsageError, match=r"cannot write .*last\.ckpt: No space left on device; .* as it was before"):
+        train(recipe(pictures), run)
+    monkeypatch.undo()
+    assert checkpoint.read(run / "checkpoints" / "last.ckpt")["iteration"] == 4
+    assert resume(run).code == 0
+
+
+def test_folders_that_cannot_be_used(whole, pictures, tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"is not empty; give another folder .* --resume"):
+        train(recipe(pictures), whole[0])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("")
+    with pytest.raises(UsageError, match=r"is not empty; give another folder with --out$"):
+        train(recipe(pictures), tmp_path / "other")
+    with pytest.raises(UsageError, match=r"thesis\.tex is not a folder"):
+        train(recipe(pictures), tmp_path / "other" / "thesis.tex")
+    with pytest.raises(UsageError, match=r"cannot (write|use) .*thesis\.tex/run: Not a directory"):
+        train(recipe(pictures), tmp_path / "other" / "thesis.tex" / "run")
+    assert (tmp_path / "other" / "thesis.tex").read_text() == ""
+
+
+def test_a_mistake_leaves_no_folder(pictures, tmp_path):
+    mistakes = {
+        "data.root=": "where is folder",
+        f"data.root={tmp_path / 'none'}": "none",
+        "model.weights=": "say where the backbone test_resnet starts",
+        "model.backbone=resnet_50": "resnet_50",
+        "data.val_split=vall": "vall",
+        "optim.class_weights=1,2": "2 numbers for 3 classes",
+        "train.precision=fp16": "which the CPU cannot train in",
+        "model.context_options.nods=3": "nods",
+    }
+    for setting, words in mistakes.items():
+        with pytest.raises(UsageError, match=words):
+            train(recipe(pictures, setting), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_an_image_that_cannot_be_read_is_named(pictures, tmp_path):
+    data = tmp_path / "data"
+    for path in pictures.rglob("*.*"):
+        target = data / path.relative_to(pictures)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    broken = data / "images" / "train" / "3.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.raises(UsageError, match=r"images/train/3\.png"):
+        train(recipe(data), tmp_path / "run")
+    Picture.new("L", (3, 3)).save(data / "masks" / "val" / "0.png")
+    broken.write_bytes((data / "images" / "train" / "2.png").read_bytes())
+    (data / "masks" / "train" / "3.png").write_bytes((data / "masks" / "train" / "2.png").read_bytes())
+    with pytest.raises(UsageError, match=r"masks/val/0\.png"):
+        train(recipe(data), tmp_path / "again")
+
+
+def test_what_may_change_when_a_run_goes_on(whole, pictures, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    at_iteration(monkeypatch, 5, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    train(recipe(pictures), run)
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match=r"optim\.lr cannot change when a run goes on"):
+        resume(run, ["optim.lr=1"])
+    recipe_file = run / "recipe.json"
+    said = recipe_file.read_text()
+    recipe_file.write_text(said.replace('"momentum": 0.9', '"momentum": 0.8'))
+    with pytest.raises(UsageError, match=r"was made with optim\.momentum = 0\.9, and recipe\.json says 0\.8"):
+        resume(run)
+    recipe_file.write_text(said)
+    resume(run, ["data.cache=true", f"data.root={pictures}/."])
+    same_weights(weights(whole[0]), weights(run))
+
+
+def test_what_has_changed_since_is_said(whole, pictures, monkeypatch):
+    shown = io.StringIO()
+    resume(whole[0], show=shown)
+    assert shown.getvalue() == ""
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    resume(whole[0], show=shown)
+    assert "not bit for bit: torch 2." in shown.getvalue() and " then, 9.9 now" in shown.getvalue()
+
+
+def test_what_cannot_be_resumed(tmp_path):
+    with pytest.raises(UsageError, match="is not the folder of a run"):
+        resume(tmp_path)
+    (tmp_path / "a.ckpt").write_text("")
+    with pytest.raises(UsageError, match="is not in a run"):
+        resume(tmp_path / "a.ckpt")
+
+
+def gradients(run):
+    """After one iteration without decay the momentum is the gradient."""
+    states = checkpoint.read(run / "checkpoints" / "last.ckpt")["optimizer_states"][0]["state"]
+    return [state["momentum_buffer"] for state in states.values()]
+
+
+ONE = ("train.iterations=1", "optim.weight_decay=0", "train.norm=frozen", "model.dropout=0", "data.val_split=")
+
+
+@pytest.mark.parametrize("more", [(), ("optim.class_weights=1,2,0.5",)], ids=["plain", "weighted"])
+def test_accumulated_gradients_are_those_of_the_whole_batch(pictures, tmp_path, more):
+    """Parts of a batch have different numbers of labelled pixels: each counts with its own."""
+    for parts in (1, 2, 4):
+        train(recipe(pictures, *ONE, *more, f"train.accumulate={parts}"), tmp_path / str(parts))
+    expected = gradients(tmp_path / "1")
+    for parts in (2, 4):
+        for ours, theirs in zip(gradients(tmp_path / str(parts)), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6 * float(theirs.abs().max() + 1))
+
+
+def test_frozen_normalisation_keeps_its_statistics(pictures, tmp_path):
+    train(recipe(pictures, *ONE), tmp_path / "run")
+    found = weights(tmp_path / "run")
+    assert all((found[name] == 0).all() for name in found if name.endswith("running_mean"))
+    assert all((found[name] == 1).all() for name in found if name.endswith("running_var"))
+
+
+def test_groups_have_their_own_rates(pictures, tmp_path):
+    train(recipe(pictures, "train.iterations=1", "optim.head=10", "optim.offset=3"), tmp_path / "run")
+    groups = checkpoint.read(tmp_path / "run" / "checkpoints" / "last.ckpt")["optimizer_states"][0]["param_groups"]
+    rates = {group["name"]: (group["lr"], group["weight_decay"]) for group in groups}
+    assert rates["backbone weights"] == (0.02, 1e-4) and rates["backbone norms and biases"] == (0.02, 0.0)
+    assert rates["new weights"] == (0.2, 1e-4) and rates["new norms and biases"] == (0.2, 0.0)
+    assert rates["offset weights"] == (pytest.approx(0.06), 1e-4)
+
+
+def test_a_batch_without_labels_teaches_nothing(pictures, tmp_path):
+    data = tmp_path / "data"
+    for path in pictures.rglob("*.*"):
+        target = data / path.relative_to(pictures)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    for path in (data / "masks" / "train").iterdir():
+        with Picture.open(path) as mask:
+            size = mask.size
+        Picture.new("L", size, 255).save(path)
+    assert train(recipe(data, *ONE), tmp_path / "run").code == 0
+    assert float(rows(tmp_path / "run")[0]["loss"]) == 0
+    assert all((gradient == 0).all() for gradient in gradients(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("train.precision=bf16",),
+        ("optim.ohem=0.7", "optim.ohem_least=100", "train.accumulate=2"),
+        ("model.context=none", "model.auxiliary=false", "train.channels_last=false"),
+        ("model.inserted.layer3=1", "model.context=non_local"),
+        ("train.deterministic=true",),
+        ("data.limit=2", "data.val_limit=1", "data.cache=true"),
+    ],
+    ids=lambda more: more[0].partition("=")[0],
+)
+def test_other_settings(pictures, tmp_path, more):
+    outcome = train(recipe(pictures, "train.iterations=2", *more), tmp_path / "run")
+    assert outcome.code == 0 and 0 <= outcome.scores.miou <= 1
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_hard_pixels_are_fewer(pictures, tmp_path):
+    """With hard pixels only, the mean loss is that of harder pixels."""
+    train(recipe(pictures, *ONE), tmp_path / "all")
+    train(recipe(pictures, *ONE, "optim.ohem=0.3", "optim.ohem_least=10"), tmp_path / "hard")
+    every, hard = (rows(tmp_path / name)[0] for name in ("all", "hard"))
+    assert float(hard["loss"]) > float(every["loss"]) + 0.01
+    assert hard["auxiliary_loss"] == every["auxiliary_loss"]
+
+
+def test_the_network_starts_the_same_whatever_was_drawn_before(pictures):
+    made = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        made.append(training.network(recipe(pictures), training.datasets.load("folder", pictures, "train").labels))
+    same_weights(made[0].state_dict(), made[1].state_dict())
