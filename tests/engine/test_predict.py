@@ -229,6 +229,23 @@ def test_a_split_goes_by_the_names_and_ids_of_its_server(tmp_path, capsys):
     assert {path for path in tree(out) if "overlays" in path} == {"overlays/berlin_000000_000019_pred_labelIds.png"}
 
 
+def test_scenes_are_drawn_and_not_read(network, data, tmp_path, monkeypatch):
+    from repgraph import data as sets
+    from repgraph.data.dataset import Item, SegmentationData
+
+    class Drawn(SegmentationData):
+        def __getitem__(self, index):
+            return torch.full((3, 9 + index, 7), 40 * index, dtype=torch.uint8), None
+
+    items = [Item(f"scene-{i}", Path(f"scene-{i}"), None) for i in range(3)]
+    drawn = Drawn("scenes", Path(), "val", trained.LABELS, items)
+    monkeypatch.setattr(sets, "load", lambda name, root, split, **options: drawn)
+    options = ["--dataset", "scenes", "--split", "val", "--limit", "2", "--out", tmp_path / "out", *CPU]
+    assert command(network, *options) == 0
+    assert tree(tmp_path / "out") == {"labels/scene-0.png", "labels/scene-1.png"}
+    assert values(tmp_path / "out" / "labels" / "scene-1.png").shape == (10, 7)
+
+
 def test_a_folder_of_ones_own_as_a_split(network, data, tmp_path):
     arguments = ["--dataset", "folder", "--data", data, "--split", "val", "--out", tmp_path / "out", *CPU]
     assert command(network, *arguments) == 0

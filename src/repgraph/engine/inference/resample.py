@@ -51,7 +51,7 @@ class Taps:
         return result
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def make(size: int, new_size: int, *, smooth: bool) -> Taps:
     """The taps that bring an axis from ``size`` to ``new_size``.
 
