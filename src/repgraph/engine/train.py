@@ -103,7 +103,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
     return _fit(module, folder, place, images, tests, show)
 
 
-def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Pairs | None]:
+def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Any]:
     """The network in training, the images to learn from, and those to test on, if any; before anything is written."""
     images = _images(recipe, recipe.data.split)
     labels = images.labels
@@ -122,9 +122,7 @@ def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple
     chosen: Pairs = First(images, recipe.data.limit) if recipe.data.limit else images
     if recipe.data.cache:
         chosen = Cached(chosen)
-    if tests is None or not recipe.data.val_limit:
-        return module, chosen, tests
-    return module, chosen, First(tests, recipe.data.val_limit)
+    return module, chosen, tests
 
 
 def _images(recipe: Recipe, split: str) -> Any:
@@ -162,9 +160,7 @@ def network(recipe: Recipe, labels: datasets.Labels, found: dict[str, Any] | Non
     )
 
 
-def _fit(
-    module: Training, folder: Path, place: Place, images: Pairs, tests: Pairs | None, show: TextIO | None
-) -> Outcome:
+def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any, show: TextIO | None) -> Outcome:
     recipe, model, start = module.recipe, module.model, module.iteration
     display = Display(start, recipe.train.iterations, recipe.train.batch, show if place.first else None)
     io = checkpoints.AtomicIO()

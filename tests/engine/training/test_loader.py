@@ -35,6 +35,8 @@ class Pictures:
         source = generator("pictures", index)
         size = (20 + index, 30 - index)
         image = torch.randint(0, 256, (3, *size), generator=source, dtype=torch.uint8)
+        if index % 2:  # as images come from files
+            image = image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
         return Image(image), Mask(torch.randint(0, 3, size, generator=source, dtype=torch.uint8))
 
     def __repr__(self):
@@ -149,6 +151,7 @@ def test_a_cache_gives_the_same_and_reads_once(monkeypatch):
     data = Pictures()
     cached = Cached(data, threads=2)
     same(load(cached), load(Pictures()))
+    assert all(cached[i][0].stride() == Pictures()[i][0].stride() for i in range(7))
     assert len(cached) == 7 and set(data.read.values()) == {1}
     assert len(cached.blocks) > 2
     assert repr(cached) == "pictures"

@@ -16,12 +16,16 @@ PROBE = 16  # images whose sizes tell how much memory all of them need
 
 
 class Place(NamedTuple):
-    """Where an image and its mask lie: height, width, the block, and the first of 4 H W bytes in it."""
+    """Where an image and its mask lie: height, width, the block, and the first of 4 H W bytes in it.
+
+    Images stay in the order that they came in: ``planar`` (3, H, W), or (H, W, 3).
+    """
 
     height: int
     width: int
     block: int
     start: int
+    planar: bool
 
 
 class Cached:
@@ -63,22 +67,26 @@ class Cached:
         if not self.blocks or self._used + size > self.blocks[-1].numel():
             self.blocks.append(torch.empty(max(BLOCK, size), dtype=torch.uint8))
             self._used = 0
-        place = Place(height, width, len(self.blocks) - 1, self._used)
+        place = Place(height, width, len(self.blocks) - 1, self._used, image.is_contiguous())
         self._used += size
         self.places.append(place)
-        kept = self._at(place)
-        kept[:3], kept[3] = image, mask
+        for kept, given in zip(self._at(place), (image, mask), strict=True):
+            kept.copy_(given)
 
-    def _at(self, place: Place) -> Tensor:
-        size = 4 * place.height * place.width
-        return self.blocks[place.block][place.start : place.start + size].view(4, place.height, place.width)
+    def _at(self, place: Place) -> tuple[Tensor, Tensor]:
+        """Views of an image (3, H, W) and its mask (H, W)."""
+        height, width, block, start, planar = place
+        pixels = height * width
+        image, mask = self.blocks[block][start : start + 4 * pixels].split([3 * pixels, pixels])
+        shaped = image.view(3, height, width) if planar else image.view(height, width, 3).permute(2, 0, 1)
+        return shaped, mask.view(height, width)
 
     def __len__(self) -> int:
         return len(self.places)
 
     def __getitem__(self, index: int) -> Pair:
-        kept = self._at(self.places[index])
-        return Image(kept[:3]), Mask(kept[3])
+        image, mask = self._at(self.places[index])
+        return Image(image), Mask(mask)
 
     def __repr__(self) -> str:
         return self.name

@@ -1,6 +1,5 @@
 """How training shows how far it is: a bar in a terminal, lines elsewhere, nothing in processes but the first."""
 
-import sys
 import time
 from types import TracebackType
 from typing import Self, TextIO
@@ -8,20 +7,8 @@ from typing import Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from repgraph.engine.progress import duration
 from repgraph.engine.training.module import Report
-
-
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    >>> duration(42), duration(4000), duration(400000)
-    ('42 s', '1 h 06 min', '111 h 06 min')
-    """
-    whole = max(0, round(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
 class Display:
@@ -43,7 +30,7 @@ class Display:
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
                 console=Console(file=out),
             )
             self._task = self._bar.add_task("training", total=last, completed=start, note="")
@@ -82,11 +69,6 @@ class Display:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         elif self.out is not None:
             print(text, file=self.out, flush=True)
-
-
-def standard(first: bool) -> TextIO | None:
-    """Where progress goes: standard error, so that results can be piped; nowhere from other processes."""
-    return sys.stderr if first else None
 
 
 class Clock:
