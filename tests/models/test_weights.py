@@ -95,6 +95,16 @@ def test_inserted_layers_are_not_missed(state: dict, tmp_path: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_the_backbone_of_a_trained_network(tmp_path: Path) -> None:
+    """For other classes and another head."""
+    options = dict(backbone="resnet26", caffe_style=True, mean=(0.1, 0.2, 0.3))
+    trained = stir(rgnet(7, channels=16, **options))
+    trained.save_pretrained(tmp_path)
+    model = build(tmp_path / "model.safetensors", backbone="resnet26", context="none")
+    assert_loaded(model.backbone, trained.backbone.body.state_dict())
+    assert model.backbone.caffe_style and model.mean == (0.1, 0.2, 0.3) and model.classes == 5
+
+
 class TestStyle:
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:

@@ -125,19 +125,27 @@ def _way(name: str, output_stride: int) -> _Way:
 def _ways(name: str, output_stride: int | None) -> Iterator[_Way]:
     """The ways in which timm makes a network when it is asked for an output stride, or not asked (None).
 
-    They are tried on networks without data, which take no time.
+    They are tried on networks without data, which take little time.
     """
     cfg = timm.get_pretrained_cfg(name)
     wanted: dict[str, Any] = {} if output_stride is None else {"output_stride": output_stride}
     for more in _ANY_SIZE if cfg is not None and cfg.fixed_input_size else ({},):
         try:
-            with torch.device("meta"):
-                body: Any = _create(name, {**wanted, **more})
+            body = _sketch(name, {**wanted, **more})
         except (TypeError, AssertionError, ValueError, RuntimeError, IndexError, NotImplementedError):
             continue  # the ways in which timm's networks refuse options that they do not have
         stride = body.feature_info.reduction()[-1]
         if output_stride in (None, stride):  # some do not refuse what they do not know
             yield _Way({**wanted, **more}, stride, _multiple(body.eval()))
+
+
+def _sketch(name: str, asked: dict[str, Any]) -> Any:
+    """A network to try things with: without data, but where an older timm reads numbers while it builds."""
+    try:
+        with torch.device("meta"):
+            return _create(name, asked)
+    except RuntimeError:
+        return _create(name, asked)
 
 
 def _create(name: str, asked: dict[str, Any]) -> Any:
@@ -146,10 +154,11 @@ def _create(name: str, asked: dict[str, Any]) -> Any:
 
 def _multiple(body: nn.Module) -> int | None:
     """The least multiple to which the sides of images have to be padded, found by trying."""
+    device = next(body.parameters()).device
     for multiple in _MULTIPLES:
         sizes = ((1, 1), (7, 13), (33, 40)) if multiple == 1 else ((multiple, multiple), (multiple, 2 * multiple))
         try:
-            with torch.no_grad(), torch.device("meta"):
+            with torch.no_grad(), device:
                 for size in sizes:
                     body(torch.zeros(1, 3, *size))
         except (AssertionError, RuntimeError, ValueError):

@@ -178,8 +178,9 @@ def rgnet(
         classes: of the predictions.
         backbone: the name of a model of timm, such as "resnet50" or "resnet101".
         weights: of the backbone: None for random ones; the path of a file (``.safetensors``, or ``.pth`` and the like
-            with nothing but tensors) with timm's or torchvision's names; "pretrained" for timm's own, or "timm:NAME"
-            for those of that name, such as "timm:resnet50.tv_in1k". Only the last two may download something.
+            with nothing but tensors) with timm's or torchvision's names, or of a trained RGNet; "pretrained" for
+            timm's own, or "timm:NAME" for those of that name, such as "timm:resnet50.tv_in1k". Only the last two may
+            download something.
         caffe_style: where a ResNet's strides are, see :class:`~repgraph.models.Backbone`; None for the style that the
             file says, and timm's if it says nothing.
         mean, std: with which images are normalised; None for what the weights were trained with, if timm knows it, and

@@ -1,5 +1,6 @@
 """Weights from files and from timm: read without running code, renamed where they have to be, checked, loaded."""
 
+import json
 import os
 import pickle
 import warnings
@@ -18,6 +19,7 @@ from repgraph.layers import inserted
 from repgraph.models.backbone import Backbone, known
 
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
+_BODY = "backbone.body."  # the backbone's weights in a network of ours
 _INSIDE = ("state_dict", "model")  # where training scripts put the weights in their checkpoints
 
 
@@ -36,8 +38,9 @@ def get(weights: str | os.PathLike[str], backbone: str) -> Weights:
     """Weights for a backbone, from a file or from timm.
 
     Args:
-        weights: the path of a ``.safetensors`` file or of a checkpoint of PyTorch; or "pretrained" or "timm:NAME" for
-            those of timm, which are downloaded if timm has not got them yet.
+        weights: the path of a ``.safetensors`` file (also of a whole network of ours, whose backbone is taken) or of a
+            checkpoint of PyTorch; or "pretrained" or "timm:NAME" for those of timm, which are downloaded if timm has
+            not got them yet.
         backbone: the name of the backbone in timm.
     """
     text = os.fspath(weights)
@@ -45,6 +48,8 @@ def get(weights: str | os.PathLike[str], backbone: str) -> Weights:
         return _of_timm(backbone if text == "pretrained" else text.removeprefix("timm:"), backbone)
     path = Path(text).expanduser()
     tensors, metadata = read(path)
+    if "config" in metadata:
+        return _of_network(str(path), tensors, json.loads(metadata["config"]))
     style = metadata.get("style")
     return Weights(str(path), tensors, None if style is None else style.strip().lower().startswith("caffe"))
 
@@ -154,6 +159,11 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _check_file(path: Path) -> None:
     if not path.is_file():
         raise UsageError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; a file of weights is needed")
+
+
+def _of_network(source: str, tensors: dict[str, Tensor], config: dict[str, Any]) -> Weights:
+    inside = {name.removeprefix(_BODY): value for name, value in tensors.items() if name.startswith(_BODY)}
+    return Weights(source, inside, config["caffe_style"], tuple(config["mean"]), tuple(config["std"]))
 
 
 def _of_timm(name: str, backbone: str) -> Weights:
