@@ -108,12 +108,13 @@ class _Way:
 
 def _way(name: str, output_stride: int) -> _Way:
     """The way to that output stride, or an error that says which ones there are."""
-    ways = [way for stride in (output_stride, None) for way in _ways(name, stride)]
-    fitting = [way for way in ways if way.stride == output_stride]
-    for way in fitting:
-        if way.multiple is not None:
-            return way
-    if fitting:
+    ways = []
+    for asked in (output_stride, None):
+        for way in _ways(name, asked):
+            if way.stride == output_stride and way.multiple is not None:
+                return way
+            ways.append(way)
+    if any(way.stride == output_stride for way in ways):
         raise UsageError(f"{name!r} takes images of one size only; choose a backbone that takes any")
     ways += [way for stride in STRIDES if stride != output_stride for way in _ways(name, stride)]
     if not ways:

@@ -48,7 +48,7 @@ def get(weights: str | os.PathLike[str], backbone: str) -> Weights:
         return _of_timm(backbone if text == "pretrained" else text.removeprefix("timm:"), backbone)
     path = Path(text).expanduser()
     tensors, metadata = read(path)
-    if "config" in metadata:
+    if "config" in metadata and any(name.startswith(_BODY) for name in tensors):
         return _of_network(str(path), tensors, json.loads(metadata["config"]))
     style = metadata.get("style")
     return Weights(str(path), tensors, None if style is None else style.strip().lower().startswith("caffe"))
