@@ -367,3 +367,10 @@ def test_operators_in_compiled_code(kernels) -> None:
             strict=True,
         ):
             torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+
+
+def test_the_way_around_keeps_the_layout_of_a_single_image():
+    x = normal(1, 6, 5, 7, device="cpu").contiguous(memory_format=torch.channels_last).requires_grad_()
+    _, around = fork(x, normal(4, 6, device="cpu"))
+    assert around.stride() == x.stride()
+    assert torch.cat((around, around), 1).is_contiguous(memory_format=torch.channels_last)

@@ -88,7 +88,7 @@ class _Fork(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight):
         ctx.save_for_backward(x, weight)
-        return product(x, weight), x.view_as(x)
+        return product(x, weight), torch.ops.aten.alias(x)  # view_as would lose the layout of a single image
 
     @staticmethod
     def backward(ctx, grad, grad_x):
