@@ -80,7 +80,7 @@ def throughput(recipe: Recipe, *, iterations: int = 100, warm: int = 20, show: T
     found = []
     with places.settled(recipe.train, place), contextlib.ExitStack() as streams:
         some, real = (
-            streams.enter_context(contextlib.closing(training.stream(recipe, place, images, 0))) for _ in range(2)
+            streams.enter_context(contextlib.closing(training.stream(first, place, images))) for _ in range(2)
         )
         fixed = _Same(next(iter(some)), total)
         some.close()

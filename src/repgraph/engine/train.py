@@ -168,7 +168,7 @@ def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any
     records = Records(folder, columns(model), start)
     overseer = Overseer(folder / folders.CHECKPOINTS, io, records, display, test)
     if start < recipe.train.iterations:
-        batches = stream(recipe, place, images, start)
+        batches = stream(module, place, images)
         with places.settled(recipe.train, place), display, contextlib.closing(batches):
             fit(module, place, batches, overseer, io)
     outcome = Outcome(folder, module.iteration, overseer.scores, module.best, overseer.stop, place.first)
@@ -177,11 +177,11 @@ def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any
     return outcome
 
 
-def stream(recipe: Recipe, place: Place, images: Pairs, start: int) -> Stream:
-    """This process's batches from an iteration on."""
-    train, data = recipe.train, recipe.data
+def stream(module: Training, place: Place, images: Pairs) -> Stream:
+    """This process's batches from the module's iteration on."""
+    train, data, start = module.recipe.train, module.recipe.data, module.iteration
     batches = Batches(len(images), train.batch, train.seed, start, train.iterations, place.rank, place.world)
-    transform = TrainTransform(data.crop, data.scales, data.flip)
+    transform = TrainTransform(data.crop, data.scales, data.flip, module.model.mean, module.model.std)
     workers = workers_for(data.workers, place.local)
     source = loader(images, transform, batches, workers=workers, pin=place.kind == "cuda")
     return Stream(source, train.period, start, train.iterations)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repgraph.errors import UsageError
+from repgraph.recipes import scenes
 from repgraph.recipes.recipe import Context, Data, Model, Optim, Recipe, Test, Train
 from repgraph.recipes.settings import nearest
 
@@ -102,31 +103,9 @@ def _recipe(row: str, backbone: str, context: str) -> Recipe:
     )
 
 
-def _scenes(context: str) -> Recipe:
-    """A small network on the embedded scenes, for minutes on the CPU; it starts from random numbers."""
-    name = f"scenes-{context}"
-    return Recipe(
-        name=name,
-        data=Data("scenes", crop=(96, 96), scales=(1.0,), workers=0),
-        model=Model(
-            backbone="resnet10t",
-            weights="none",
-            context=CONTEXTS[context],
-            channels=64,
-            auxiliary=False,
-            dropout=0.0,
-        ),
-        optim=Optim(lr=0.05, weight_decay=1e-4),
-        train=Train(batch=16, iterations=400, period=100, precision="fp32", norm="local"),
-        test=Test(crop=(96, 96)),
-        description=f"{_TITLES[context][0].upper()}{_TITLES[context][1:]}, small, on the embedded scenes.\n"
-        f"  repgraph train {name} --out runs/{name}",
-    )
-
-
 def _all() -> dict[str, Recipe]:
     found = [_recipe(row, b, c) for row in ROWS for b in BACKBONES for c in CONTEXTS]
-    return {recipe.name: recipe for recipe in (*found, *map(_scenes, ("baseline", "rgnet")))}
+    return {recipe.name: recipe for recipe in (*found, *scenes.RECIPES)}
 
 
 _RECIPES = _all()

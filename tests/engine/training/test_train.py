@@ -424,3 +424,12 @@ def test_the_network_starts_the_same_whatever_was_drawn_before(pictures):
         torch.manual_seed(seed)
         made.append(training.network(recipe(pictures), training.datasets.load("folder", pictures, "train").labels))
     same_weights(made[0].state_dict(), made[1].state_dict())
+
+
+@pytest.mark.slow
+def test_a_compiled_network_learns_the_same(whole, pictures, tmp_path):
+    train(recipe(pictures, "train.compile=true"), tmp_path / "run")
+    ours, theirs = weights(tmp_path / "run"), weights(whole[0])
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-2, atol=1e-3)
+    assert float(rows(tmp_path / "run")[0]["reach_mean/head.context"]) > 0
