@@ -1,5 +1,6 @@
 """What pictures are painted on: shapes are distance fields, so that edges are smooth at any size of picture."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,16 +51,19 @@ class Canvas:
         for plane, value in zip(self.picture, colour, strict=True):
             plane += cover * (value - plane)
         if label is not None:
-            self.labels[cover > 0.5] = label
+            self.mark(cover > 0.5, label)
+
+    def mark(self, where: NDArray[np.bool_], label: int) -> None:
+        self.labels[where] = label
 
     def light(self, glow: Array, colour: Colour) -> None:
         """Add light of a colour, the less the brighter it is already."""
         for plane, value in zip(self.picture, colour, strict=True):
-            plane += glow * np.float32(value) * (1.0 - plane)
+            plane += glow * value * (1.0 - plane)
 
     def shade(self, factor: Array) -> None:
         """Make darker (below 1) or brighter."""
-        self.picture *= factor
+        np.multiply(self.picture, factor, out=self.picture)
 
     def cover(self, distance: Array) -> Array:
         """How much of each pixel a shape covers, from its distance (negative inside) in units."""
@@ -83,12 +87,16 @@ class Canvas:
         distance: Array | None = None
         for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]], strict=True):
             dx, dy = x1 - x0, y1 - y0
-            length = (dx * dx + dy * dy) ** 0.5
+            length = math.sqrt(dx * dx + dy * dy)
             nx, ny = np.float32(dy / length), np.float32(-dx / length)
             edge = ((self.x - np.float32(x0)) * nx)[None, :] + ((self.y - np.float32(y0)) * ny)[:, None]
             distance = edge if distance is None else np.maximum(distance, edge)
         assert distance is not None
         return distance
+
+    def box(self, left: float, top: float, right: float, bottom: float) -> Array:
+        """Distance from a rectangle."""
+        return self.polygon([(left, top), (right, top), (right, bottom), (left, bottom)])
 
     def below(self, edge: Array) -> Array:
         """Distance from what lies below a line that has a height for each column."""
