@@ -24,9 +24,23 @@ def command(pictures, run, *more, launcher=("-m",)):
     return [*given, *settings(pictures, *more)]
 
 
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def none_left():
+    """Whatever happens, no process outlives its test."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
 def start(arguments, gpu=False):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         arguments,
         env=environment | ({} if gpu else ALONE),
         stdout=subprocess.PIPE,
@@ -34,10 +48,16 @@ def start(arguments, gpu=False):
         text=True,
         start_new_session=True,
     )
+    STARTED.append(process)
+    return process
 
 
 def finished(process, code=0):
-    out, _ = process.communicate(timeout=200)
+    try:
+        out, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError(f"still running: {process.communicate()[0]}") from None
     assert process.returncode == code, out
     return out
 
