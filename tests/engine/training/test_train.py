@@ -15,7 +15,7 @@ from tests.engine.training.tiny import recipe
 from repgraph import models, recipes
 from repgraph.engine import train as training
 from repgraph.engine.train import resume, train
-from repgraph.engine.training import checkpoint
+from repgraph.engine.training import callbacks, checkpoint
 from repgraph.engine.training.module import Training
 from repgraph.errors import UsageError
 
@@ -242,6 +242,23 @@ def test_a_rate_that_is_too_high(pictures, tmp_path):
     assert outcome.code == 3 and "there was no checkpoint before" in outcome.stop.reason
 
 
+def test_fp16_whose_scale_falls_and_falls(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(callbacks, "_scale", lambda trainer: 2.0**-11)
+    outcome = train(recipe(pictures), tmp_path / "run")
+    assert outcome.code == 3
+    assert outcome.stop.reason.startswith("gradients overflow fp16 whatever their scale, now 0.000488281")
+
+
+def test_a_best_checkpoint_that_cannot_be_written(pictures, tmp_path, monkeypatch):
+    def refuse(path, other):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(callbacks, "also_known_as", refuse)
+    with pytest.raises(UsageError, match=r"cannot write .*best\.ckpt: Read-only file system"):
+        train(recipe(pictures), tmp_path / "run")
+    assert checkpoint.read(tmp_path / "run" / "checkpoints" / "last.ckpt")["iteration"] == 4
+
+
 def test_a_full_disk_ends_the_run_and_loses_nothing(pictures, tmp_path, monkeypatch):
     write, run = checkpoint.write, tmp_path / "run"
 
@@ -282,10 +299,15 @@ def test_a_mistake_leaves_no_folder(pictures, tmp_path):
         "optim.class_weights=1,2": "2 numbers for 3 classes",
         "train.precision=fp16": "which the CPU cannot train in",
         "model.context_options.nods=3": "nods",
+        "data.val_split=test": "data.val_split is 'test', which has no labels",
+        "train.devices=3": "train.batch is 4, which 3 devices cannot share",
+        "train.devices=2 train.accumulate=4": "train.accumulate is 4, and each of 2 devices has 2 images",
     }
+    (pictures / "images" / "test").mkdir()
+    (pictures / "images" / "test" / "0.png").write_bytes((pictures / "images" / "val" / "0.png").read_bytes())
     for setting, words in mistakes.items():
         with pytest.raises(UsageError, match=words):
-            train(recipe(pictures, setting), tmp_path / "run")
+            train(recipe(pictures, *setting.split()), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
 
