@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.absent import run_without
+from tests.data.coco import files as coco
 from tests.data.layouts import cut, folder, mask, names, picture
 from tests.shared_data import shared
 
@@ -262,3 +263,70 @@ def test_without_what_it_needs():
 def test_real_sets_are_sound(name, root, capsys):
     assert run(name, shared(f"data/{root}"), "--workers", 2) == 0
     assert "no problems found" in capsys.readouterr().out
+
+
+class TestObjects:
+    """``repgraph data check coco``: the same command for annotation files in COCO's format."""
+
+    def test_everything_is_found_at_once(self, tmp_path, capsys):
+        thin = [[3.1, 4.1, 9.0, 4.2, 3.1, 4.3]]
+        given = coco.content(
+            coco.annotation(1),
+            coco.annotation(2, segmentation=thin),
+            coco.annotation(3, bbox=[1, 1, 0, 0]),
+            coco.annotation(4, image=99),
+            coco.crowd(5),
+            images=4,
+        )
+        coco.write(tmp_path, given)
+        picture(tmp_path / "train2017/2.png", (7, 9))
+        picture(tmp_path / "train2017/3.png", coco.SIZE)
+        cut(tmp_path / "train2017/3.png")
+        assert run("coco", tmp_path, "--json") == 1
+        (train,) = json.loads(capsys.readouterr().out)["splits"]
+        found = {problem["kind"]: problem["about"].rpartition("/")[2] for problem in train["problems"]}
+        assert found == {
+            check.NO_IMAGE: "4.png",
+            check.BAD_IMAGE: "3.png",
+            check.instances.IMAGE_SIZE: "2.png",
+            "annotations of images that are not in the file": "annotation 4",
+            "objects whose mask has no pixel in the image": "annotation 2 of image 1.png",
+            "objects whose box has no area in the image": "annotation 3 of image 1.png",
+        }
+        counted = {entry["name"]: (entry["id"], entry["objects"], entry["images"]) for entry in train["classes"]}
+        assert counted == {"cat": (3, 1, 1), "dog": (7, 1, 1), "kite": (90, 0, 0)}
+        assert [entry["pixels"] for entry in train["classes"]] == [40, 36, 0]
+        assert train["ignored_pixels"] == 4 * 600 - 76 and train["images"] == 4
+
+    def test_in_words(self, tmp_path, capsys):
+        coco.write(tmp_path, coco.content(coco.annotation(1), coco.annotation(2, bbox=[1, 1, 0, 0])))
+        coco.write(tmp_path, coco.content(coco.annotation(1)), "val")
+        assert run("coco", tmp_path) == 1
+        out = capsys.readouterr().out
+        assert "objects whose box has no area in the image: 1" in out and "coco val: 2 images, 30 x 20 pixels" in out
+        assert "% of all in objects" in out and "in no object" in out and "1 problem found" in out
+        assert run("coco", tmp_path, "--split", "val") == 0
+
+    def test_a_file_that_cannot_be_read_is_a_problem_and_not_the_end(self, tmp_path, capsys):
+        coco.write(tmp_path, "{")
+        coco.write(tmp_path, coco.content(coco.annotation(1)), "val")
+        assert run("coco", tmp_path) == 1
+        out = capsys.readouterr().out
+        assert f"{check.SPLIT}: 1" in out and "cannot read it as JSON" in out and "coco val: 2 images" in out
+
+    def test_options(self, tmp_path, capsys):
+        coco.write(tmp_path, coco.content(coco.annotation(1)))
+        (tmp_path / "annotations/instances_train2017.json").rename(tmp_path / "mine.json")
+        (tmp_path / "train2017").rename(tmp_path / "photos")
+        options = ("--option", "annotations=mine.json", "--option", "images=photos")
+        assert run("coco", tmp_path, "--split", "train", *options) == 0
+        assert run("coco", tmp_path, "--option", "image=photos") == 2
+        assert (
+            "coco has no option 'image'; its options are images, annotations, crowds, empty" in capsys.readouterr().err
+        )
+
+    def test_real_objects(self, capsys):
+        """The sample of COCO has one outline that is too thin for a pixel, VOC's objects are sound."""
+        problems = report_of(capsys, "coco", shared("data/coco"), "--workers", 2)["splits"][0]["problems"]
+        assert [problem["about"] for problem in problems] == ["annotation 1441425 of image 000000000542.jpg"]
+        assert run("coco", shared("data/VOC2012"), "--split", "val", "--workers", 2) == 0

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from repgraph.data.dataset import SegmentationData
 
 NAMES = ("ade20k", "camvid", "cityscapes", "folder", "pascal_context", "scenes", "stanford", "voc")
+INSTANCES = ("coco",)  # sets of objects, for detection: repgraph.data.coco.load
 
-__all__ = ["IGNORE", "NAMES", "DataError", "Labels", "load"]
+__all__ = ["IGNORE", "INSTANCES", "NAMES", "DataError", "Labels", "load"]
 
 
 def load(name: str, root: str | Path | None, split: str = "train", **options: Any) -> "SegmentationData":
@@ -41,13 +42,11 @@ def load(name: str, root: str | Path | None, split: str = "train", **options: An
     Traceback (most recent call last):
     repgraph.data.labels.DataError: unknown data set 'vocc'; did you mean 'voc'?
     """
-    data = open_set(name, root, split, **options)
-    if data.missing:
-        raise DataError(
-            f"{data.missing[0]}: there is no such file, though {name} {split} needs it; {len(data.missing)} missing in "
-            f"all, which repgraph data check {name} {root} lists"
-        )
-    return data
+    if name in INSTANCES:
+        raise DataError(f"{name} has objects and no label maps; repgraph.data.{name}.load opens it")
+    from repgraph.data.listing import need_all
+
+    return need_all(open_set(name, root, split, **options))
 
 
 def open_set(name: str, root: str | Path | None, split: str = "train", **options: Any) -> "SegmentationData":
@@ -55,8 +54,8 @@ def open_set(name: str, root: str | Path | None, split: str = "train", **options
     return opener(name, root, **options)(split)
 
 
-def opener(name: str, root: str | Path | None, **options: Any) -> Callable[[str], "SegmentationData"]:
-    """What opens a split of the set; wrong names and options are found out at once."""
+def opener(name: str, root: str | Path | None, **options: Any) -> Callable[[str], Any]:
+    """What opens a split of the set, of :data:`INSTANCES` too; wrong names and options are found out at once."""
     read = reader(name)
     if root is None and name != "scenes":
         raise DataError(f"{name} needs the folder that its files are in")
@@ -69,7 +68,7 @@ def opener(name: str, root: str | Path | None, **options: Any) -> Callable[[str]
     return lambda split: read(root, split, **options)
 
 
-def reader(name: str) -> Callable[..., "SegmentationData"]:
+def reader(name: str) -> Callable[..., Any]:
     """What opens the data set of that name: called with its folder, a split and options."""
     match name:  # one import for each, so that a set brings in no other's module
         case "ade20k":
@@ -84,6 +83,10 @@ def reader(name: str) -> Callable[..., "SegmentationData"]:
             from repgraph.data import cityscapes
 
             return cityscapes.read
+        case "coco":
+            from repgraph.data import coco
+
+            return coco.open_split
         case "folder":
             from repgraph.data import folder
 
@@ -104,6 +107,6 @@ def reader(name: str) -> Callable[..., "SegmentationData"]:
             from repgraph.data import voc
 
             return voc.read
-    close = difflib.get_close_matches(name, NAMES, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(NAMES)}"
+    close = difflib.get_close_matches(name, (*NAMES, *INSTANCES), n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join((*NAMES, *INSTANCES))}"
     raise DataError(f"unknown data set {name!r}; {hint}")

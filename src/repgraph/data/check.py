@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from typing import Any
 import numpy as np
 
 from repgraph.data import opener
+from repgraph.data.coco import check as instances
+from repgraph.data.coco.dataset import InstanceData
+from repgraph.data.coco.dataset import Item as Instances
 from repgraph.data.dataset import Item, SegmentationData, mismatch
 from repgraph.data.files import read_image, read_values
 from repgraph.data.labels import IGNORE, DataError, Labels
 from repgraph.data.listing import Missing, NoSplit
+from repgraph.data.problem import Problem
 
 SPLITS = ("train", "val", "test")  # looked at where no others are asked for
 
@@ -27,21 +32,17 @@ NO_IMAGE, NO_MASK, STRAY = "images that are missing", "masks that are missing", 
 BAD_IMAGE, BAD_MASK = "images that cannot be read", "masks that cannot be read"
 SIZE, UNKNOWN = "masks of another size than their image", "masks with unknown label values"
 REPEATED, SHARED = "names that are listed more than once", "images that are in two splits"
-KINDS = (SPLIT, NO_IMAGE, NO_MASK, STRAY, BAD_IMAGE, BAD_MASK, SIZE, UNKNOWN, REPEATED, SHARED)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong: its kind, the file or name it is about, and more where there is more to say."""
-
-    kind: str
-    about: str
-    detail: str = ""
+KINDS = (
+    SPLIT, NO_IMAGE, NO_MASK, STRAY, BAD_IMAGE, BAD_MASK, SIZE, UNKNOWN, REPEATED, *instances.KINDS, SHARED,
+)  # fmt: skip
 
 
 @dataclass
 class Report:
-    """What was found in one split; ``pixels`` and ``images`` count each class (K,)."""
+    """What was found in one split; ``pixels`` and ``images`` count each class (K,), ``objects`` those of each class.
+
+    In sets of objects a pixel counts once for each object that it is in.
+    """
 
     split: str
     labels: Labels | None = None
@@ -50,13 +51,15 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
     pixels: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     images: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    ignored: int = 0  # pixels that are not labelled
+    objects: np.ndarray | None = None
+    ignored: int = 0  # pixels that are not labelled, or in no object
     smallest: tuple[int, int] | None = None  # (H, W) of the image with the fewest pixels, and with the most
     largest: tuple[int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         names, ids = (self.labels.names, self.labels.ids) if self.labels else ((), ())
+        objects = [{}] * len(names) if self.objects is None else [{"objects": n} for n in self.objects.tolist()]
         return {
             "split": self.split,
             "images": self.count,
@@ -65,8 +68,10 @@ class Report:
             "largest": self.largest,
             "ignored_pixels": self.ignored,
             "classes": [
-                {"name": name, "id": number, "pixels": int(pixels), "images": int(images)}
-                for name, number, pixels, images in zip(names, ids, self.pixels, self.images, strict=True)
+                {"name": name, "id": number, "pixels": int(pixels), "images": int(images), **more}
+                for name, number, pixels, images, more in zip(
+                    names, ids, self.pixels, self.images, objects, strict=True
+                )
             ],
             "problems": [{"kind": p.kind, "about": p.about, "detail": p.detail} for p in self.problems],
         }
@@ -74,26 +79,26 @@ class Report:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one image and its mask gave: problems, the image's size, and the pixels of each class, ignored ones last."""
+    """What one image gave: problems, its size, the pixels of each class, ignored ones last, and the objects of each."""
 
     problems: list[Problem]
     size: tuple[int, int] | None
     pixels: np.ndarray  # [K + 1]
+    objects: np.ndarray | None = None  # [K]
 
 
 Progress = Callable[[str, int, int], None]  # the split, items done, items in all
+Set = SegmentationData | InstanceData
 
 
-def open_splits(
-    name: str, root: str | Path, splits: Sequence[str] | None, **options: Any
-) -> list[SegmentationData | Report]:
+def open_splits(name: str, root: str | Path, splits: Sequence[str] | None, **options: Any) -> list[Set | Report]:
     """The splits of a set; one that is there but cannot be used is a report that says so.
 
     Without ``splits``, those of train, val and test that the set has. A wrong name, folder or option is an error, and
     so is a split that was asked for and is not there.
     """
     open_split = opener(name, root, **options)
-    opened: list[SegmentationData | Report] = []
+    opened: list[Set | Report] = []
     absent: list[DataError] = []
     for split in splits or SPLITS:
         try:
@@ -107,13 +112,13 @@ def open_splits(
     return opened
 
 
-def check(sets: Sequence[SegmentationData | Report], workers: int, progress: Progress | None = None) -> list[Report]:
+def check(sets: Sequence[Set | Report], workers: int, progress: Progress | None = None) -> list[Report]:
     """Reads all files of the sets, ``workers`` at a time."""
     reports = [data if isinstance(data, Report) else check_split(data, workers, progress) for data in sets]
     for first, second in combinations(reports, 2):  # splits can share a folder, and then its stray masks
         told = {problem for problem in first.problems if problem.kind == STRAY}
         second.problems = [problem for problem in second.problems if problem not in told]
-    opened = [data for data in sets if isinstance(data, SegmentationData)]
+    opened = [data for data in sets if not isinstance(data, Report)]
     for one, other in combinations([data for data in opened if data.split != "trainval"], 2):
         both = {item.image for item in one.items} & {item.image for item in other.items}
         report = next(r for r in reports if r.split == other.split)
@@ -121,17 +126,24 @@ def check(sets: Sequence[SegmentationData | Report], workers: int, progress: Pro
     return reports
 
 
-def check_split(data: SegmentationData, workers: int, progress: Progress | None = None) -> Report:
+def check_split(data: Set, workers: int, progress: Progress | None = None) -> Report:
     """Reads all files of one split."""
     classes = len(data.labels)
     report = Report(data.split, data.labels, len(data), data.labelled)
     report.pixels, report.images = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
     missing = set(data.missing)
-    report.problems += [Problem(STRAY, show(path)) for path in data.strays]
-    report.problems += [Problem(REPEATED, name) for name in data.repeated]
+    look: Callable[[Any], Finding]
+    if isinstance(data, InstanceData):
+        report.problems += data.problems
+        report.objects = np.zeros(classes, np.int64)
+        look = partial(examine_objects, data=data, missing=missing)
+    else:
+        report.problems += [Problem(STRAY, show(path)) for path in data.strays]
+        report.problems += [Problem(REPEATED, name) for name in data.repeated]
+        look = partial(examine, labels=data.labels, missing=missing)
     executor = ThreadPoolExecutor(workers)  # Pillow decodes outside Python's lock
     try:
-        findings = executor.map(lambda item: examine(item, data.labels, missing), data.items)
+        findings = executor.map(look, data.items)
         for done, finding in enumerate(findings, 1):
             _add(report, finding)
             if progress:
@@ -147,6 +159,8 @@ def _add(report: Report, finding: Finding) -> None:
     report.pixels += finding.pixels[:-1]
     report.images += finding.pixels[:-1] > 0
     report.ignored += int(finding.pixels[-1])
+    if report.objects is not None and finding.objects is not None:
+        report.objects += finding.objects
     if finding.size:
         sizes = sorted([s for s in (report.smallest, report.largest) if s] + [finding.size], key=lambda s: s[0] * s[1])
         report.smallest, report.largest = sizes[0], sizes[-1]
@@ -155,17 +169,7 @@ def _add(report: Report, finding: Finding) -> None:
 def examine(item: Item, labels: Labels, missing: set[Path]) -> Finding:
     """Reads an image and its mask."""
     problems: list[Problem] = []
-
-    def attempt(path: Path, absent: str, bad: str, read: Callable[[Path], Any]) -> Any:
-        if path in missing:
-            problems.append(Problem(absent, show(path)))
-            return None
-        try:
-            return read(path)
-        except DataError as error:
-            problems.append(Problem(bad, show(path), str(error).removeprefix(f"{path}: ")))
-            return None
-
+    attempt = partial(_attempt, problems, missing)
     image = attempt(item.image, NO_IMAGE, BAD_IMAGE, read_image)
     size = None if image is None else (int(image.shape[-2]), int(image.shape[-1]))
     pixels = np.zeros(len(labels) + 1, np.int64)
@@ -185,6 +189,29 @@ def examine(item: Item, labels: Labels, missing: set[Path]) -> Finding:
         detail = ", ".join(f"{value} ({number} pixels)" for value, number in unknown)
         problems.append(Problem(UNKNOWN, show(item.mask), detail))
     return Finding(problems, size, pixels)
+
+
+def examine_objects(item: Instances, data: InstanceData, missing: set[Path]) -> Finding:
+    """Reads an image and draws its objects."""
+    problems: list[Problem] = []
+    found = _attempt(problems, missing, item.image, NO_IMAGE, BAD_IMAGE, lambda _: instances.sizes(item, data))
+    wrong, size = found or ([], None)
+    of_objects, pixels, objects = instances.count(item, data)
+    return Finding([*problems, *wrong, *of_objects], size, pixels, objects)
+
+
+def _attempt(
+    problems: list[Problem], missing: set[Path], path: Path, absent: str, bad: str, read: Callable[[Path], Any]
+) -> Any:
+    """What ``read`` gives for a file; None and a problem more if it is not there or cannot be read."""
+    if path in missing:
+        problems.append(Problem(absent, show(path)))
+        return None
+    try:
+        return read(path)
+    except DataError as error:
+        problems.append(Problem(bad, show(path), str(error).removeprefix(f"{path}: ")))
+        return None
 
 
 def count(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repgraph.arguments import whole
-from repgraph.data import NAMES
+from repgraph.data import INSTANCES, NAMES
 from repgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ EPILOG = """\
 examples:
   repgraph data check voc data/VOC2012
   repgraph data check cityscapes data/cityscapes --split val --workers 8
+  repgraph data check coco data/coco
+  repgraph data check coco my-data --split train --option images=photos --option annotations=objects.json
   repgraph data check folder my-data --option classes=3 --json > report.json
 
 The exit code is 0 if all is well, 1 if something is wrong with the data, 2 for a mistake in the command.
@@ -32,7 +34,7 @@ The exit code is 0 if all is well, 1 if something is wrong with the data, 2 for 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
-    names = [name for name in NAMES if name != "scenes"]
+    names = sorted([name for name in (*NAMES, *INSTANCES) if name != "scenes"])
     add("name", metavar="NAME", help=f"the data set: {', '.join(names)}")
     add("root", metavar="ROOT", type=Path, help="its folder, in the layout that it was released in (docs/data.md)")
     add(
@@ -128,13 +130,17 @@ def _table(report: "Report") -> Any:
     assert report.labels is not None
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("class")
-    for head in ("value", "pixels", "% of labelled", "images"):
+    objects = [""] * len(report.pixels) if report.objects is None else [f"{n:,}" for n in report.objects.tolist()]
+    counted = report.objects is not None
+    heads = ("id", "pixels", "% of all in objects", "images", "objects")
+    for head in heads if counted else ("value", "pixels", "% of labelled", "images"):
         table.add_column(head, justify="right")
     labelled = int(report.pixels.sum())
-    for name, number, pixels, images in zip(
-        report.labels.names, report.labels.ids, report.pixels, report.images, strict=True
+    for name, number, pixels, images, of_objects in zip(
+        report.labels.names, report.labels.ids, report.pixels, report.images, objects, strict=True
     ):
         share = f"{100 * pixels / labelled:.2f}" if labelled else "-"
-        table.add_row(name, str(number), f"{pixels:,}", share, str(images))
-    table.add_row("not labelled", "", f"{report.ignored:,}", "", "", style="dim")
+        table.add_row(name, str(number), f"{pixels:,}", share, str(images), *[of_objects] * counted)
+    rest = "in no object" if counted else "not labelled"
+    table.add_row(rest, "", f"{report.ignored:,}", *[""] * (2 + counted), style="dim")
     return table

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from repgraph.data.dataset import Item, SegmentationData
 from repgraph.data.labels import DataError, Labels
@@ -20,6 +21,28 @@ class Missing(DataError):
 
 class NoSplit(DataError):
     """A data set has no split of that name."""
+
+
+class Opened(Protocol):
+    """A split of a data set whose files were looked for."""
+
+    name: str
+    split: str
+    root: Any
+    missing: list[Path]
+
+
+Data = TypeVar("Data", bound=Opened)
+
+
+def need_all(data: Data) -> Data:
+    """``data``, or an error that names the first of its files that are missing."""
+    if data.missing:
+        raise DataError(
+            f"{data.missing[0]}: there is no such file, though {data.name} {data.split} needs it; {len(data.missing)} "
+            f"missing in all, which repgraph data check {data.name} {data.root} lists"
+        )
+    return data
 
 
 @dataclass(frozen=True)
