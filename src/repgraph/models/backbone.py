@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from repgraph.errors import UsageError
 from repgraph.layers import options
+from repgraph.models import small  # noqa: F401 - it joins timm's models
 
 STRIDES = (8, 16, 32)
 # What transformers are asked for, that else take one size of image only; timm's networks differ in the name.
