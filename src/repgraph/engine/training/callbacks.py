@@ -48,7 +48,7 @@ class Overseer(pl.Callback):
     """
 
     def __init__(
-        self, folder: Path, io: AtomicIO, records: Records, display: Display, validate: Callable[[], Scores] | None
+        self, folder: Path, io: AtomicIO, records: Records, display: Display, validate: Callable[..., Scores] | None
     ) -> None:
         self.folder, self.io, self.records, self.display, self.validate = folder, io, records, display, validate
         self.stop: Stop | None = None
@@ -81,12 +81,13 @@ class Overseer(pl.Callback):
         self._previous = {}
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
-        if self._received == number == signal.SIGINT:
+        if self._received == number == signal.SIGINT:  # (launchers pass a SIGTERM on that a process has had already)
             self._release()
             raise KeyboardInterrupt
         self._received = number
         self._module.stop_asked = True
-        self.display.say(f"{signal.Signals(number).name}: stopping after this iteration")
+        name = signal.Signals(number).name
+        self.display.say(f"{name}: stopping after this iteration, and the test if one is due (Ctrl-C twice: at once)")
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -148,9 +149,9 @@ class Overseer(pl.Callback):
             self.records.save()  # at the end of a period the scores go into the same row
         self.display.report(module.iteration, report, seconds)
 
-    def _test(self, module: Training, validate: Callable[[], Scores]) -> Scores:
+    def _test(self, module: Training, validate: Callable[..., Scores]) -> Scores:
         module.share_statistics()
-        scores = validate()
+        scores = validate(progress=self.display.testing)
         noted = {f"val_{name}": getattr(scores, name) for name in ("miou", "pixel_accuracy", "mean_accuracy")}
         self.records.log_metrics(noted, module.iteration)
         self.display.say(

@@ -10,6 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from repgraph.engine.progress import duration
 from repgraph.engine.training.module import Report
 
+SECONDS_BETWEEN_LINES = 10.0  # in a test
+
 
 class Display:
     """Progress from iteration ``start`` to ``last``; a context manager, which is entered when training begins.
@@ -24,6 +26,7 @@ class Display:
         self.last, self.batch, self.out = last, batch, out
         self.done = start
         self._rate = 0.0  # iterations in a second, smoothed
+        self._said = 0.0  # when a line last told of a test
         self._bar: Progress | None = None
         if out is not None and out.isatty():
             self._bar = Progress(
@@ -62,6 +65,16 @@ class Display:
             self._bar.update(self._task, completed=iteration, note=note)
         else:
             self.say(f"{iteration}/{self.last}  {note}")
+
+    def testing(self, done: float, images: int) -> None:
+        """How far a test is; called for each image or window."""
+        note = f"testing {int(done)}/{images} images"
+        if self._bar is not None:
+            self._bar.update(self._task, note=note)
+        elif time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
+            if self._said:
+                self.say(f"{self.done}/{self.last}  {note}")
+            self._said = time.monotonic()
 
     def say(self, text: str) -> None:
         """A line that stays."""

@@ -5,14 +5,16 @@ from collections.abc import Iterator
 
 import torch
 
-from repgraph.engine.evaluate import Pairs, evaluate
+from repgraph.engine.evaluate import Pairs, Progress, evaluate
 from repgraph.engine.inference import Settings
 from repgraph.engine.metrics import Scores
 from repgraph.models import RGNet
 from repgraph.recipes import Recipe
 
 
-def validate(model: RGNet, data: Pairs, recipe: Recipe, rank: int = 0, world: int = 1) -> Scores:
+def validate(
+    model: RGNet, data: Pairs, recipe: Recipe, rank: int = 0, world: int = 1, progress: Progress | None = None
+) -> Scores:
     """Scores as the recipe tests, but at scale 1 and not flipped; ``world`` processes share the images.
 
     Every process has to call it.
@@ -20,7 +22,7 @@ def validate(model: RGNet, data: Pairs, recipe: Recipe, rank: int = 0, world: in
     test, limit = recipe.test, recipe.data.val_limit or None
     settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=recipe.train.precision)
     with _any_size(recipe.train.compile):
-        return evaluate(model, data, settings, rank=rank, world=world, limit=limit).scores
+        return evaluate(model, data, settings, rank=rank, world=world, limit=limit, progress=progress).scores
 
 
 @contextlib.contextmanager
