@@ -1,7 +1,7 @@
 """A very small encoder for small pictures on a CPU: it sees little at a time, and learns from nothing in a minute.
 
-It stands in timm's registry as ``"repgraph_small"``: :class:`~repgraph.models.Backbone` and recipes know it by name like
-any other. Its output stride is 4.
+It stands in timm's registry as ``"repgraph_small"``: :class:`~repgraph.models.Backbone` and recipes know it by name
+like any other. Its output stride is 4.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
 """A small network on the embedded scenes, with the RepGraph layer and without it: a minute each on the CPU.
 
-Nodes start on a ring of 10 positions (40 pixels), whose offsets learn 20 times as fast as the rest, and logits are scaled
-as in scaled dot products. Unscaled, the node on the query itself has the largest logit and takes all; from a ring of 4
-positions they do not find what is far: with either, RGNet scored no more than the baseline. Boats, a few per cent of
-the pixels, weigh five times as much as the rest.
+Nodes start on a ring of 10 positions (40 pixels), whose offsets learn 20 times as fast as the rest, and logits are
+scaled as in scaled dot products. Unscaled, the node on the query itself has the largest logit and takes all; from a
+ring of 4 positions they do not find what is far: with either, RGNet scored no more than the baseline. Boats, a few per
+cent of the pixels, weigh five times as much as the rest.
 """
 
 from typing import Any
