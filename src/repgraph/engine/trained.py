@@ -24,7 +24,7 @@ class Trained:
 
 def load(path: Path, device: torch.device | str = "cpu") -> Trained:
     """The network in a folder or file that :func:`repgraph.models.load` takes, on a device."""
-    model = models.load(path).to(device).eval()
+    model = models.load(path, RGNet).to(device).eval()
     labels = None if model.labels is None else Labels.from_dict(model.labels)
     return Trained(model, labels, recipe_of(path))
 

@@ -1,9 +1,10 @@
-"""Networks for semantic segmentation: backbones of timm, heads with context layers, and RGNet, which is of both."""
+"""Networks: RGNet for semantic segmentation, with any backbone of timm, and Mask R-CNN for objects; and their parts."""
 
 from repgraph.models.backbone import Backbone
 from repgraph.models.context import Control
 from repgraph.models.head import AuxiliaryHead, SegmentationHead, upsample
 from repgraph.models.loading import load
+from repgraph.models.mask_rcnn import MaskRCNN, mask_rcnn
 from repgraph.models.rgnet import RGNet, rgnet
 from repgraph.models.training import param_groups
 
@@ -11,9 +12,11 @@ __all__ = [
     "AuxiliaryHead",
     "Backbone",
     "Control",
+    "MaskRCNN",
     "RGNet",
     "SegmentationHead",
     "load",
+    "mask_rcnn",
     "param_groups",
     "rgnet",
     "upsample",

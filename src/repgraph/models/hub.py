@@ -15,30 +15,27 @@ from repgraph.errors import UsageError
 from repgraph.models import weights
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
-CARD = """---
-{{ card_data }}
+NETWORK = "network"  # the entry of a config that has the name of its class; without it, that is RGNet
+USUAL = "RGNet"
+
+
+def card(about: str, name: str) -> str:
+    """The template of a model card."""
+    return f"""---
+{{{{ card_data }}}}
 ---
 
-An RGNet for semantic segmentation, of the library repgraph: a backbone, and a layer in which every position attends to
-a few representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020).
+{about}
 
 ```python
-from repgraph.models import RGNet
+from repgraph.models import {name}
 
-model = RGNet.from_pretrained("path/of/this/folder")
+model = {name}.from_pretrained("path/of/this/folder")
 ```
 """
 
 
-class Hub(
-    nn.Module,
-    PyTorchModelHubMixin,
-    library_name="repgraph",
-    license="mit",
-    pipeline_tag="image-segmentation",
-    tags=["semantic-segmentation", "repgraph"],
-    model_card_template=CARD,
-):
+class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", license="mit", tags=["repgraph"]):
     """``save_pretrained`` and ``from_pretrained`` of :class:`huggingface_hub.PyTorchModelHubMixin`, made strict.
 
     What does not fit is an error that names it, and a folder is replaced only when all is written.
@@ -156,6 +153,12 @@ class Hub(
     @classmethod
     def build(cls, config: dict[str, Any], source: str) -> Self:
         """A network as a config says; errors name the config's file."""
+        config = dict(config)
+        network = config.pop(NETWORK, USUAL)
+        if network != cls.__name__:
+            raise UsageError(
+                f"{source} is of a {network}, and not of a {cls.__name__}; repgraph.models.load reads both"
+            )
         known = [name for name in cls._hub_mixin_init_parameters if name != "self"]
         for name in config:
             if name not in known:
@@ -176,14 +179,24 @@ class Hub(
         Such a file is ``model.safetensors`` of a folder, and what ``repgraph export --to safetensors`` writes.
         """
         tensors, metadata = weights.read(Path(path))
-        if "config" not in metadata:
-            raise UsageError(f"{path} has no config of a network in its metadata: it may be weights of a backbone")
-        model = cls.build(_parsed(metadata["config"], f"the config in {path}"), str(path))
+        model = cls.build(_config_in(metadata, path), str(path))
         weights.fill(model, tensors, str(path))
         return model.eval()
 
 
-def _check_folder(folder: Path) -> None:
+def config_of(path: Path) -> dict[str, Any]:
+    """The config of the network in a folder that ``save_pretrained`` wrote, or in a safetensors file."""
+    return _check_folder(path) if path.is_dir() else _config_in(weights.read_metadata(path), path)
+
+
+def _config_in(metadata: dict[str, str], path: str | os.PathLike[str]) -> dict[str, Any]:
+    if "config" not in metadata:
+        raise UsageError(f"{path} has no config of a network in its metadata: it may be weights of a backbone")
+    return _parsed(metadata["config"], f"the config in {path}")
+
+
+def _check_folder(folder: Path) -> dict[str, Any]:
+    """The config in a folder that has all that is needed."""
     for name in (CONFIG, FILE):
         if not (folder / name).is_file():
             raise UsageError(f"{folder} has no {name}: it is not a folder that save_pretrained wrote")
@@ -191,7 +204,7 @@ def _check_folder(folder: Path) -> None:
         text = (folder / CONFIG).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {folder / CONFIG}: {error}") from error
-    _parsed(text, str(folder / CONFIG))
+    return _parsed(text, str(folder / CONFIG))
 
 
 def _parsed(text: str, source: str) -> dict[str, Any]:

@@ -9,18 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
-from repgraph.layers import insert, inserted, options
+from repgraph.layers import inserted, options
 from repgraph.models import context as contexts
+from repgraph.models import settings
 from repgraph.models import weights as stored
 from repgraph.models.backbone import Backbone
 from repgraph.models.head import AuxiliaryHead, SegmentationHead, upsample
-from repgraph.models.hub import Hub
+from repgraph.models.hub import Hub, card
+from repgraph.models.settings import MEAN, STD
 
-MEAN = (0.485, 0.456, 0.406)  # of ImageNet's colours, red, green, blue, from 0 to 1
-STD = (0.229, 0.224, 0.225)
+_ABOUT = """\
+An RGNet for semantic segmentation, of the library repgraph: a backbone, and a layer in which every position attends to
+a few representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020)."""
 
 
-class RGNet(Hub):
+class RGNet(
+    Hub,
+    pipeline_tag="image-segmentation",
+    tags=["semantic-segmentation"],
+    model_card_template=card(_ABOUT, "RGNet"),
+):
     """The paper's network for semantic segmentation. See :func:`rgnet`, which also loads weights.
 
     All arguments can be written to a config file, and are: ``config`` has them.
@@ -79,11 +87,13 @@ class RGNet(Hub):
         super().__init__()
         self.config: dict[str, Any] = {name: contexts.plain(name, given[name]) for name in _ARGUMENTS}
         self.classes = options.whole("classes", classes)
-        _check_labels(self.config["labels"], self.classes)
-        self.mean, self.std = _colour("mean", mean), _colour("std", std)
-        self.backbone = Backbone(backbone, output_stride=output_stride, caffe_style=_flag("caffe_style", caffe_style))
+        settings.check_labels(self.config["labels"], self.classes)
+        self.mean, self.std = settings.colour("mean", mean), settings.colour("std", std)
+        style = settings.flag("caffe_style", caffe_style)
+        self.backbone = Backbone(backbone, output_stride=output_stride, caffe_style=style)
         if inserted:
-            _insert(self.backbone.body, inserted, inserted_options)
+            layer, given_options = _chosen(inserted_options)
+            settings.insert_layers(self.backbone.body, inserted, layer, given_options, "inserted_options")
         elif inserted_options:
             raise UsageError("inserted_options are given, but inserted does not say where the layers go")
         stage4, stage5 = self.backbone.channels
@@ -98,7 +108,7 @@ class RGNet(Hub):
         )
         self.auxiliary = (
             AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
-            if _flag("auxiliary", auxiliary)
+            if settings.flag("auxiliary", auxiliary)
             else None
         )
         self.built = frozenset(self.state_dict())  # what a config file makes; what was fused since is more or less
@@ -204,36 +214,7 @@ def rgnet(
     return model
 
 
-def _insert(body: nn.Module, where: Mapping[str, int], given: Mapping[str, Any] | None) -> None:
+def _chosen(given: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """The name of the layer to insert, and its options."""
     given = {} if given is None else dict(given)
-    name = contexts.choice("layer in inserted_options", given.pop("layer", "repgraph"), contexts.INSERTABLE)
-    layer = contexts.LAYERS[name]
-    try:
-        insert(body, where, layer, **contexts.checked(f"inserted_options of {name!r}", layer, given))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"inserted layers: {error}") from error
-
-
-def _check_labels(labels: Any, classes: int) -> None:
-    if labels is None:
-        return
-    if not isinstance(labels, dict):
-        raise UsageError(f"labels is a {type(labels).__name__}; a dict is needed, such as Labels.to_dict() gives")
-    names = labels.get("names")
-    if names is not None and len(names) != classes:
-        raise UsageError(f"labels has {len(names)} names for {classes} classes")
-
-
-def _colour(name: str, value: Any) -> tuple[float, float, float]:
-    numbers = tuple(value) if isinstance(value, (list, tuple)) else ()
-    fine = len(numbers) == 3 and all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)
-    if not fine or (name == "std" and min(numbers) <= 0):
-        kind = "positive numbers" if name == "std" else "numbers"
-        raise UsageError(f"{name} is {value!r}; three {kind} are needed, for red, green and blue")
-    return float(numbers[0]), float(numbers[1]), float(numbers[2])
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{name} is {value!r}; True or False is needed")
-    return value
+    return contexts.choice("layer in inserted_options", given.pop("layer", "repgraph"), contexts.INSERTABLE), given

@@ -3,11 +3,12 @@
 from typing import Any
 
 from repgraph.layers import param_groups as by_kind
+from repgraph.models.mask_rcnn import MaskRCNN
 from repgraph.models.rgnet import RGNet
 
 
 def param_groups(
-    model: RGNet,
+    model: RGNet | MaskRCNN,
     lr: float,
     *,
     new_lr: float | None = None,
@@ -18,7 +19,7 @@ def param_groups(
 
     Args:
         model: the network.
-        lr: learning rate of the pre-trained part, the backbone.
+        lr: learning rate of the pre-trained part, the backbone (of Mask R-CNN the ResNet without its pyramid).
         new_lr: that of the heads and of layers inserted into the backbone; ``lr`` by default.
         offset_lr: that of the convolutions that regress offsets; ``new_lr`` by default.
         no_decay: no weight decay for biases and normalisations.
@@ -44,7 +45,7 @@ def param_groups(
     groups = []
     # The rate of the offsets is checked there, that of the new layers by asking for groups with it.
     kinds = by_kind(model, lr, offset_lr=new_lr if offset_lr is None else offset_lr, no_decay=no_decay)
-    by_kind(model.head, new_lr)
+    by_kind(model, new_lr)
     for group in kinds:
         if group["name"].startswith("offset"):
             groups.append(group)

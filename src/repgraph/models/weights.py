@@ -4,8 +4,9 @@ import json
 import os
 import pickle
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from repgraph.layers import inserted
 from repgraph.models.backbone import Backbone, known
 
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
-_BODY = "backbone.body."  # the backbone's weights in a network of ours
+_BODIES = ("backbone.body.", "detector.backbone.body.")  # the backbone's weights in networks of ours
 _INSIDE = ("state_dict", "model")  # where training scripts put the weights in their checkpoints
 
 
@@ -32,6 +33,7 @@ class Weights:
     caffe_style: bool | None = None  # None where nothing says
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    norm_eps: float | None = None
 
 
 def get(weights: str | os.PathLike[str], backbone: str) -> Weights:
@@ -46,12 +48,24 @@ def get(weights: str | os.PathLike[str], backbone: str) -> Weights:
     text = os.fspath(weights)
     if text == "pretrained" or text.startswith("timm:"):
         return _of_timm(backbone if text == "pretrained" else text.removeprefix("timm:"), backbone)
-    path = Path(text).expanduser()
+    found = of_file(Path(text).expanduser())
+    inside = [body for body in _BODIES if any(name.startswith(body) for name in found.tensors)]
+    if not inside:
+        return found
+    parts = {name: value for name, value in found.tensors.items() if name.startswith(inside[0])}
+    return replace(found, tensors={name.removeprefix(inside[0]): value for name, value in parts.items()})
+
+
+def of_file(path: Path) -> Weights:
+    """All weights of a file, and what its metadata say of them."""
     tensors, metadata = read(path)
-    if "config" in metadata and any(name.startswith(_BODY) for name in tensors):
-        return _of_network(str(path), tensors, json.loads(metadata["config"]))
     style = metadata.get("style")
-    return Weights(str(path), tensors, None if style is None else style.strip().lower().startswith("caffe"))
+    caffe = None if style is None else style.strip().lower().startswith("caffe")
+    if "config" not in metadata:
+        return Weights(str(path), tensors, caffe)
+    config = json.loads(metadata["config"])
+    colours = tuple(config["mean"]), tuple(config["std"])
+    return Weights(str(path), tensors, config["caffe_style"], *colours, config.get("norm_eps"))
 
 
 def load(backbone: Backbone, weights: Weights) -> None:
@@ -60,18 +74,23 @@ def load(backbone: Backbone, weights: Weights) -> None:
     The names are those of timm's network (for ResNets torchvision has the same); classifiers are left out. Layers
     inserted into the backbone stay as they are.
     """
-    if weights.caffe_style is not None and weights.caffe_style != backbone.caffe_style:
-        theirs, ours = ("caffe", "timm") if weights.caffe_style else ("timm", "caffe")
-        raise UsageError(
-            f"{weights.source} is in {theirs} style and the backbone in {ours} style, which would compute something "
-            f"else with it; give caffe_style={weights.caffe_style}"
-        )
+    check_style(weights, backbone.caffe_style)
     own = backbone.body.state_dict()
     tensors = _renamed(weights.tensors, own)
     spare = [name for name in tensors if name not in own]
     dropped = set(spare) if _only_classifier(spare, backbone.name) else _names_of_whole(backbone.name) - own.keys()
     kept = {name: value for name, value in tensors.items() if name not in dropped}
     fill(backbone.body, kept, weights.source, optional=tuple(f"{path}." for path in inserted(backbone.body)))
+
+
+def check_style(weights: Weights, caffe_style: bool) -> None:
+    """Refuse weights that are known to be of another style than the backbone."""
+    if weights.caffe_style is not None and weights.caffe_style != caffe_style:
+        theirs, ours = ("caffe", "timm") if weights.caffe_style else ("timm", "caffe")
+        raise UsageError(
+            f"{weights.source} is in {theirs} style and the backbone in {ours} style, which would compute something "
+            f"else with it; give caffe_style={weights.caffe_style}"
+        )
 
 
 def fill(
@@ -145,11 +164,23 @@ def read_pickle(path: Path) -> Any:
         raise UsageError(f"{path} is damaged or cut short, or not a file of PyTorch") from error
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file, whose tensors are not read."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     _check_file(path)
     try:
         with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            yield file
     except SafetensorError as error:
         raise UsageError(f"{path} is damaged or cut short: {first_line(error)}") from error
     except OSError as error:
@@ -159,11 +190,6 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _check_file(path: Path) -> None:
     if not path.is_file():
         raise UsageError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; a file of weights is needed")
-
-
-def _of_network(source: str, tensors: dict[str, Tensor], config: dict[str, Any]) -> Weights:
-    inside = {name.removeprefix(_BODY): value for name, value in tensors.items() if name.startswith(_BODY)}
-    return Weights(source, inside, config["caffe_style"], tuple(config["mean"]), tuple(config["std"]))
 
 
 def _of_timm(name: str, backbone: str) -> Weights:

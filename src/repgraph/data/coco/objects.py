@@ -14,6 +14,8 @@ NO_MASK, BAD_MASK = "objects without a mask", "objects whose mask cannot be read
 SIZE, OUTSIDE = "objects whose mask has another size than the image", "objects whose mask has no pixel in the image"
 BAD_BOX, NO_BOX = "objects whose box cannot be read", "objects whose box has no area in the image"
 
+LEAST = 1e-3  # pixels of a box's side: what is less may be nothing after it is flipped or scaled in float32
+
 Outline = tuple[np.ndarray, ...] | np.ndarray | str  # polygons; runs; packed runs
 
 
@@ -62,7 +64,7 @@ def parse(entry: Mapping[str, Any], label: int, height: int, width: int) -> Obje
     area = _area(entry.get("area"), outline, height, width)
     found = Object(int(entry["id"]), label, box, area, bool(entry.get("iscrowd", 0)), outline)
     left, top, right, bottom = (float(np.float32(side)) for side in found.clipped(height, width))  # as networks see it
-    if right <= left or bottom <= top:
+    if right - left < LEAST or bottom - top < LEAST:
         x, y, w, h = box
         raise Unusable(NO_BOX, f"x {x:g}, y {y:g}, width {w:g}, height {h:g} in {width} x {height} pixels")
     return found

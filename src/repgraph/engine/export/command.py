@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
 
     from repgraph.engine.export import formats
-    from repgraph.models import files, load
+    from repgraph.models import RGNet, files, load
 
-    model = load(arguments.model)
+    model = load(arguments.model, RGNet)
     files.check_writable(out)
     _say(f"{arguments.model}: {model.config['backbone']}, {model.extra_repr()}")
     start = time.perf_counter()
