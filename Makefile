@@ -5,9 +5,10 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TRAIN := $(VENV)/.installed-train
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-all lint format clean
+.PHONY: help demo install test test-all lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +18,14 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --upgrade pip
 	$(BIN)/python -m pip install -e '.[dev]'
 	touch $@
+
+$(TRAIN): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test $(STAMP) -nt pyproject.toml || { $(BIN)/python -m pip install --upgrade pip && $(BIN)/python -m pip install -e '.[train]'; }
+	touch $@
+
+demo: $(TRAIN)  ## train a small RGNet and the same without its layer on the CPU; the page is demo/index.html
+	$(BIN)/repgraph demo $(ARGS)
 
 install: $(STAMP)  ## make .venv and install the project with all it needs for development
 

@@ -76,6 +76,13 @@ COMMANDS = (
         extra="train",
     ),
     Command(
+        "demo",
+        "repgraph.demo.command",
+        "train a small RGNet and the same network without the layer on drawn scenes, and write a page about both",
+        needs=("lightning", "timm", "torchvision", "PIL", "tensorboard", "rich", "huggingface_hub", "safetensors"),
+        extra="train",
+    ),
+    Command(
         "export",
         "repgraph.engine.export.command",
         "write a trained network for torch.export, for ONNX (checked in onnxruntime), or as safetensors",
@@ -94,6 +101,7 @@ examples:
   repgraph bench operator --size 65x65 --only cpu composition
   repgraph bench layers --quick                   RepGraph layers against non-local blocks
   repgraph bench layers --paper                   the paper's complexity table, on any device
+  repgraph demo                                   minutes on a CPU: what the layer does, on a page
   repgraph data check voc data/VOC2012            what is wrong with a data set, if anything
   repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
   repgraph eval runs/voc-r50-rgnet --data VOC2012 --flip

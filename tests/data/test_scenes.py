@@ -1,4 +1,4 @@
-"""The embedded scenes: the same bytes everywhere, right labels, and cues of which the rest of a picture says nothing."""
+"""The embedded scenes: the same bytes everywhere, right labels, and cues of which nothing else in a picture tells."""
 
 import hashlib
 

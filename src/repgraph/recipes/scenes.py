@@ -29,7 +29,7 @@ def _recipe(name: str, title: str, context: Context, options: dict[str, Any]) ->
             dropout=0.0,
         ),
         optim=Optim(lr=0.05, offset=20.0, weight_decay=1e-4, class_weights=(1, 1, 1, 1, 1, 1, 5, 5)),
-        train=Train(batch=8, iterations=600, period=150, precision="fp32", norm="local"),
+        train=Train(batch=8, iterations=600, period=150, precision="fp32", norm="local", accelerator="cpu"),
         test=Test(crop=SIZE),
         description=f"{title}, small, on the embedded scenes.\n  repgraph train {name} --out runs/{name}",
     )

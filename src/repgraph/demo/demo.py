@@ -1,0 +1,88 @@
+"""The demo from beginning to end: train, test, show, and write the page."""
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+
+from repgraph.data.scenes import LABELS, Scenes
+from repgraph.demo import report
+from repgraph.demo.measure import Measured, measure
+from repgraph.demo.training import Network, Stopped, network
+from repgraph.engine.progress import Meter, duration
+from repgraph.engine.training.folder import write_text
+from repgraph.errors import UsageError
+
+__all__ = ["Plan", "Stopped", "demo"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the demo is to do."""
+
+    out: Path
+    networks: tuple[str, ...] = ("baseline", "rgnet")
+    seeds: int = 1
+    settings: tuple[str, ...] = ()  # of all recipes, such as train.iterations=300
+    pictures: int = 6
+    tests: int = 400
+
+
+def demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> Path:
+    """Train the networks, test them, and write a page about it; the path of the page.
+
+    ``show`` is where progress goes, ``out`` where scores go; None for nowhere. What is in the folder already is used.
+    """
+    from repgraph.demo.about import write
+
+    _check(plan.out)
+    start = time.perf_counter()
+    trained = [
+        _train(plan, name, seed, i * plan.seeds + seed, show)
+        for i, name in enumerate(plan.networks)
+        for seed in range(plan.seeds)
+    ]
+    data = Scenes(None, "test", length=plan.tests)
+    results: dict[str, list[Measured]] = {}
+    for one in trained:
+        with Meter(f"testing {one.title}, seed {one.seed}", len(data), show) as meter:
+            results.setdefault(one.name, []).append(measure(one.model, data, meter))
+    spent = time.perf_counter() - start
+    if out is not None:
+        Console(file=out).print(report.terminal(results))
+    write_text(plan.out / "scores.json", json.dumps(_scores(trained, results), indent=2) + "\n")
+    path = plan.out / "index.html"
+    write_text(path, write(plan, trained, results, data, spent))
+    if show is not None:
+        print(f"done in {duration(time.perf_counter() - start)}", file=show, flush=True)
+    return path
+
+
+def _check(folder: Path) -> None:
+    """Find out now, not after training, whether the folder can be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UsageError(f"cannot write to --out {folder} ({error.strerror}); give another folder") from error
+
+
+def _train(plan: Plan, name: str, seed: int, done: int, show: TextIO | None) -> Network:
+    if show is not None:
+        total = len(plan.networks) * plan.seeds
+        print(f"network {done + 1} of {total}: {name}, seed {seed}", file=show, flush=True)
+    return network(name, seed, plan.settings, plan.out / "runs", show)
+
+
+def _scores(trained: list[Network], results: dict[str, list[Measured]]) -> list[dict[str, object]]:
+    found = []
+    for one in trained:
+        measured = results[one.name][one.seed]
+        scores = measured.evaluation.scores.to_dict(LABELS.names)
+        swap = {"right": measured.right, "changed": measured.changed}
+        found.append({"network": one.name, "seed": one.seed, "seconds": one.seconds, "swapped": swap, **scores})
+    return found
