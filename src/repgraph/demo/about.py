@@ -249,7 +249,7 @@ def _setting(plan: Plan, trained: Sequence[Network], data: Scenes, spent: float)
         ("parameters", ", ".join(f"{one.name} {_count(one):,}" for one in trained if one.seed == 0)),
         ("time to train", times),
         ("time in all", f"{duration(spent)}, without installation"),
-        ("ran on", f"{device_name(torch.device("cpu"))}, {os.cpu_count()} cores"),
+        ("ran on", f"{device_name(torch.device('cpu'))}, {os.cpu_count()} cores"),
         ("versions", ", ".join(f"{name} {value}" for name, value in found.items())),
     ]
     command = f"repgraph demo --out {plan.out} --networks {' '.join(plan.networks)} --seeds {plan.seeds}"
