@@ -29,7 +29,7 @@ SPLITS = ("train", "val", "test")  # looked at where no others are asked for
 # The kinds of problem, in the order in which they are reported.
 SPLIT = "splits that cannot be opened"
 NO_IMAGE, NO_MASK, STRAY = "images that are missing", "masks that are missing", "masks without an image"
-BAD_IMAGE, BAD_MASK = "images that cannot be read", "masks that cannot be read"
+BAD_IMAGE, BAD_MASK = instances.BAD_IMAGE, "masks that cannot be read"
 SIZE, UNKNOWN = "masks of another size than their image", "masks with unknown label values"
 REPEATED, SHARED = "names that are listed more than once", "images that are in two splits"
 KINDS = (

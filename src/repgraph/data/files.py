@@ -5,6 +5,7 @@ Pillow reads both. Orientation in EXIF is left alone, because masks match the pi
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torchvision.tv_tensors import Image
 from repgraph.data.labels import DataError
 from repgraph.data.matfile import read_matrix
 
+Content = TypeVar("Content")
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 ONE_CHANNEL = ("L", "P", "1", *SIXTEEN_BITS)
 
@@ -24,6 +26,16 @@ def read_image(path: Path) -> Image:
     Grey, palette and CMYK images are converted, of 16 bits the upper 8 are kept, transparency is dropped.
     """
     return Image(torch.from_numpy(_open(path, "image", _rgb)).permute(2, 0, 1))
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(H, W) of an image, from the beginning of its file: the pixels are not read."""
+
+    def read() -> tuple[int, int]:
+        with pillow.open(path) as picture:
+            return picture.height, picture.width
+
+    return _guarded(path, "image", read)
 
 
 def read_values(path: Path) -> np.ndarray:
@@ -44,7 +56,7 @@ def _open(path: Path, kind: str, convert: Callable[[pillow.Image, Path], np.ndar
     return _guarded(path, kind, read)
 
 
-def _guarded(path: Path, kind: str, read: Callable[[], np.ndarray]) -> np.ndarray:
+def _guarded(path: Path, kind: str, read: Callable[[], Content]) -> Content:
     """What ``read`` gives; whatever goes wrong is an error that names the file."""
     try:
         return read()

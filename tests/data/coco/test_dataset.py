@@ -14,7 +14,7 @@ from torchvision.tv_tensors import BoundingBoxes, Image, Mask
 
 from repgraph import data as sets
 from repgraph.data import DataError
-from repgraph.data.coco import RandomFlip, annotations, load, objects, open_split, rle
+from repgraph.data.coco import RandomFlip, annotations, dataset, load, objects, open_split, rle
 from repgraph.data.coco.annotations import read_annotations
 from repgraph.data.listing import Missing
 
@@ -178,6 +178,21 @@ def test_images_that_are_not_what_the_file_says(tmp_path):
         data[0]
     with pytest.raises(DataError, match=r"2.png: cannot read this image"):
         data[1]
+
+
+def test_images_can_be_verified_beforehand(tmp_path):
+    root = write(tmp_path, content(annotation(1), annotation(2, image=3), images=4), images=4)
+    picture(root / "train2017/1.png", (30, 20))
+    (root / "train2017/2.png").write_bytes(b"?")
+    data = load(root).verify(workers=2)
+    assert [item.name for item in data.items] == ["3.png", "4.png"] and len(data[0][1]["labels"]) == 1
+    assert data.skipped == {dataset.IMAGE_SIZE: 1, dataset.BAD_IMAGE: 1}
+    assert data.problems[0].detail.startswith("the image has 20 x 30 pixels, and 30 x 20 in ")
+    assert len(data.truth()["images"]) == 2 and "left out are images of another size" in repr(data)
+    for name in ("3.png", "4.png"):
+        (root / "train2017" / name).write_bytes(b"")
+    with pytest.raises(DataError, match=r"none of its images can be used; cannot read this image"):
+        load(root).verify()
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 import numpy as np
 
 from repgraph.data.coco import annotations, objects
-from repgraph.data.coco.dataset import InstanceData, Item, mismatch
+from repgraph.data.coco.dataset import BAD_IMAGE, IMAGE_SIZE, InstanceData, Item, wrong_size
 from repgraph.data.files import read_image
 from repgraph.data.problem import Problem
 
-IMAGE_SIZE = "images of another size than the annotation file says"
+__all__ = ["BAD_IMAGE", "IMAGE_SIZE", "KINDS", "count", "sizes"]
 KINDS = (
     IMAGE_SIZE, annotations.NO_OBJECT, annotations.NO_IMAGE, annotations.NO_CATEGORY, annotations.REPEATED,
     objects.NO_MASK, objects.BAD_MASK, objects.SIZE, objects.OUTSIDE, objects.BAD_BOX, objects.NO_BOX,
@@ -18,10 +18,7 @@ def sizes(item: Item, data: InstanceData) -> tuple[list[Problem], tuple[int, int
     """The size of an image as it is, and what is wrong with it; an image that cannot be read is an error."""
     image = read_image(item.image)
     size = int(image.shape[-2]), int(image.shape[-1])
-    if size == item.size:
-        return [], size
-    detail = mismatch(item, size, data.annotations.path).removeprefix(f"{item.image}: ")
-    return [Problem(IMAGE_SIZE, str(item.image), detail)], size
+    return [] if size == item.size else [wrong_size(item, size, data.annotations.path)], size
 
 
 def count(item: Item, data: InstanceData) -> tuple[list[Problem], np.ndarray, np.ndarray]:

@@ -104,10 +104,14 @@ def _whole(counts: Any) -> np.ndarray:
 def _polygons(given: Sequence[Any], height: int, width: int) -> tuple[np.ndarray, ...]:
     parts = []
     for each in given:
-        if not isinstance(each, list) or len(each) % 2 or not all(map(_number, each)):
+        try:
+            corners = np.array(each, dtype=np.float64)
+        except (TypeError, ValueError):
+            corners = np.array(np.nan)
+        if corners.ndim != 1 or len(corners) % 2 or not np.isfinite(corners).all():
             raise Unusable(BAD_MASK, "a polygon is x, y of one corner after the other, as finite numbers")
-        if len(each) >= 6:
-            parts.append(np.array(each, dtype=np.float64))
+        if len(corners) >= 6:
+            parts.append(corners)
     if not parts:
         raise Unusable(BAD_MASK, "no polygon of it has three corners")
     x, y = np.concatenate([part[0::2] for part in parts]), np.concatenate([part[1::2] for part in parts])
