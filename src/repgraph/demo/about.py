@@ -24,11 +24,11 @@ TITLE = "What a region is may depend on something far away"
 
 
 def write(plan: Plan, trained: Sequence[Network], results: Results, data: Scenes, spent: float) -> str:
-    """The page as HTML."""
+    """The page as HTML; ``spent`` are the seconds that tests took."""
     firsts = {one.name: one for one in trained if one.seed == 0}
     chosen = _telling(data)
     parts = [
-        _opening(firsts, results, spent),
+        _opening(firsts, results),
         _task(data, chosen),
         _why(firsts, results, data, chosen),
         _scores(results),
@@ -46,7 +46,7 @@ def _telling(data: Scenes) -> Scene:
     return (telling or scenes)[0]
 
 
-def _opening(firsts: dict[str, Network], results: Results, spent: float) -> Html:
+def _opening(firsts: dict[str, Network], results: Results) -> Html:
     networks = ("A small network", "Two small networks", "Three small networks", "Four small networks")[len(firsts) - 1]
     lead = (
         f"{networks} learned, from nothing, to say what is what in drawn pictures of a bay. For half of the classes "
@@ -119,7 +119,7 @@ def _why(firsts: dict[str, Network], results: Results, data: Scenes, scene: Scen
             for one in shown:
                 made = figures.dependence(one.model, data, scene, at, f"what {what} depends on, {one.title}")
                 cells.append(figure(made, tag("b", _capital(one.title)), f": what it says about {what}"))
-        parts.append(tag("div", *cells, class_="rows", style=f"--columns: {min(4, len(cells))}"))
+        parts.append(tag("div", *cells, class_="rows", style=f"--columns: {len(shown)}"))
         parts.append(
             tag(
                 "p",
@@ -164,11 +164,11 @@ def _scores(results: Results) -> Html:
     heads: list[object] = ["class", *(tag("th", _capital(TITLES[name]), colspan=2) for name in results)]
     lines = []
     for (name, far, values), colour in zip(report.rows(results), LABELS.palette, strict=True):
-        lines.append([tag("td", chip(colour), name, " *" if far else ""), *_bars(results, values)])
+        lines.append([tag("td", chip(colour), name, " *" if far else "", class_="name"), *_bars(results, values)])
     near = [name for name in LABELS.names if name not in FAR]
     for title, names in (("mean of the near", near), ("mean of the far *", FAR), ("mIoU", LABELS.names)):
         values = [[report.iou(each, names) for each in found] for found in results.values()]
-        lines.append([tag("td", tag("b", title)), *_bars(results, values)])
+        lines.append([tag("td", tag("b", title), class_="name"), *_bars(results, values)])
     return tag(
         "section",
         tag("h2", "Scores"),
@@ -248,7 +248,7 @@ def _setting(plan: Plan, trained: Sequence[Network], data: Scenes, spent: float)
         ("pictures", f"{_drawn(first)} to learn from, {len(data)} others to test on"),
         ("parameters", ", ".join(f"{one.name} {_count(one):,}" for one in trained if one.seed == 0)),
         ("time to train", times),
-        ("time in all", f"{duration(spent)}, without installation"),
+        ("time to test", duration(spent)),
         ("ran on", f"{device_name(torch.device('cpu'))}, {os.cpu_count()} cores"),
         ("versions", ", ".join(f"{name} {value}" for name, value in found.items())),
     ]

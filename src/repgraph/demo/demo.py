@@ -46,12 +46,13 @@ def demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> P
         for i, name in enumerate(plan.networks)
         for seed in range(plan.seeds)
     ]
+    ready = time.perf_counter()
     data = Scenes(None, "test", length=plan.tests)
     results: dict[str, list[Measured]] = {}
     for one in trained:
         with Meter(f"testing {one.title}, seed {one.seed}", len(data), show) as meter:
             results.setdefault(one.name, []).append(measure(one.model, data, meter))
-    spent = time.perf_counter() - start
+    spent = time.perf_counter() - ready
     if out is not None:
         Console(file=out).print(report.terminal(results))
     write_text(plan.out / "scores.json", json.dumps(_scores(trained, results), indent=2) + "\n")

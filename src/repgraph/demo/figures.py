@@ -98,10 +98,12 @@ def dependence(model: RGNet, data: Scenes, scene: Scene, at: tuple[int, int], al
 
 
 def _spread(values: np.ndarray, reach: int = 2) -> np.ndarray:
-    """The largest value around each pixel: strides leave a fine pattern."""
-    padded = np.pad(values, reach, mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (2 * reach + 1, 2 * reach + 1))
-    return windows.max((2, 3))
+    """The largest value around each pixel, smoothed: strides leave a fine pattern."""
+    for function in (np.max, np.mean):
+        padded = np.pad(values, reach, mode="edge")
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (2 * reach + 1, 2 * reach + 1))
+        values = function(windows, axis=(2, 3))
+    return values
 
 
 def looks(model: RGNet, data: Scenes, scene: Scene, places: Sequence[tuple[int, int]], alt: str) -> tuple[Html, str]:

@@ -74,7 +74,7 @@ def _check(outcome: Outcome) -> None:
 
 
 def _check_same(recipe: Recipe, folder: Path) -> None:
-    if recipes.to_json(recipes.load(folder / RECIPE)) != recipes.to_json(recipe):
+    if recipes.load(folder / RECIPE) != recipe:
         raise UsageError(
             f"{folder} has a network of another recipe, perhaps of other --iterations; remove it, or give another --out"
         )

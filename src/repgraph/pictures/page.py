@@ -59,7 +59,8 @@ th, td { text-align: left; padding: 0.32rem 0.9rem 0.32rem 0; border-bottom: 1px
   vertical-align: middle; }
 th { font-size: 0.86rem; color: var(--soft); font-weight: 600; }
 td.number { text-align: right; white-space: nowrap; }
-td.bar { min-width: 7rem; width: 22rem; }
+td.name { white-space: nowrap; }
+td.bar { min-width: 4rem; width: 22rem; }
 .bar i { display: block; height: 0.7rem; border-radius: 3px; background: var(--fill); width: var(--share);
   min-width: 2px; }
 .first { --fill: var(--first); color: var(--first); } .second { --fill: var(--second); color: var(--second); }

@@ -28,7 +28,7 @@ def _recipe(name: str, title: str, context: Context, options: dict[str, Any]) ->
             auxiliary=False,
             dropout=0.0,
         ),
-        optim=Optim(lr=0.05, offset=20.0, weight_decay=1e-4, class_weights=(1, 1, 1, 1, 1, 1, 5, 5)),
+        optim=Optim(lr=0.05, offset=20.0, weight_decay=1e-4, class_weights=(*(1.0,) * 6, 5.0, 5.0)),
         train=Train(batch=8, iterations=600, period=150, precision="fp32", norm="local", accelerator="cpu"),
         test=Test(crop=SIZE),
         description=f"{title}, small, on the embedded scenes.\n  repgraph train {name} --out runs/{name}",
