@@ -21,6 +21,6 @@ def test_example_runs(example):
 
 
 def test_commands_exist():
-    words = {c.words for c in COMMANDS}
-    used = re.findall(r"^(?:\S*/)?repgraph ((?:[a-z]+ ?)+)", README, flags=re.MULTILINE)
-    assert {w.strip() for w in used} <= words and used
+    used = re.findall(r"^(?:\S*/)?repgraph +([a-z].*)$", README, flags=re.MULTILINE)
+    unknown = [line for line in used if not any(f"{line} ".startswith(f"{c.words} ") for c in COMMANDS)]
+    assert len(used) > 5 and unknown == []
