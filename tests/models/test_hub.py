@@ -11,7 +11,7 @@ from tests.models.networks import Runs, assert_same_state, images, network, no_s
 
 import repgraph
 from repgraph.errors import UsageError
-from repgraph.models import RGNet, load
+from repgraph.models import RGNet, load, weights
 
 LABELS = {
     "names": ["sky", "tree", "road", "car", "bär"],
@@ -221,6 +221,17 @@ class TestLoad:
         found = load(tmp_path / "best.ckpt")
         assert_same_state(found, model)
         assert found.config == model.config and not found.training
+
+    @pytest.mark.parametrize("suffix", [".ckpt", ".pth"])
+    def test_one_flipped_bit_is_noticed(self, suffix: str, tmp_path: Path) -> None:
+        model, path = network(), tmp_path / f"last{suffix}"
+        state = {f"model.{name}": value for name, value in model.state_dict().items()}
+        torch.save({"config": model.config, "state_dict": state}, path)
+        content = bytearray(path.read_bytes())
+        content[content.index(model.state_dict()["head.classifier.weight"].numpy().tobytes())] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=f"last{suffix} is damaged"):
+            load(path) if suffix == ".ckpt" else weights.read(path)
 
     def test_mistakes(self, tmp_path: Path) -> None:
         torch.save({"state_dict": {}}, tmp_path / "other.ckpt")

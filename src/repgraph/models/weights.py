@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -147,8 +149,13 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_pickle(path: Path) -> Any:
-    """What ``torch.save`` wrote, if that is tensors and plain values; anything that would run code is refused."""
+    """What ``torch.save`` wrote, if that is tensors and plain values; anything that would run code is refused.
+
+    PyTorch itself takes a file with damaged numbers as it is; here the check sums have to fit.
+    """
     _check_file(path)
+    if not _whole(path):
+        raise UsageError(f"{path} is damaged or cut short, or not a file of PyTorch")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of other pickle protocols: what cannot be read is an error below
@@ -190,6 +197,21 @@ def _opened(path: Path) -> Iterator[Any]:
 def _check_file(path: Path) -> None:
     if not path.is_file():
         raise UsageError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; a file of weights is needed")
+
+
+def _whole(path: Path) -> bool:
+    """Whether a file is a pickle, or a zip file, as ``torch.save`` writes, that has all its parts undamaged."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(1)
+        if first != b"P":
+            return first == b"\x80"  # the old format, which has no check sums
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError):
+        return False
 
 
 def _of_timm(name: str, backbone: str) -> Weights:
