@@ -242,6 +242,34 @@ def test_a_rate_that_is_too_high(pictures, tmp_path):
     assert outcome.code == 3 and "there was no checkpoint before" in outcome.stop.reason
 
 
+@pytest.mark.parametrize(
+    ("settings", "iteration"),
+    [
+        (("optim.lr=1e30", "train.iterations=1"), 1),
+        (("optim.weight_decay=1e30", "train.iterations=4", "train.period=1", "train.log_every=100"), 1),
+    ],
+    ids=["rate", "decay"],
+)
+def test_weights_too_large_to_test_stop_the_run(pictures, tmp_path, settings, iteration):
+    outcome = train(recipe(pictures, *settings), tmp_path / "run")
+    assert outcome.code == 3 and outcome.iteration == iteration
+    assert outcome.stop.reason.startswith(f"the logits in the test after iteration {iteration} are not finite")
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == [] and not (tmp_path / "run" / "model").exists()
+
+
+def test_a_test_that_goes_wrong_later_leaves_the_last_good_checkpoint(pictures, tmp_path, monkeypatch):
+    def blow_up(module):
+        with torch.no_grad():
+            module.model.head.classifier.weight.fill_(1e38)
+
+    at_iteration(monkeypatch, 7, blow_up)
+    outcome = train(recipe(pictures), tmp_path / "run")
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    assert outcome.code == 3 and outcome.stop.reason.startswith("the logits in the test after iteration 8 are not")
+    assert outcome.stop.reason.endswith(f"the last good checkpoint is {last}")
+    assert checkpoint.read(last)["iteration"] == 4
+
+
 def test_fp16_whose_scale_falls_and_falls(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(callbacks, "_scale", lambda trainer: 2.0**-11)
     outcome = train(recipe(pictures), tmp_path / "run")

@@ -10,6 +10,10 @@ from repgraph.engine.inference.settings import Settings
 from repgraph.errors import UsageError
 
 
+class NotFinite(UsageError):
+    """Logits that are not finite, of which no label can be made."""
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients; afterwards every module is in the mode it was in before."""

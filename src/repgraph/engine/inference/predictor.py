@@ -76,7 +76,7 @@ class _Run:
         for part in parts:
             found = self.tile(part)  # [K, h, w]
             if not torch.isfinite(found.sum()):
-                raise UsageError(
+                raise network.NotFinite(
                     "the network's logits are not finite; precision fp32 may mend it (this is "
                     f"{self.settings.precision}), if not, the weights or the image are not usable"
                 )

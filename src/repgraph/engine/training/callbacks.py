@@ -13,6 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
+from repgraph.engine.inference.network import NotFinite
 from repgraph.engine.metrics import Scores
 from repgraph.engine.training.checkpoint import BEST, LAST, AtomicIO, SaveError, also_known_as
 from repgraph.engine.training.module import Best, Report, Training
@@ -44,7 +45,8 @@ def columns(model: torch.nn.Module) -> list[str]:
 class Overseer(pl.Callback):
     """Looks every ``log_every`` iterations; at the end of a period tests the network and writes a checkpoint.
 
-    Between two looks nothing waits for the device. No checkpoint is written once a loss was not finite.
+    Between two looks nothing waits for the device. No checkpoint is written once a loss or a test was not
+    finite.
     """
 
     def __init__(
@@ -124,7 +126,11 @@ class Overseer(pl.Callback):
         last, often = now == train.iterations, train.validate_every * train.period
         scores = None
         if self.validate is not None and (last or (often and now % often == 0)):
-            scores = self.scores = self._test(module, self.validate)
+            try:
+                scores = self.scores = self._test(module, self.validate)
+            except NotFinite:
+                self._halt(trainer, f"the logits in the test after iteration {now} are not finite")
+                return
         self.records.save()
         self.save(trainer, module, scores)
         self._clock.resume()

@@ -23,8 +23,8 @@ examples:
   repgraph train voc-r50-rgnet --data VOC2012 --weights none --measure
   torchrun --nproc-per-node 8 -m repgraph train ade20k-r101-rgnet --data ADEChallengeData2016 --weights r101.pth
 
-The exit code is 0 if all is well, 2 for a mistake in the command or the data, 3 if the loss is not finite, 130 or 143
-if training was stopped by SIGINT or SIGTERM. docs/training.md says more.
+The exit code is 0 if all is well, 2 for a mistake in the command or the data, 3 if the loss, weights or a
+test's logits are not finite, 130 or 143 if training was stopped by SIGINT or SIGTERM. docs/training.md says more.
 """
 # Options that are short for settings.
 SHORT = {

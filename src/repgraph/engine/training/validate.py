@@ -7,7 +7,9 @@ import torch
 
 from repgraph.engine.evaluate import Pairs, Progress, evaluate
 from repgraph.engine.inference import Settings
-from repgraph.engine.metrics import Scores
+from repgraph.engine.inference.network import NotFinite
+from repgraph.engine.metrics import Confusion, Scores
+from repgraph.engine.training.module import summed
 from repgraph.models import RGNet
 from repgraph.recipes import Recipe
 
@@ -17,12 +19,20 @@ def validate(
 ) -> Scores:
     """Scores as the recipe tests, but at scale 1 and not flipped; ``world`` processes share the images.
 
-    Every process has to call it.
+    Every process has to call it. Where the logits of any of them are not finite, all of them raise NotFinite.
     """
     test, limit = recipe.test, recipe.data.val_limit or None
     settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=recipe.train.precision)
     with _any_size(recipe.train.compile):
-        return evaluate(model, data, settings, rank=rank, world=world, limit=limit, progress=progress).scores
+        scores = None
+        try:
+            scores = evaluate(model, data, settings, rank=rank, world=world, limit=limit, progress=progress).scores
+        except NotFinite:
+            Confusion(len(data.labels)).reduce()  # the others wait to sum theirs
+    bad = summed(torch.tensor(float(scores is None), device=next(model.parameters()).device))
+    if scores is None or bad:
+        raise NotFinite("the network's logits are not finite")
+    return scores
 
 
 @contextlib.contextmanager
