@@ -95,8 +95,8 @@ def draw(looks: Iterable[Look], width: float) -> Html:
                 )
             )  # fmt: skip
     for one in looks:
-        blob = dict(cx=_n(one.x), cy=_n(one.y), r=_n(width * 0.014))
-        parts.append(tag("circle", fill=HERE, stroke=RIM, stroke_width=_n(1.6 * thin), **blob))
+        place = dict(cx=_n(one.x), cy=_n(one.y), r=_n(width * 0.014))
+        parts.append(tag("circle", **place, fill=HERE, stroke=RIM, stroke_width=_n(1.6 * thin)))
     return tag("g", *parts)
 
 
