@@ -140,12 +140,32 @@ def test_classes_by_number_and_by_name(tmp_path):
     assert load("folder", root, classes=3).labels.names == ("class 0", "class 1", "class 2")
     assert load("folder", root, classes=["x", "y", "z"]).labels.names == ("x", "y", "z")
     assert load("folder", root, classes=4, ignored=[255, 9]).labels.ignored == (255, 9)
+    assert load("folder", root, classes=4, ignored=255).labels.ignored == (255,)
 
 
-def test_classes_txt_may_repeat_a_name(tmp_path):
+def test_classes_txt_may_not_repeat_a_name(tmp_path):
     root = folder(tmp_path)
     names(root / "classes.txt", "other", "car", "other")
-    assert load("folder", root).labels.names == ("other", "car", "other")
+    with pytest.raises(DataError, match=r"classes\.txt: 2 classes have the name 'other'; give each its own"):
+        load("folder", root)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("classes", 3.0, "classes=3.0: give the number of classes, 1 to 255, or their names"),
+        ("classes", 10**12, "classes=1000000000000: give the number of classes"),
+        ("ignored", ["x"], r"ignored=\['x'\]; give label values that are whole numbers, such as 255"),
+        ("ignored", "255", "ignored='255'; give label values"),
+        ("ignored", 2.5, "ignored=2.5; give label values"),
+        ("ignored", True, "ignored=True; give label values"),
+        ("mask_ending", 5, "folder: mask_ending=5; give a text"),
+        ("masks", None, "folder: masks=None; give a text"),
+    ],
+)
+def test_options_of_a_wrong_kind(tmp_path, option, value, message):
+    with pytest.raises(DataError, match=message):
+        load("folder", folder(tmp_path), **{option: value})
 
 
 def write_json(root, content):
@@ -165,6 +185,10 @@ def test_classes_json_in_full(tmp_path):
     assert (labels.ids, labels.ignored, labels.palette[:2]) == ((4, 300, 2), (0, 1), ((1, 2, 3), (255, 128, 0)))
 
 
+def test_classes_json_with_one_ignored_value(tmp_path):
+    assert write_json(tmp_path, {"classes": ["a", "b"], "ignored": 255}).ignored == (255,)
+
+
 def test_a_class_may_have_the_number_255(tmp_path):
     assert write_json(tmp_path, [{"name": "a", "id": 0}, {"name": "b", "id": 255}]).ignored == ()
 
@@ -177,8 +201,14 @@ def test_a_class_may_have_the_number_255(tmp_path):
         ([], r"classes\.json: 0 classes"),
         ([1], r"classes\.json: class 0 is 1; give its name"),
         ([{"name": "a", "index": 3}], r"classes\.json: class 0 is .*; give its name, or name, id and colour"),
-        ([{"name": "a", "id": "x"}], r"classes\.json: class 0 is .*; its id is a number, its colour \[r, g, b\]"),
-        ([{"name": "a", "colour": 5}], r"classes\.json: class 0 is .*; its id is a number, its colour"),
+        ([{"name": "a", "id": "x"}], r"classes\.json: class 0 is .*; its id is a whole number, its colour \[r, g, b\]"),
+        ([{"name": "a", "id": 1.9}], r"classes\.json: class 0 is .*; its id is a whole number"),
+        ([{"name": "a", "id": "1"}], r"classes\.json: class 0 is .*; its id is a whole number"),
+        ([{"name": "a", "id": 70000}], r"classes\.json: id 70000: label files hold 0 to 65535"),
+        ([{"name": "a", "colour": [1, 2, 3.5]}], r"classes\.json: \(1, 2, 3.5\) is no colour"),
+        ({"classes": ["a"], "ignored": "255"}, r'classes\.json: "ignored" is \'255\'; give label values'),
+        (["a", "b", "a"], r"classes\.json: 2 classes have the name 'a'"),
+        ([{"name": "a", "colour": 5}], r"classes\.json: class 0 is .*; its id is a whole number, its colour"),
         ([{"name": "a", "colour": [1, 2]}], r"classes\.json: \(1, 2\) is no colour"),
         ([{"name": "a", "id": 1}, "b"], r"classes\.json: label value 1 is given two meanings"),
     ],

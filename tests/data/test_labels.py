@@ -81,7 +81,7 @@ def test_labels_through_json_and_pickle(labels):
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"names": ["a"], "palette": 3, "ids": [0]}, {"names": ["a"], "palette": [[0, 0, "x"]], "ids": [0]}]
+    "given", [{}, {"names": ["a"], "palette": 3, "ids": [0]}, {"names": ["a"], "palette": [[0, 0, 0]], "ids": 0}]
 )
 def test_a_wrong_description_is_refused(given):
     with pytest.raises(DataError, match="labels need names, palette, ids and ignored"):
@@ -97,11 +97,27 @@ def test_a_wrong_description_is_refused(given):
         ((("a",), ((0, 0, 0),), (4,), (4,)), "label value 4 is given two meanings"),
         ((("a",), ((0, 0, 256),), (4,)), r"\(0, 0, 256\) is no colour"),
         ((("a",), ((0, 0),), (4,)), r"\(0, 0\) is no colour"),
+        ((("a",), ((0, 0, 1.5),), (4,)), r"\(0, 0, 1.5\) is no colour"),
+        ((("a",), ((0, 0, 0),), (65536,)), "id 65536: label files hold 0 to 65535"),
+        ((("a",), ((0, 0, 0),), (10**30,)), "id 10+: label files hold 0 to 65535"),
+        ((("a",), ((0, 0, 0),), (-1,)), "id -1: label files hold 0 to 65535"),
+        ((("a",), ((0, 0, 0),), (1.9,)), "label value 1.9 is not a whole number"),
+        ((("a",), ((0, 0, 0),), (True,)), "label value True is not a whole number"),
+        ((("a",), ((0, 0, 0),), (0,), "25"), "label value '2' is not a whole number"),
+        ((("a", "b", "a"), ((0, 0, 0),) * 3, (0, 1, 2)), "2 classes have the name 'a'; give each its own"),
     ],
 )
 def test_labels_that_make_no_sense(arguments, message):
     with pytest.raises(DataError, match=message):
         Labels(*arguments)
+
+
+@pytest.mark.parametrize("ignored", [65536, 10**30, -1])
+def test_an_ignored_value_that_no_label_file_holds_is_not_written(ignored):
+    labels = Labels(("a",), ((0, 0, 0),), (65535,), (ignored,))
+    assert labels.to_file(np.array([0])).tolist() == [65535]
+    with pytest.raises(DataError, match="class 255 has no value"):
+        labels.to_file(np.array([255]))
 
 
 def test_as_many_classes_as_fit():

@@ -1,6 +1,7 @@
 """Every reader on a small set in its layout: pairs, splits, classes, and what is said when something is not there."""
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from tests.data.layouts import mask, matlab, names, picture
 from torchvision.tv_tensors import Image, Mask
 
-from repgraph.data import IGNORE, NAMES, DataError, load, open_set
+from repgraph.data import IGNORE, NAMES, DataError, load, open_set, opener
 from repgraph.errors import UsageError
 
 
@@ -314,3 +315,19 @@ def test_stanford_as_released_has_no_lists(tmp_path):
 def test_unknown_sets():
     with pytest.raises(DataError, match="unknown data set 'imagenet'; choose one of ade20k, camvid"):
         load("imagenet", "data")
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "needed"),
+    [
+        ("voc", "masks", 5, "a text"),
+        ("voc", "masks", None, "a text"),
+        ("coco", "annotations", ["a.json"], "a text"),
+        ("coco", "crowds", "no", "true or false"),
+        ("coco", "empty", 1, "true or false"),
+    ],
+)
+def test_options_of_a_wrong_kind(name, option, value, needed):
+    with pytest.raises(DataError, match=re.escape(f"{name}: {option}={value!r}; give {needed}")):
+        opener(name, ".", **{option: value})
+    assert opener("coco", ".", images=None, crowds=False)

@@ -85,6 +85,8 @@ def test_a_class_that_is_nowhere_is_left_out_and_one_that_is_only_predicted_coun
     assert scores.mean_accuracy == 0.5
     assert scores.to_dict()["iou"] == [0.5, 0.0, None]
     assert scores.to_dict(["a", "b", "c"])["accuracy"] == {"a": 0.5, "b": None, "c": None}
+    with pytest.raises(ValueError, match="two of the names are equal"):
+        scores.to_dict(["a", "b", "a"])
 
 
 def test_nothing_labelled_is_nan():

@@ -6,7 +6,7 @@ Importing this package needs no more than the base install; torchvision and Pill
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,17 @@ def opener(name: str, root: str | Path | None, **options: Any) -> Callable[[str]
     if wrong and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         there = f"its options are {', '.join(known)}" if known else "it has none"
         raise DataError(f"{name} has no option {wrong[0]!r}; {there}")
+    for option, value in options.items():
+        _check_kind(name, option, value, parameters)
     return lambda split: read(root, split, **options)
+
+
+def _check_kind(name: str, option: str, value: object, parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Options that are texts or yes and no are looked at here; readers look at all others."""
+    kinds = parameters[option].annotation if option in parameters else None
+    for kind, needed in ((str, "a text"), (bool, "true or false")):
+        if kinds in (kind, kind | None) and not isinstance(value, kind) and not (value is None and kinds != kind):
+            raise DataError(f"{name}: {option}={value!r}; give {needed}")
 
 
 def reader(name: str) -> Callable[..., Any]:

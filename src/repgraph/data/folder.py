@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from repgraph.data.dataset import SegmentationData
-from repgraph.data.labels import DataError, Labels, hex_palette, spread_palette
+from repgraph.data.labels import IGNORE, DataError, Labels, hex_palette, spread_palette, whole
 from repgraph.data.listing import IMAGES, Files, Missing, Names, find_root, once, pair, read_lines, read_list
 
 LAYOUT = "images/SPLIT/NAME.jpg and masks/SPLIT/NAME.png, or images, masks and SPLIT.txt; and classes.txt"
 IGNORED = (255,)
+HOW_MANY = "give the number of classes, 1 to 255, or their names"
 
 
 def read(
@@ -22,7 +23,7 @@ def read(
     split: str = "train",
     *,
     classes: int | Sequence[str] | None = None,
-    ignored: Sequence[int] | None = None,
+    ignored: int | Sequence[int] | None = None,
     images: str = "images",
     masks: str = "masks",
     mask_ending: str = ".png",
@@ -89,22 +90,27 @@ def _listed(path: Path, found: Files) -> Names:
     return once([bare(name) for name in (*listed.names, *listed.repeated)], path)
 
 
-def read_labels(top: Path, classes: int | Sequence[str] | None = None, ignored: Sequence[int] | None = None) -> Labels:
+def read_labels(
+    top: Path, classes: int | Sequence[str] | None = None, ignored: int | Sequence[int] | None = None
+) -> Labels:
     """The classes as given, or as ``classes.json`` or ``classes.txt`` in ``top`` has them."""
     table, text = top / "classes.json", top / "classes.txt"
+    left = None if ignored is None else _values(ignored, f"ignored={ignored!r}")
     if isinstance(classes, int):
-        if isinstance(classes, bool) or classes < 1:
-            raise DataError(f"classes={classes}: give the number of classes, 1 to 255, or their names")
+        if isinstance(classes, bool) or not 1 <= classes <= IGNORE:
+            raise DataError(f"classes={classes}: {HOW_MANY}")
         entries: list[Any] = [f"class {k}" for k in range(classes)]
+    elif classes is not None and not isinstance(classes, Sequence):
+        raise DataError(f"classes={classes!r}: {HOW_MANY}")
     elif classes is not None:
         entries = [classes] if isinstance(classes, str) else list(classes)
     elif table.is_file():
-        return _from_json(table, ignored)
+        return _from_json(table, left)
     elif text.is_file():
         entries = read_lines(text)
     else:
         raise Missing(f"{text}: no such file, and no classes.json; name one class in each line, or give classes=NUMBER")
-    return _labels(entries, ignored, text if classes is None else "classes")
+    return _labels(entries, left, text if classes is None else "classes")
 
 
 def _from_json(path: Path, ignored: Sequence[int] | None) -> Labels:
@@ -113,7 +119,9 @@ def _from_json(path: Path, ignored: Sequence[int] | None) -> Labels:
     except (ValueError, OSError) as error:
         raise DataError(f"{path}: cannot read it as JSON ({error})") from error
     if isinstance(content, Mapping):
-        ignored = content.get("ignored") if ignored is None else ignored
+        own = content.get("ignored")
+        if ignored is None and own is not None:
+            ignored = _values(own, f'{path}: "ignored" is {own!r}')
         content = content.get("classes")
     if not isinstance(content, list):
         raise DataError(
@@ -132,15 +140,26 @@ def _labels(entries: Sequence[Any], ignored: Sequence[int] | None, where: object
         if unknown or not isinstance(given.get("name"), str):
             raise DataError(f"{where}: class {k} is {entry!r}; give its name, or name, id and colour")
         colour = given.get("colour", given.get("color"))
+        ids.append(given.get("id", k))
         try:
-            ids.append(int(given.get("id", k)))
             if colour is not None:
                 colours[k] = hex_palette(colour.lstrip("#"))[0] if isinstance(colour, str) else tuple(colour)
-        except (TypeError, ValueError, IndexError) as error:
-            raise DataError(f"{where}: class {k} is {entry!r}; its id is a number, its colour [r, g, b]") from error
+            right = whole(ids[k])
+        except (TypeError, ValueError, IndexError):
+            right = False
+        if not right:
+            raise DataError(f"{where}: class {k} is {entry!r}; its id is a whole number, its colour [r, g, b]")
         names.append(given["name"])
     left = tuple(value for value in IGNORED if value not in ids) if ignored is None else tuple(ignored)
     try:
         return Labels(tuple(names), tuple(colours), tuple(ids), left)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
+
+
+def _values(ignored: Any, about: str) -> tuple[int, ...]:
+    """Label values, of which one may stand alone; the error begins with what it is ``about``."""
+    values = [ignored] if whole(ignored) else ignored
+    if isinstance(values, str) or not isinstance(values, Sequence) or not all(whole(value) for value in values):
+        raise DataError(f"{about}; give label values that are whole numbers, such as 255 or [0, 255]")
+    return tuple(values)

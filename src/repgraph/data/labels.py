@@ -5,6 +5,7 @@ alone, and goes as plain JSON into a model's configuration.
 """
 
 import colorsys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from repgraph.errors import UsageError
 
 IGNORE = 255  # in masks as networks see them: not labelled, counts nowhere
+LARGEST = 65535  # in label files, which have 8 or 16 bits
 
 Colour = tuple[int, int, int]
 
@@ -30,7 +32,8 @@ class UnknownLabel(DataError):
 class Labels:
     """Class k is ``names[k]``, has the colour ``palette[k]``, and is ``ids[k]`` in the data set's label files.
 
-    The numbers in ``ignored`` mean "not labelled" there: they become :data:`IGNORE`.
+    The numbers in ``ignored`` mean "not labelled" there: they become :data:`IGNORE`. Names differ, and so do numbers;
+    those of classes are 0 to :data:`LARGEST`.
 
     >>> labels = Labels(names=("road", "car"), palette=((128, 64, 128), (0, 0, 142)), ids=(7, 26), ignored=(0, 1))
     >>> labels.to_train(np.array([[0, 7], [26, 26]], dtype=np.uint8))
@@ -50,13 +53,19 @@ class Labels:
         set_ = object.__setattr__  # the class is frozen; lists from JSON become tuples
         set_(self, "names", tuple(str(name) for name in self.names))
         set_(self, "palette", tuple(_colour(colour) for colour in self.palette))
-        set_(self, "ids", tuple(int(i) for i in self.ids))
-        set_(self, "ignored", tuple(int(i) for i in self.ignored))
+        set_(self, "ids", tuple(_value(i) for i in self.ids))
+        set_(self, "ignored", tuple(_value(i) for i in self.ignored))
         counts = len(self.names), len(self.palette), len(self.ids)
         if len(set(counts)) != 1:
             raise DataError("{} names, {} colours and {} ids: give one of each for every class".format(*counts))
         if not 1 <= len(self.names) <= IGNORE:
             raise DataError(f"{len(self.names)} classes: there can be 1 to {IGNORE}")
+        name, count = Counter(self.names).most_common(1)[0]
+        if count > 1:
+            raise DataError(f"{count} classes have the name {name!r}; give each its own")
+        beyond = [i for i in self.ids if not 0 <= i <= LARGEST]
+        if beyond:
+            raise DataError(f"id {beyond[0]}: label files hold 0 to {LARGEST}")
         numbers = [*self.ids, *self.ignored]
         twice = sorted({i for i in numbers if numbers.count(i) > 1})
         if twice:
@@ -94,15 +103,14 @@ class Labels:
 
     def to_file(self, classes: np.ndarray) -> np.ndarray:
         """Classes to file values, uint8 where all of them fit, else uint16; IGNORE becomes the first ignored value."""
-        largest = max(self.ids + self.ignored[:1])
         table = np.full(256, -1, dtype=np.int64)
         table[: len(self)] = self.ids
-        if self.ignored:
+        if self.ignored and 0 <= self.ignored[0] <= LARGEST:
             table[IGNORE] = self.ignored[0]
         wrong = [int(k) for k in np.unique(classes) if not 0 <= k <= IGNORE or (table[k] < 0)]
         if wrong:
             raise DataError(f"class {wrong[0]} has no value in label files: there are classes 0 to {len(self) - 1}")
-        return table[classes].astype(np.uint8 if largest < 256 else np.uint16)
+        return table[classes].astype(np.uint8 if table.max() < 256 else np.uint16)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it; :meth:`from_dict` takes it back."""
@@ -133,11 +141,26 @@ class Labels:
         return f"{where}unknown label {many} {shown}; classes are {spans(self.ids)}{ignored}"
 
 
-def _colour(given: Iterable[int]) -> Colour:
-    colour = tuple(int(part) for part in given)
-    if len(colour) != 3 or not all(0 <= part <= 255 for part in colour):
+def whole(value: object) -> bool:
+    """Whether a value is a whole number, of Python or NumPy.
+
+    >>> whole(3), whole(np.uint8(3)), whole(3.0), whole("3"), whole(True)
+    (True, True, False, False, False)
+    """
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _value(given: Any) -> int:
+    if not whole(given):
+        raise DataError(f"label value {given!r} is not a whole number")
+    return int(given)
+
+
+def _colour(given: Iterable[Any]) -> Colour:
+    colour = tuple(given)
+    if len(colour) != 3 or not all(whole(part) and 0 <= part <= 255 for part in colour):
         raise DataError(f"{colour} is no colour: give red, green and blue from 0 to 255")
-    return colour[0], colour[1], colour[2]
+    return int(colour[0]), int(colour[1]), int(colour[2])
 
 
 def spans(numbers: Iterable[int]) -> str:

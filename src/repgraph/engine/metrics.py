@@ -36,6 +36,8 @@ class Scores:
         >>> Scores(0.5, 0.75, 0.5, (0.5, math.nan), (0.75, math.nan), 8).to_dict(("sky", "sea"))["iou"]
         {'sky': 0.5, 'sea': None}
         """
+        if names and len(set(names)) < len(names):
+            raise ValueError("two of the names are equal; classes can only go by names that differ")
         iou, accuracy = ([_or_none(value) for value in values] for values in (self.iou, self.accuracy))
         named = (lambda values: dict(zip(names, values, strict=True))) if names else (lambda values: values)
         return {
