@@ -110,7 +110,10 @@ def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple
     tests = _images(recipe, recipe.data.val_split) if recipe.data.val_split else None
     if tests is not None and not tests.labelled:
         raise UsageError(f"data.val_split is {recipe.data.val_split!r}, which has no labels; give another, or nothing")
-    module = Training(network(recipe, labels, found), recipe)
+    known = folders.identity(training=images, testing=tests)
+    if found is not None:
+        folders.check_same_data(known, found, recipe.data.root)
+    module = Training(network(recipe, labels, found), recipe, known)
     if found is not None:
         module.restore(found)
     Batches(len(images), recipe.train.batch, 0, 0, 0, place.rank, place.world)  # can the devices share a batch?

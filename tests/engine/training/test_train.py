@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from PIL import Image as Picture
-from tests.engine.training.tiny import recipe
+from tests.engine.training.tiny import make_data, recipe
 
 from repgraph import models, recipes
 from repgraph.engine import train as training
 from repgraph.engine.train import resume, train
-from repgraph.engine.training import callbacks, checkpoint
+from repgraph.engine.training import callbacks, checkpoint, places
 from repgraph.engine.training.module import Training
 from repgraph.errors import UsageError
 
@@ -371,6 +371,27 @@ def test_what_may_change_when_a_run_goes_on(whole, pictures, tmp_path, monkeypat
     recipe_file.write_text(said)
     resume(run, ["data.cache=true", f"data.root={pictures}/."])
     same_weights(weights(whole[0]), weights(run))
+
+
+def test_other_data_are_refused_when_a_run_goes_on(whole, tmp_path):
+    fewer, renamed, other = (make_data(tmp_path / name, *count) for name, *count in (("a", 5), ("b",), ("c",)))
+    for kind in ("images", "masks"):
+        (renamed / kind / "val" / "0.png").rename(renamed / kind / "val" / "00.png")
+    (other / "classes.txt").write_text("sea\nfire\nwood\n")
+    for data, words in {
+        fewer: "there were 6 images for training, and are 5",
+        renamed: "the images for testing have other names",
+        other: "the classes were sea, fire, forest, and are sea, fire, wood",
+    }.items():
+        with pytest.raises(UsageError, match=f"{data}: not what the run began with: {words}; give that with --data"):
+            resume(whole[0], [f"data.root={data}"])
+    assert resume(whole[0], [f"data.root={make_data(tmp_path / 'same')}"]).code == 0
+
+
+def test_checkpoints_that_do_not_say_of_which_data_they_are(whole, pictures):
+    found = checkpoint.read(whole[0] / "checkpoints" / "last.ckpt")
+    del found["data"]
+    training.prepare(recipe(pictures), places.find(recipe(pictures).train), found)
 
 
 def test_what_has_changed_since_is_said(whole, pictures, monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import shlex
@@ -118,6 +119,36 @@ def find(path: Path) -> tuple[Path, Path | None]:
         if (path / CHECKPOINTS / name).exists():
             return path, path / CHECKPOINTS / name
     return path, None
+
+
+def identity(**splits: Any) -> dict[str, Any]:
+    """What tells data from others, wherever they are: the classes, and each split's images by number and names.
+
+    Args:
+        splits: such as :class:`~repgraph.data.dataset.SegmentationData`, by what they are for; None for none.
+    """
+    there = {use: data for use, data in splits.items() if data is not None}
+    found: dict[str, Any] = {"classes": list(next(iter(there.values())).labels.names)}
+    for use, data in there.items():
+        names = "\n".join(item.name for item in data.items)
+        found[use] = {"images": len(data.items), "names": hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}
+    return found
+
+
+def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) -> None:
+    """Refuse other data than those a run began with; checkpoints of earlier versions do not say which they were."""
+    then = checkpoint.get("data", now)
+    for what, value in then.items():
+        if now.get(what) == value:
+            continue
+        found = now.get(what) or {"images": 0}
+        if what == "classes":
+            how = f"the classes were {', '.join(value)}, and are {', '.join(found)}"
+        elif found["images"] != value["images"]:
+            how = f"there were {value['images']} images for {what}, and are {found['images']}"
+        else:
+            how = f"the images for {what} have other names"
+        raise UsageError(f"{root or 'the data'}: not what the run began with: {how}; give that with --data ROOT")
 
 
 def check_same(recipe: Recipe, checkpoint: dict[str, Any], path: Path) -> None:

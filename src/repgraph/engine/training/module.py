@@ -48,11 +48,12 @@ class Training(pl.LightningModule):
     Nothing is read back from the device in an iteration: losses are summed there until :meth:`report` looks.
     """
 
-    def __init__(self, model: RGNet, recipe: Recipe) -> None:
+    def __init__(self, model: RGNet, recipe: Recipe, data: dict[str, Any] | None = None) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.model = model
         self.recipe = recipe
+        self.data = data or {}  # what tells them from others
         self.iteration = 0  # iterations done
         self.best = Best()
         self.stop_asked = False
@@ -184,6 +185,7 @@ class Training(pl.LightningModule):
         checkpoint["best"] = asdict(self.best)
         checkpoint["sums"] = torch.cat((self._sums[:1], summed(self._sums[1:].clone()))).cpu()
         checkpoint["config"] = self.model.config
+        checkpoint["data"] = self.data
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Go on from a checkpoint; the optimiser's part of it is taken when there is an optimiser."""
