@@ -312,6 +312,12 @@ def test_stanford_as_released_has_no_lists(tmp_path):
     assert not {item.name for item in train.items} & {item.name for item in val.items}
 
 
+@pytest.mark.parametrize("name", ["voc", "coco"])
+def test_the_home_of_a_user_who_is_not_known(name):
+    with pytest.raises(DataError, match="^~no such user/data: there is no such folder"):
+        open_set(name, "~no such user/data")
+
+
 def test_unknown_sets():
     with pytest.raises(DataError, match="unknown data set 'imagenet'; choose one of ade20k, camvid"):
         load("imagenet", "data")

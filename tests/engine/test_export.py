@@ -121,6 +121,7 @@ def test_names_of_files(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["~no such user/run", "--to", "onnx"], "repgraph export: ~no such user/run is not there"),
         (["nowhere", "--to", "onnx"], "repgraph export: nowhere is not there; the folder of a run"),
         (["RUN", "--to", "onnx", "--out", "net.pt2"], "--out net.pt2 has to end in .onnx for --to onnx"),
         (["RUN", "--to", "onnx", "--size", "512"], "--size '512' is not a size; give height and width"),

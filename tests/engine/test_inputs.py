@@ -31,7 +31,7 @@ def found(*given, **options) -> dict[str, str]:
 
 def test_a_folder_has_its_images_and_with_recursive_those_below(tree):
     assert found(".") == {"a": "a.jpg", "b": "b.PNG"}
-    assert found(".", recursive=True, out=Path("out")) == {
+    assert found(".", recursive=True, skip=[Path("out")]) == {
         "a": "a.jpg", "b": "b.PNG", "sub/a": "sub/a.jpg", "sub/deep/c": "sub/deep/c.tif",
     }  # fmt: skip
 
@@ -41,7 +41,7 @@ def test_patterns_keep_the_folders_below_their_fixed_part(tree):
     assert found("**/*.jpg") == {"a": "a.jpg", "sub/a": "sub/a.jpg"}
     assert found("sub/*/*.tif") == {"deep/c": "sub/deep/c.tif"}
     assert found(f"{tree}/sub/*.jpg") == {"a": "sub/a.jpg"}
-    assert found("out/**/*.png", "a.jpg", out=Path("elsewhere")) == {"labels/a": "out/labels/a.png", "a": "a.jpg"}
+    assert found("out/**/*.png", "a.jpg", skip=[Path("elsewhere")]) == {"labels/a": "out/labels/a.png", "a": "a.jpg"}
 
 
 def test_files_are_taken_whatever_their_ending_and_once(tree):
@@ -97,6 +97,7 @@ def test_names_that_only_differ_in_large_and_small_letters(tree):
     ("given", "message"),
     [
         (["nowhere.jpg"], "nowhere.jpg is not there; give images, folders"),
+        (["~no such user/x.png"], "~no such user/x.png is not there"),
         (["*.gif"], r"there is no file like '\*.gif'"),
         (["empty"], "there is no image in empty; --recursive looks in folders below it too"),
     ],
@@ -110,4 +111,35 @@ def test_what_names_nothing(given, message, tree):
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
 def test_links_that_go_round_in_circles_end(tree):
     (tree / "sub" / "round").symlink_to(tree)
-    assert "sub/deep/c" in found(".", recursive=True, out=Path("out"))
+    assert "sub/deep/c" in found(".", recursive=True, skip=[Path("out")])
+
+
+@pytest.mark.parametrize("given", ["out", "out/*/*", "out/labels/a.*"])
+def test_what_has_only_predictions(given, tree):
+    with pytest.raises(UsageError, match=r"out/labels/a\.png is where predictions go, .*; give another --out"):
+        find([given], recursive=True, skip=[Path("out/labels"), Path("out/overlays")])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
+def test_links_to_one_image_are_images_of_their_own(tree):
+    (tree / "farm").mkdir()
+    for name in ("x.jpg", "y.jpg"):
+        (tree / "farm" / name).symlink_to(tree / "a.jpg")
+    assert found("farm") == {"x": "farm/x.jpg", "y": "farm/y.jpg"}
+    assert found("farm/*.jpg", "farm/x.jpg", "sub/../farm") == {"x": "farm/x.jpg", "y": "farm/y.jpg"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
+def test_a_dead_link_keeps_its_name(tree):
+    (tree / "sub" / "dead.png").symlink_to(tree / "gone.png")
+    assert found("sub") == found("sub/*.*") == {"a": "sub/a.jpg", "dead": "sub/dead.png"}
+    with pytest.raises(UsageError, match="^sub/dead.png is not there"):
+        find(["sub/dead.png"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes that have names")
+def test_only_regular_files_are_read(tree):
+    os.mkfifo(tree / "sub" / "x.png")
+    assert found("sub") == found("sub/*.*") == {"a": "sub/a.jpg"}
+    with pytest.raises(UsageError, match="^sub/x.png is no regular file"):
+        find(["sub/x.png"])

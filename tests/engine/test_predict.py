@@ -176,6 +176,14 @@ def test_an_input_is_not_written_over(network, tmp_path, capsys):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("where", [".", "photos"])
+def test_predictions_may_go_to_a_folder_of_the_images(where, network, photos, tmp_path):
+    out = tmp_path / where
+    for _ in range(2):  # the second time, what the first wrote is no input
+        assert command(network, photos, "--recursive", "--out", out, "--no-overlays", *CPU) == 0
+        assert tree(out / "labels") == {"a.png", "b.png", "sub/a.png"}
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_photographs_are_turned_as_their_exif_says(orientation, tmp_path):
     path = tmp_path / "photo.jpg"
@@ -260,6 +268,8 @@ def test_a_folder_of_ones_own_as_a_split(network, data, tmp_path):
         (["{network}", "{data}/images/val", "--data", "x"], "go with --split, and not with images"),
         (["{network}", "nowhere"], "nowhere is not there"),
         (["nowhere", "{data}/images/val"], "nowhere is not there"),
+        (["~no such user/run", "{data}/images/val"], "~no such user/run is not there"),
+        (["{network}", "~no such user/x.png"], "~no such user/x.png is not there"),
         (["{network}", "--dataset", "cityscapes", "--data", "{data}", "--split", "test"], "leftImg8bit"),
         (["{network}", "--dataset", "folder", "--data", "{data}", "--split", "val", "--option", "classes=4"],
          "the network has 3 classes, folder 4; give the data set it was trained on"),

@@ -252,6 +252,7 @@ class TestWeights:
             ("torchvision:ResNet18_Weights.IMAGENET1K_V1", "could not be had: .*give a local file instead"),
             ("timm:resnet50", "weights of another network than the backbone 'resnet18'"),
             ("nowhere.pth", "nowhere.pth is not there"),
+            ("~no such user/x.pth", "~no such user/x.pth is not there"),
         ],
     )
     def test_mistakes(self, given: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

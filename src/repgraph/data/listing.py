@@ -106,7 +106,7 @@ def need_folder(folder: Path, layout: str) -> Path:
 
 def find_root(root: str | Path, marker: str, places: Sequence[str], layout: str) -> Path:
     """The folder that holds ``marker``: ``root``, or one of the ``places`` in it where archives unpack to."""
-    root = need_folder(Path(root).expanduser(), layout)
+    root = need_folder(Path(os.path.expanduser(root)), layout)
     found = [place for place in (root, *(root / p for p in places)) if (place / marker).is_dir()]
     if not found:
         raise Missing(f"{root / marker}: there is no such folder; expected is {layout}")

@@ -26,7 +26,7 @@ def get(weights: str | os.PathLike[str], backbone: str) -> Weights:
         return _of_torchvision(text.removeprefix("torchvision:"), backbone)
     if text.startswith("timm:") or text == "pretrained":
         return stored.get(text, backbone)
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     found = stored.of_file(path)
     tensors = {name.removeprefix(_OURS): value for name, value in found.tensors.items()}
     if not any(name.startswith(_HEADS) for name in tensors):

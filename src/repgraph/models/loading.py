@@ -45,7 +45,7 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         Traceback (most recent call last):
         repgraph.errors.UsageError: .../model has a network of the kind RGNet; one of the kind MaskRCNN is needed
     """
-    found = Path(path).expanduser()
+    found = Path(os.path.expanduser(path))  # which leaves a user who is not known alone
     if found.suffix == ".safetensors" and not found.is_dir():
         return _class(config_of(found), found, kind).from_file(found)
     if found.suffix == ".ckpt" and not found.is_dir():

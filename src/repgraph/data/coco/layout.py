@@ -23,7 +23,7 @@ def open_split(
     empty: bool = True,
 ) -> InstanceData:
     """As :func:`repgraph.data.coco.load`, but images may be missing: the set's ``missing`` names them."""
-    top = need_folder(Path(root).expanduser(), LAYOUT)
+    top = need_folder(Path(os.path.expanduser(root)), LAYOUT)
     path = _annotations(top, split, annotations)
     content = read_annotations(path)
     folder = _images(top, split, path, images)

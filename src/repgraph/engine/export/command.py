@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -91,7 +92,7 @@ def _out(arguments: argparse.Namespace) -> Path:
         path = Path(arguments.model).resolve()
         name = path.parent.name if path.name == "model" else path.stem if path.suffix == ".ckpt" else path.name
         return Path((name.removesuffix(suffix) or "model") + suffix)
-    out = Path(arguments.out).expanduser()
+    out = Path(os.path.expanduser(arguments.out))
     if out.suffix != suffix:
         raise UsageError(f"--out {arguments.out} has to end in {suffix} for --to {arguments.to}")
     return out

@@ -103,13 +103,15 @@ Found = tuple[list["Source"], "Labels", "Callable[[Source], Tensor]", bool]
 
 def _sources(arguments: argparse.Namespace) -> list["Source"]:
     """The images that were named; none where a split is wanted."""
+    from repgraph.engine.predict import LABELS, OVERLAYS
     from repgraph.engine.prediction import inputs
 
     if not arguments.inputs:
         return []
     if any((arguments.data, arguments.dataset, arguments.option, arguments.limit)):
         raise UsageError("--data, --dataset, --option and --limit go with --split, and not with images")
-    return inputs.find(arguments.inputs, recursive=arguments.recursive, out=arguments.out)
+    made = [arguments.out / LABELS, arguments.out / OVERLAYS]
+    return inputs.find(arguments.inputs, recursive=arguments.recursive, skip=made)
 
 
 def _files(sources: list["Source"], network: "Trained") -> Found:

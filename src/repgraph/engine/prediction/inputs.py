@@ -21,17 +21,18 @@ class Source:
     name: str
 
 
-def find(given: Sequence[str], *, recursive: bool = False, out: Path | None = None) -> list[Source]:
-    """The images, in the order given, each once; those of a folder by name.
+def find(given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] = ()) -> list[Source]:
+    """The images, in the order given, each once; those of a folder by name. A link to an image is one of its own.
 
     ``given`` are files, folders and patterns such as ``photos/*.jpg`` or ``photos/**/*.png``. Of a folder, files with
-    an image's ending are taken, with ``recursive`` also those in folders below, but nothing that is hidden or in
-    ``out``. A path that is not there, and a folder or pattern without images, is an error.
+    an image's ending are taken, with ``recursive`` also those in folders below, but nothing that is hidden or in the
+    folders ``skip``, where predictions go. A path that is not there, and a folder or pattern without images, is an
+    error.
     """
-    found: dict[Path, PurePath] = {}  # by the file itself: what it is called relative to what was given
+    found: dict[Path, PurePath] = {}  # by the file's place: what it is called relative to what was given
     for text in given:
-        for path, relative in _of(text, recursive, out):
-            found.setdefault(path.resolve(), relative)
+        for path, relative in _of(text, recursive, [folder.resolve() for folder in skip]):
+            found.setdefault(_place(path), relative)
     paths = list(found)
     return [Source(path, name) for path, name in zip(paths, names(paths, list(found.values())), strict=True)]
 
@@ -65,27 +66,25 @@ def names(paths: Sequence[Path], relative: Sequence[PurePath]) -> list[str]:
     return found
 
 
-def _of(text: str, recursive: bool, out: Path | None) -> list[tuple[Path, PurePath]]:
-    path = Path(text).expanduser()
+def _of(text: str, recursive: bool, skip: Sequence[Path]) -> list[tuple[Path, PurePath]]:
+    path = Path(os.path.expanduser(text))  # which leaves a user who is not known alone
     if path.is_dir():
-        files = _in_folder(path, recursive, out)
-        if not files:
-            below = "" if recursive else "; --recursive looks in folders below it too"
-            raise UsageError(f"there is no image in {text}{below}")
+        below = "" if recursive else "; --recursive looks in folders below it too"
+        files = _kept(_in_folder(path, recursive), skip, f"there is no image in {text}{below}")
         return [(file, file.relative_to(path)) for file in files]
-    if path.exists():
+    if path.is_file():
         return [(path, PurePath(path.name))]
+    if path.exists():
+        raise UsageError(f"{text} is no regular file; give images, or folders of images")
     if glob.has_magic(text):
         top = _fixed(path)
-        files = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
-        files = [file for file in files if file.is_file() and not _inside(file, out)]
-        if not files:
-            raise UsageError(f"there is no file like {text!r}")
+        matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+        files = _kept([match for match in matches if _file(match)], skip, f"there is no file like {text!r}")
         return [(file, file.relative_to(top)) for file in files]
     raise UsageError(f"{text} is not there; give images, folders of images, or patterns such as 'photos/*.jpg'")
 
 
-def _in_folder(folder: Path, recursive: bool, out: Path | None) -> list[Path]:
+def _in_folder(folder: Path, recursive: bool) -> list[Path]:
     from repgraph.data.listing import IMAGES
 
     found = []
@@ -93,13 +92,29 @@ def _in_folder(folder: Path, recursive: bool, out: Path | None) -> list[Path]:
         folders[:] = sorted(name for name in folders if recursive and not name.startswith("."))
         for name in sorted(files):
             path = Path(parent, name)
-            if not name.startswith(".") and path.suffix.lower() in IMAGES and not _inside(path, out):
+            if not name.startswith(".") and path.suffix.lower() in IMAGES and _file(path):
                 found.append(path)
     return found
 
 
-def _inside(path: Path, out: Path | None) -> bool:
-    return out is not None and path.resolve().is_relative_to(out.resolve())
+def _file(path: Path) -> bool:
+    """Whether it is a file, or a link to one that is not there: that is told when it is read, and hides no image."""
+    return path.is_file() or not path.exists()
+
+
+def _kept(files: Sequence[Path], skip: Sequence[Path], none: str) -> list[Path]:
+    """The files that are not in the folders ``skip``; an error if there are ``none``."""
+    kept = [file for file in files if not any(_place(file).is_relative_to(folder) for folder in skip)]
+    if files and not kept:
+        raise UsageError(f"{files[0]} is where predictions go, as are all others there; give another --out")
+    if not kept:
+        raise UsageError(none)
+    return kept
+
+
+def _place(path: Path) -> Path:
+    """Where a file is, by its own name: a link is not followed, so that two links to one image are two images."""
+    return path.parent.resolve() / path.name
 
 
 def _fixed(pattern: Path) -> Path:
