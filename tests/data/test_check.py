@@ -142,6 +142,35 @@ def test_only_the_splits_that_are_there(tmp_path, capsys):
     assert [entry["split"] for entry in report_of(capsys, "folder", tmp_path)["splits"]] == ["val"]
 
 
+@pytest.mark.parametrize("arguments", [(), ("--split", "train", "val")])
+def test_a_split_without_its_masks_is_a_problem(tmp_path, capsys, arguments):
+    folder(tmp_path)
+    picture(tmp_path / "images/val/a.png")
+    train, val = report_of(capsys, "folder", tmp_path, *arguments)["splits"]
+    assert train["problems"] == []
+    (problem,) = val["problems"]
+    assert problem["kind"] == check.SPLIT and "masks/val: there is no such folder" in problem["detail"]
+
+
+def test_a_set_without_masks_is_a_problem_though_test_needs_none(tmp_path, capsys):
+    picture(tmp_path / "JPEGImages/a.jpg")
+    for split in ("train", "test"):
+        names(tmp_path / f"ImageSets/Segmentation/{split}.txt", "a")
+    problems = {entry["split"]: len(entry["problems"]) for entry in report_of(capsys, "voc", tmp_path)["splits"]}
+    assert problems == {"train": 1, "test": 0}
+
+
+def test_a_split_without_a_labelled_pixel_is_a_problem(tmp_path, capsys):
+    folder(tmp_path)
+    folder(tmp_path, 2, split="val")
+    for k in range(2):
+        mask(tmp_path / f"masks/val/{k}.png", [255])
+    assert run("folder", tmp_path) == 1
+    out = capsys.readouterr().out
+    assert f"{check.NOTHING}: 1\n  val: all 96 known pixels of the masks are ignored" in out
+    assert "1 problem found" in out
+
+
 def test_a_split_that_cannot_be_opened_is_a_problem_and_not_the_end(tmp_path, capsys):
     folder(tmp_path)
     folder(tmp_path, split="val")

@@ -314,7 +314,7 @@ def test_stanford_as_released_has_no_lists(tmp_path):
 
 @pytest.mark.parametrize("name", ["voc", "coco"])
 def test_the_home_of_a_user_who_is_not_known(name):
-    with pytest.raises(DataError, match="^~no such user/data: there is no such folder"):
+    with pytest.raises(DataError, match=r"^~no such user/data: there is no such folder"):
         open_set(name, "~no such user/data")
 
 

@@ -133,7 +133,7 @@ def test_links_to_one_image_are_images_of_their_own(tree):
 def test_a_dead_link_keeps_its_name(tree):
     (tree / "sub" / "dead.png").symlink_to(tree / "gone.png")
     assert found("sub") == found("sub/*.*") == {"a": "sub/a.jpg", "dead": "sub/dead.png"}
-    with pytest.raises(UsageError, match="^sub/dead.png is not there"):
+    with pytest.raises(UsageError, match=r"^sub/dead\.png is not there"):
         find(["sub/dead.png"])
 
 
@@ -141,5 +141,5 @@ def test_a_dead_link_keeps_its_name(tree):
 def test_only_regular_files_are_read(tree):
     os.mkfifo(tree / "sub" / "x.png")
     assert found("sub") == found("sub/*.*") == {"a": "sub/a.jpg"}
-    with pytest.raises(UsageError, match="^sub/x.png is no regular file"):
+    with pytest.raises(UsageError, match=r"^sub/x\.png is no regular file"):
         find(["sub/x.png"])

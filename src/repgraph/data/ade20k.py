@@ -61,7 +61,7 @@ def read(root: str | Path, split: str = "train") -> SegmentationData:
         )
     folders = [FOLDERS[part] for part in (("train", "val") if split == "trainval" else (split,))]
     images = [Files.list(top / "images" / folder, ".jpg", LAYOUT) for folder in folders]
-    masks = [Files.list(top / "annotations" / folder, ".png", LAYOUT) for folder in folders]
+    masks = [Files.masks(top / "annotations" / folder, ".png", LAYOUT) for folder in folders]
     return pair("ade20k", top, split, LABELS, images, masks)
 
 

@@ -25,5 +25,5 @@ def read(root: str | Path, split: str = "train") -> SegmentationData:
     parts = ("train", "val") if split == "trainval" else (split,)
     top = find_root(root, parts[0], ["CamVid"], LAYOUT)
     images = [Files.list(top / part, ".png", LAYOUT) for part in parts]
-    masks = [Files.list(top / f"{part}annot", ".png", LAYOUT) for part in parts]
+    masks = [Files.masks(top / f"{part}annot", ".png", LAYOUT) for part in parts]
     return pair("camvid", top, split, LABELS, images, masks)

@@ -28,12 +28,13 @@ SPLITS = ("train", "val", "test")  # looked at where no others are asked for
 
 # The kinds of problem, in the order in which they are reported.
 SPLIT = "splits that cannot be opened"
+NOTHING = "splits without a labelled pixel"
 NO_IMAGE, NO_MASK, STRAY = "images that are missing", "masks that are missing", "masks without an image"
 BAD_IMAGE, BAD_MASK = instances.BAD_IMAGE, "masks that cannot be read"
 SIZE, UNKNOWN = "masks of another size than their image", "masks with unknown label values"
 REPEATED, SHARED = "names that are listed more than once", "images that are in two splits"
 KINDS = (
-    SPLIT, NO_IMAGE, NO_MASK, STRAY, BAD_IMAGE, BAD_MASK, SIZE, UNKNOWN, REPEATED, *instances.KINDS, SHARED,
+    SPLIT, NOTHING, NO_IMAGE, NO_MASK, STRAY, BAD_IMAGE, BAD_MASK, SIZE, UNKNOWN, REPEATED, *instances.KINDS, SHARED,
 )  # fmt: skip
 
 
@@ -150,6 +151,10 @@ def check_split(data: Set, workers: int, progress: Progress | None = None) -> Re
                 progress(data.split, done, len(data))
     finally:
         executor.shutdown(cancel_futures=True)
+    if report.objects is None and report.ignored and not report.pixels.any():
+        report.problems.append(
+            Problem(NOTHING, data.split, f"all {report.ignored} known pixels of the masks are ignored")
+        )
     report.problems.sort(key=lambda problem: KINDS.index(problem.kind))
     return report
 

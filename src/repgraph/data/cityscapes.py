@@ -37,7 +37,7 @@ def read(root: str | Path, split: str = "train") -> SegmentationData:
     top = find_root(root, "leftImg8bit", ["cityscapes"], LAYOUT)
     parts = ("train", "val") if split == "trainval" else (split,)
     images = [Files.list(top / "leftImg8bit" / part, "_leftImg8bit.png", LAYOUT) for part in parts]
-    masks = [Files.list(top / "gtFine" / part, "_gtFine_labelIds.png", LAYOUT) for part in parts if part != "test"]
+    masks = [Files.masks(top / "gtFine" / part, "_gtFine_labelIds.png", LAYOUT) for part in parts if part != "test"]
     data = pair("cityscapes", top, split, LABELS, images, masks or None, prediction_ending="_pred_labelIds.png")
     data.items = [replace(item, name=item.name.rsplit("/", 1)[-1]) for item in data.items]  # the city is in the name
     return data

@@ -48,7 +48,7 @@ def read(
     where = (lambda kind: top / kind / split) if parted else (lambda kind: top / kind)
     if parted and split == "trainval" and not where(images).is_dir():
         pictures = [Files.list(top / images / part, ".jpg", LAYOUT) for part in ("train", "val")]
-        truth = [Files.list(top / masks / part, mask_ending, LAYOUT) for part in ("train", "val")]
+        truth = [Files.masks(top / masks / part, mask_ending, LAYOUT) for part in ("train", "val")]
         return pair("folder", top, split, labels, pictures, truth)
     found = Files.list(where(images), ".jpg", LAYOUT)
     labelled = split != "test" or where(masks).is_dir()
@@ -59,7 +59,7 @@ def read(
         split,
         labels,
         [found],
-        [Files.list(where(masks), mask_ending, LAYOUT)] if labelled else None,
+        [Files.masks(where(masks), mask_ending, LAYOUT)] if labelled else None,
         names,
     )
 

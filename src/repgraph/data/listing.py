@@ -78,6 +78,14 @@ class Files:
                 found[key] = path
         return cls(folder, ending, dict(sorted(found.items())))
 
+    @classmethod
+    def masks(cls, folder: Path, ending: str, layout: str) -> "Files":
+        """As :meth:`list`, for images that are there: a split without its masks is damaged, and not one less."""
+        try:
+            return cls.list(folder, ending, layout)
+        except Missing as error:
+            raise DataError(str(error)) from error
+
     def __contains__(self, name: str) -> bool:
         return _key(name) in self.found
 

@@ -33,5 +33,5 @@ def read(root: str | Path, split: str = "train", masks: str = "SegmentationClass
     top = find_root(root, "JPEGImages", PLACES, LAYOUT)
     names = read_split(top / "ImageSets" / "Segmentation", split, LAYOUT)
     images = Files.list(top / "JPEGImages", ".jpg", LAYOUT)
-    truth = None if split == "test" else [Files.list(top / masks, ".png", LAYOUT)]
+    truth = None if split == "test" else [Files.masks(top / masks, ".png", LAYOUT)]
     return pair("voc", top, split, LABELS, [images], truth, names)
