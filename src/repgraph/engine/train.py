@@ -68,7 +68,8 @@ def train(recipe: Recipe, out: str | Path, *, show: TextIO | None = None) -> Out
     module, images, tests = prepare(recipe, place, None)
     if place.first:
         folders.create(folder, recipe)
-    return _fit(module, folder, place, images, tests, show)
+    with folders.locked(folder, place.first):
+        return _fit(module, folder, place, images, tests, show)
 
 
 def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None = None) -> Outcome:
@@ -90,17 +91,18 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
             )
     recipe = with_settings(recipe, settings)
     place = places.find(recipe.train)
-    found = None if path is None else checkpoints.read(path)
-    if found is not None and path is not None:
-        folders.check_same(recipe, found, path)
-        if show is not None and place.first and (changed := folders.changed(found)):
-            print(f"not quite as before, and so not bit for bit: {changed}", file=show, flush=True)
-    module, images, tests = prepare(recipe, place, found)
-    if place.first:
-        folders.note_session(folder, recipe, 0 if found is None else int(found["iteration"]))
-        if path is not None and path.name != checkpoints.LAST:
-            checkpoints.also_known_as(path, path.with_name(checkpoints.LAST))
-    return _fit(module, folder, place, images, tests, show)
+    with folders.locked(folder, place.first):
+        found = None if path is None else checkpoints.read(path)
+        if found is not None and path is not None:
+            folders.check_same(recipe, found, path)
+            if show is not None and place.first and (changed := folders.changed(found)):
+                print(f"not quite as before, and so not bit for bit: {changed}", file=show, flush=True)
+        module, images, tests = prepare(recipe, place, found)
+        if place.first:
+            folders.note_session(folder, recipe, 0 if found is None else int(found["iteration"]))
+            if path is not None and path.name != checkpoints.LAST:
+                checkpoints.also_known_as(path, path.with_name(checkpoints.LAST))
+        return _fit(module, folder, place, images, tests, show)
 
 
 def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Any]:

@@ -13,7 +13,7 @@ import torch
 from tests.engine.training.tiny import settings
 
 from repgraph import models
-from repgraph.engine.training import checkpoint
+from repgraph.engine.training import checkpoint, folder
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 SEVERAL = ("train.norm=frozen", "model.dropout=0", "optim.weight_decay=0", "train.accumulate=2", "train.log_every=1")
@@ -115,6 +115,16 @@ def test_kill_and_resume_gives_the_same_network_bit_for_bit(never_stopped, pictu
     columns = [name for name in rows(run)[0] if name not in ("images_per_second", "peak_memory_mib")]
     for ours, theirs in zip(rows(run), rows(never_stopped), strict=True):
         assert [ours[name] for name in columns] == [theirs[name] for name in columns]
+
+
+def test_a_run_goes_on_in_one_process_at_a_time(never_stopped):
+    again = [sys.executable, "-m", "repgraph", "train", "--resume", str(never_stopped)]
+    with folder.locked(never_stopped):
+        out = finished(start(again), 2)
+    assert out.splitlines()[-1] == (
+        f"repgraph train: another process is training in {never_stopped}; wait until it ends, or stop it"
+    )
+    finished(start(again))
 
 
 def test_sigterm_to_the_whole_group_saves_and_says_how_to_go_on(never_stopped, pictures, tmp_path):

@@ -254,7 +254,7 @@ def test_weights_too_large_to_test_stop_the_run(pictures, tmp_path, settings, it
     outcome = train(recipe(pictures, *settings), tmp_path / "run")
     assert outcome.code == 3 and outcome.iteration == iteration
     assert outcome.stop.reason.startswith(f"the logits in the test after iteration {iteration} are not finite")
-    assert list((tmp_path / "run" / "checkpoints").iterdir()) == [] and not (tmp_path / "run" / "model").exists()
+    assert not list((tmp_path / "run" / "checkpoints").glob("*.ckpt")) and not (tmp_path / "run" / "model").exists()
 
 
 def test_a_test_that_goes_wrong_later_leaves_the_last_good_checkpoint(pictures, tmp_path, monkeypatch):

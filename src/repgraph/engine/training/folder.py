@@ -1,5 +1,6 @@
 """The folder of a run: what is in it, who may use it, and what it says about how it was made."""
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -7,6 +8,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from repgraph.errors import UsageError
 from repgraph.recipes import Recipe, from_dict, to_json
 
 RECIPE, VERSIONS, CHECKPOINTS, MODEL = "recipe.json", "versions.json", "checkpoints", "model"
+LOCK = ".lock"  # in the folder of checkpoints
 _PACKAGES = ("torchvision", "timm", "lightning", "numpy", "huggingface_hub", "safetensors")
 # Where, not what: these may be others when a run goes on.
 FREE = ("data.root", "data.workers", "data.cache", "train.devices", "train.accelerator")
@@ -48,6 +51,36 @@ def create(folder: Path, recipe: Recipe) -> None:
         raise SaveError(f"cannot write {folder}: {error.strerror or error}; give another folder with --out") from error
     write_text(folder / RECIPE, to_json(recipe))
     note_session(folder, recipe, 0)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, first: bool = True) -> Iterator[None]:
+    """Keep other runs of the command out of a run's folder; the system unlocks it when this process ends, however.
+
+    Of several processes that train together, the ``first`` has the lock. Workers do not inherit it, as they would with
+    ``flock``: one that outlives a killed process for a moment must not keep the run from going on.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        fcntl = None  # type: ignore[assignment]
+    if fcntl is None or not first:
+        yield
+        return
+    path = folder / CHECKPOINTS / LOCK
+    try:
+        path.parent.mkdir(exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise SaveError(f"cannot write {path}: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise UsageError(f"another process is training in {folder}; wait until it ends, or stop it") from None
+        except OSError:
+            pass  # a disk that has no locks
+        yield
 
 
 def note_session(folder: Path, recipe: Recipe, start: int) -> None:
