@@ -222,6 +222,13 @@ class TestLoad:
         assert_same_state(found, model)
         assert found.config == model.config and not found.training
 
+    def test_a_run_that_was_interrupted(self, tmp_path: Path) -> None:
+        last = tmp_path / "checkpoints" / "last.ckpt"
+        last.parent.mkdir()
+        last.touch()
+        with pytest.raises(UsageError, match=f"no network was saved there .* give its last checkpoint instead: {last}"):
+            load(tmp_path)
+
     @pytest.mark.parametrize("suffix", [".ckpt", ".pth"])
     def test_one_flipped_bit_is_noticed(self, suffix: str, tmp_path: Path) -> None:
         model, path = network(), tmp_path / f"last{suffix}"
@@ -237,11 +244,13 @@ class TestLoad:
         torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
         torch.save({"config": Runs(str(tmp_path / "ran")), "state_dict": {}}, tmp_path / "evil.ckpt")
         (tmp_path / "notes.txt").write_text("")
+        torch.save({"config": {"classes": 2, 3: 4}, "state_dict": {}}, tmp_path / "number.ckpt")
         shutil.copy(tmp_path / "other.ckpt", tmp_path / "cut.ckpt")
         (tmp_path / "cut.ckpt").write_bytes((tmp_path / "cut.ckpt").read_bytes()[:100])
         for name, message in {
             "other.ckpt": "is no checkpoint of repgraph's training",
             "evil.ckpt": "is refused",
+            "number.ckpt": "number.ckpt: unknown setting 3",
             "cut.ckpt": "is damaged or cut short",
             "gone.ckpt": "is not there",
             "gone.safetensors": "is not there",

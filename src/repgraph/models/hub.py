@@ -162,7 +162,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", license="mit
         known = [name for name in cls._hub_mixin_init_parameters if name != "self"]
         for name in config:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
+                close = difflib.get_close_matches(str(name), known, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise UsageError(f"{source}: unknown setting {name!r}{hint}")
         if "classes" not in config:

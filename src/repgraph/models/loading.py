@@ -11,7 +11,7 @@ from repgraph.models.hub import CONFIG, NETWORK, USUAL, Hub, config_of
 from repgraph.models.mask_rcnn import MaskRCNN
 from repgraph.models.rgnet import RGNet
 
-FOLDER = "model"  # in a run's folder
+FOLDER, LAST = "model", "checkpoints/last.ckpt"  # in a run's folder
 _PREFIX = "model."  # of the network's weights in a checkpoint of training
 _NETWORKS: dict[str, type[RGNet] | type[MaskRCNN]] = {"RGNet": RGNet, "MaskRCNN": MaskRCNN}
 
@@ -57,7 +57,8 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
     for folder in (found, found / FOLDER):
         if (folder / CONFIG).is_file():
             return _class(config_of(folder), folder, kind).from_pretrained(folder)
-    raise UsageError(f"{found} has no {CONFIG} and no {FOLDER}/{CONFIG}: no network was saved there (yet)")
+    instead = f"; give its last checkpoint instead: {found / LAST}" if (found / LAST).is_file() else ""
+    raise UsageError(f"{found} has no {CONFIG} and no {FOLDER}/{CONFIG}: no network was saved there (yet){instead}")
 
 
 def _class(config: Mapping[str, Any], path: Path, kind: type[Any] | None) -> type[RGNet] | type[MaskRCNN]:
