@@ -75,6 +75,7 @@ def test_options_that_are_passed_on_have_names_of_their_own():
         ("train.accumulate=3", "a divisor of 16 images"),
         ("train.seed=-1", "from 0 to below 2**63"),
         ("train.compile=maybe", "true or false is needed"),
+        ("train.accelerator=gpu", "train.accelerator is 'gpu'; did you mean 'cuda'?"),
         ("train.precision=bf61", "train.precision is 'bf61'; did you mean 'bf16'?"),
         ("train.norm=zebra", "there are frozen, local, sync"),
         ("model.context=repgaph", "did you mean 'repgraph'?"),

@@ -15,12 +15,13 @@ from repgraph.errors import UsageError
 from repgraph.recipes.recipe import Recipe
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_ALSO = {"gpu": "cuda"}  # what others say for it
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
     """``; did you mean 'lr'?``, or all the names if none is near."""
     known = sorted(names)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(_ALSO.get(word.lower(), word), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
