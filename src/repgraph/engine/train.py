@@ -1,8 +1,9 @@
 """Training: from a recipe to a run's folder with a network in it."""
 
 import contextlib
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -62,6 +63,7 @@ def train(recipe: Recipe, out: str | Path, *, show: TextIO | None = None) -> Out
             :meth:`repgraph.models.RGNet.from_pretrained` and :func:`repgraph.models.load` take.
         show: where progress goes, such as ``sys.stderr``; None for nowhere.
     """
+    recipe = _rooted(recipe)
     folder, place = Path(out), places.find(recipe.train)
     if place.first:
         folders.check_free(folder)
@@ -89,7 +91,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
                 f"{name} cannot change when a run goes on: its recipe is in {folder / folders.RECIPE}; "
                 f"what can is {', '.join(folders.FREE)}"
             )
-    recipe = with_settings(recipe, settings)
+    recipe = _rooted(with_settings(recipe, settings))
     place = places.find(recipe.train)
     with folders.locked(folder, place.first):
         found = None if path is None else checkpoints.read(path)
@@ -128,6 +130,14 @@ def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple
     if recipe.data.cache:
         chosen = Cached(chosen)
     return module, chosen, tests
+
+
+def _rooted(recipe: Recipe) -> Recipe:
+    """The recipe with the data where they are, wherever one is later."""
+    if not recipe.data.root:
+        return recipe
+    root = os.path.abspath(os.path.expanduser(recipe.data.root))
+    return replace(recipe, data=replace(recipe.data, root=root))
 
 
 def _images(recipe: Recipe, split: str) -> Any:

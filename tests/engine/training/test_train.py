@@ -100,6 +100,14 @@ def test_the_same_again_is_the_same(whole, pictures, tmp_path):
     same_weights(weights(whole[0]), weights(tmp_path / "run"))
 
 
+def test_a_run_knows_its_data_from_elsewhere(pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(pictures.parent)
+    train(recipe(pictures.name, "train.iterations=1"), tmp_path / "run")
+    assert recipes.load(tmp_path / "run" / "recipe.json").data.root == str(pictures)
+    monkeypatch.chdir(tmp_path)
+    assert resume("run").code == 0
+
+
 def test_how_often_is_looked_and_saved_plays_no_part(whole, pictures, tmp_path):
     train(recipe(pictures, "train.period=7", "train.log_every=2", "train.validate_every=0"), tmp_path / "run")
     same_weights(weights(whole[0]), weights(tmp_path / "run"))
@@ -406,6 +414,11 @@ def test_what_has_changed_since_is_said(whole, pictures, monkeypatch):
 def test_what_cannot_be_resumed(tmp_path):
     with pytest.raises(UsageError, match="is not the folder of a run"):
         resume(tmp_path)
+    with pytest.raises(UsageError, match=r"none\.ckpt: there is no such checkpoint"):
+        resume(tmp_path / "checkpoints" / "none.ckpt")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"config\.json is no checkpoint: a file \.ckpt"):
+        resume(tmp_path / "config.json")
     (tmp_path / "a.ckpt").write_text("")
     with pytest.raises(UsageError, match="is not in a run"):
         resume(tmp_path / "a.ckpt")

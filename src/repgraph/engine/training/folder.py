@@ -141,7 +141,11 @@ def find(path: Path) -> tuple[Path, Path | None]:
 
     None if the run has not got as far as its first checkpoint.
     """
+    if path.suffix == ".ckpt" and not path.exists():
+        raise UsageError(f"{path}: there is no such checkpoint")
     if path.is_file():
+        if path.suffix != ".ckpt":
+            raise UsageError(f"{path} is no checkpoint: a file .ckpt, or the folder of a run, is needed")
         folder = path.parent.parent
         if not (folder / RECIPE).is_file():
             raise UsageError(f"{path} is not in a run: there is no {folder / RECIPE}")
