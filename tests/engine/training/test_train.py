@@ -470,9 +470,23 @@ def test_a_batch_without_labels_teaches_nothing(pictures, tmp_path):
         with Picture.open(path) as mask:
             size = mask.size
         Picture.new("L", size, 255).save(path)
-    assert train(recipe(data, *ONE), tmp_path / "run").code == 0
+    shown = io.StringIO()
+    assert train(recipe(data, *ONE), tmp_path / "run", show=shown).code == 0
+    assert "warning: up to iteration 1, not one pixel was labelled" in shown.getvalue()
     assert float(rows(tmp_path / "run")[0]["loss"]) == 0
     assert all((gradient == 0).all() for gradient in gradients(tmp_path / "run"))
+
+
+def test_labels_are_missed_where_there_are_none(pictures, tmp_path):
+    data, shown = make_data(tmp_path / "data"), io.StringIO()
+    for path in (data / "masks" / "val").iterdir():
+        with Picture.open(path) as mask:
+            size = mask.size
+        Picture.new("L", size, 255).save(path)
+    outcome = train(recipe(data, "train.iterations=2"), tmp_path / "run", show=shown)
+    assert "2/2  no score: not one pixel of the validation images is labelled" in shown.getvalue()
+    assert "warning" not in shown.getvalue() and "nan" not in shown.getvalue()
+    assert callbacks.told(outcome.scores).startswith("no score: ")
 
 
 @pytest.mark.parametrize(

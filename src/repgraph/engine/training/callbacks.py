@@ -122,6 +122,11 @@ class Overseer(pl.Callback):
         if not module.weights_are_finite():
             self._halt(trainer, f"the weights are not finite after iteration {now}")
             return
+        if not module.had_labels():
+            self.display.say(
+                f"warning: up to iteration {now}, not one pixel was labelled since the last checkpoint, and nothing "
+                "was learned; look at the masks with repgraph data check"
+            )
         self._clock.pause()
         last, often = now == train.iterations, train.validate_every * train.period
         scores = None
@@ -160,10 +165,7 @@ class Overseer(pl.Callback):
         scores = validate(progress=self.display.testing)
         noted = {f"val_{name}": getattr(scores, name) for name in ("miou", "pixel_accuracy", "mean_accuracy")}
         self.records.log_metrics(noted, module.iteration)
-        self.display.say(
-            f"{module.iteration}/{module.recipe.train.iterations}  val mIoU {100 * scores.miou:.2f}, "
-            f"pixel accuracy {100 * scores.pixel_accuracy:.2f}"
-        )
+        self.display.say(f"{module.iteration}/{module.recipe.train.iterations}  {told(scores)}")
         return scores
 
     def save(self, trainer: pl.Trainer, module: Training, scores: Scores | None = None) -> None:
@@ -203,6 +205,15 @@ class Overseer(pl.Callback):
         number = int(trainer.strategy.broadcast(self._received)) or int(signal.SIGTERM)
         self.stop = Stop(number, f"stopped by {signal.Signals(number).name} after iteration {iteration}")
         trainer.should_stop = True
+
+
+def told(scores: Scores) -> str:
+    """Scores in a line."""
+    if not scores.pixels:
+        return (
+            "no score: not one pixel of the validation images is labelled; look at the masks with repgraph data check"
+        )
+    return f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %"
 
 
 def reaches(module: Training, images: torch.Tensor | None) -> dict[str, float]:

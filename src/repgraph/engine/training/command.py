@@ -119,7 +119,8 @@ def _told(outcome: "Outcome") -> int:
         print(f"repgraph train: {outcome.stop.reason}{again}", file=sys.stderr)
         return outcome.code
     if outcome.scores is not None:
-        scores = outcome.scores
-        print(f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %")
+        from repgraph.engine.training.callbacks import told
+
+        print(told(outcome.scores))
     print(f"{outcome.folder / 'model'}: the network after {outcome.iteration} iterations")
     return 0

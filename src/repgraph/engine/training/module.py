@@ -59,6 +59,7 @@ class Training(pl.LightningModule):
         self.stop_asked = False
         self._restored: dict[str, Any] | None = None
         self._sums = torch.zeros(3, dtype=torch.float64)  # iterations, loss, auxiliary loss
+        self._labelled = torch.zeros((), dtype=torch.float64)  # pixels, or their classes' weights, to learn from
         self._bad = torch.full((), float(NEVER), dtype=torch.float64)
         self._weights = _class_weights(recipe.optim.class_weights, model.classes)
 
@@ -90,6 +91,7 @@ class Training(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         self._sums, self._bad = self._sums.to(self.device), self._bad.to(self.device)
+        self._labelled = self._labelled.to(self.device)
         if self._weights is not None:
             self._weights = self._weights.to(self.device)
         if self._restored is not None:
@@ -125,6 +127,7 @@ class Training(pl.LightningModule):
             optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         self._note(losses)
+        self._labelled += total
         self.iteration += 1
 
     def _losses(self, images: Tensor, masks: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,6 +167,12 @@ class Training(pl.LightningModule):
             self._sums.zero_()
         each = max(count, 1)
         return Report(count, loss / each, auxiliary / each, None if bad == NEVER else int(bad), asked < 0)
+
+    def had_labels(self) -> bool:
+        """Whether any pixel of any process was labelled since this was last asked."""
+        found = bool(self._labelled > 0)
+        self._labelled.zero_()
+        return found
 
     def share_statistics(self) -> None:
         """All processes take the first one's running statistics; those of other images are nobody's."""
