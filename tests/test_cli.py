@@ -1,5 +1,6 @@
 """The command line: help, version, unknown words, missing extras, interruption."""
 
+import os
 import subprocess
 import sys
 import types
@@ -135,3 +136,25 @@ def test_a_closed_pipe_is_quiet():
     code = "import sys; from repgraph.cli import main; sys.exit(main(['info', '--json']))"
     done = subprocess.run(f'{sys.executable} -c "{code}" | true', shell=True, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["info", "--json"], ["--version"], ["train", "--list"]])
+def test_output_that_cannot_be_written_is_one_line(arguments, unbuffered):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "repgraph", *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "repgraph: cannot write the output (No space left on device)\n"
+
+
+def test_other_errors_of_the_system_are_not_hidden(command):
+    def run(arguments):
+        raise OSError(28, "No space left on device")
+
+    command(run)
+    with pytest.raises(OSError, match="No space left"):
+        call("try")

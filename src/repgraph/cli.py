@@ -217,17 +217,16 @@ def _call(command: Command, arguments: list[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns its exit code: 0, 2 for a mistake of the caller, 130 when interrupted.
+    """Run the command line; returns its exit code.
+
+    0 if all is well, 2 for a mistake of the caller or an output that cannot be written, 130 when interrupted.
 
     >>> main(["--version"])
     repgraph ...
     0
     """
     try:
-        command, group, rest = _find(list(sys.argv[1:] if arguments is None else arguments))
-        code = _help_or_version(group, rest) if command is None else _call(command, rest)
-        sys.stdout.flush()
-        return code
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
@@ -235,8 +234,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("repgraph: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe went away: nothing left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 141
+    except OSError as error:
+        if not _output_fails():
+            raise
+        _give_up_output()
+        print(f"repgraph: cannot write the output ({error.strerror})", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command, and bring all it printed to where it goes."""
+    try:
+        command, group, rest = _find(arguments)
+        code = _help_or_version(group, rest) if command is None else _call(command, rest)
+    except SystemExit:  # help was printed
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return code
+
+
+def _output_fails() -> bool:
+    """Whether nothing can be written to standard output, such as to a file on a full disk."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _give_up_output() -> None:
+    """What is left to be written goes nowhere; else Python tries again at its end, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help_or_version(group: str, rest: list[str]) -> int:
