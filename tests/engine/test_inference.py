@@ -249,13 +249,18 @@ class Wrong(nn.Module):
         (lambda x: x[:, :, ::2, ::2], r"gives shape \(1, 3, 4, 4\) for inputs of shape \(1, 3, 8, 8\); logits"),
         (lambda x: (x, x), "gives a tuple for inputs"),
         (lambda x: x.mean((2, 3)), r"gives shape \(1, 3\)"),
-        (lambda x: x * math.nan, "logits are not finite; precision fp32 may mend it"),
+        (lambda x: x * math.nan, "logits are not finite: its weights or the image are not$"),
     ],
 )
 @pytest.mark.parametrize("mode", ["whole", "slide"])
 def test_networks_that_give_something_else(give, message, mode):
     with pytest.raises(UsageError, match=message):
         predict(Wrong(give), picture(8, 8), mode=mode, crop=8)
+
+
+def test_a_narrow_precision_may_be_why_logits_are_not_finite():
+    with pytest.raises(UsageError, match="or bf16 is too narrow for them: try precision fp32"):
+        predict(Wrong(lambda x: x * math.nan), picture(8, 8), precision="bf16")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,16 @@ def test_an_image_that_is_too_large_for_memory_is_left_out(network, photos, tmp_
     assert "b.png (41 x 31 pixels): out of memory; try --mode slide" in capsys.readouterr().err
 
 
+def test_weights_that_are_not_finite_are_told_with_the_image(network, photos, tmp_path, capsys):
+    model = load(network)
+    with torch.no_grad():
+        model.head.classifier.bias.fill_(torch.nan)
+    model.save_pretrained(tmp_path / "broken")
+    assert command(tmp_path / "broken", photos, "--out", tmp_path / "out", *CPU) == 2
+    told = f"{photos / 'a.jpg'}: the network's logits are not finite: its weights or the image are not\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a user who is refused something")
 def test_an_output_folder_that_cannot_be_written(network, photos, tmp_path, capsys):
     out = tmp_path / "out"

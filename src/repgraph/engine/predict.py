@@ -11,6 +11,7 @@ from repgraph.data.labels import DataError, Labels
 from repgraph.engine.ahead import ahead
 from repgraph.engine.inference import Settings, predict
 from repgraph.engine.inference.memory import NotEnoughMemory, explained
+from repgraph.engine.inference.network import NotFinite
 from repgraph.engine.prediction.encoding import label_image, write_png
 from repgraph.engine.prediction.inputs import Source
 from repgraph.errors import UsageError
@@ -74,6 +75,8 @@ def predict_files(
                     raise image
                 with explained(settings, f"{job.path} ({image.shape[2]} x {image.shape[1]} pixels): "):
                     classes = predict(model, image, settings, progress=move)
+            except NotFinite as error:
+                raise NotFinite(f"{job.path}: {error}") from error
             except (DataError, NotEnoughMemory) as error:
                 outcome.failed.append((job.path, str(error)))
                 say(str(error))

@@ -76,10 +76,9 @@ class _Run:
         for part in parts:
             found = self.tile(part)  # [K, h, w]
             if not torch.isfinite(found.sum()):
-                raise network.NotFinite(
-                    "the network's logits are not finite; precision fp32 may mend it (this is "
-                    f"{self.settings.precision}), if not, the weights or the image are not usable"
-                )
+                low = self.settings.precision
+                helps = "" if low == "fp32" else f", or {low} is too narrow for them: try precision fp32"
+                raise network.NotFinite(f"the network's logits are not finite: its weights or the image are not{helps}")
             if result is None:
                 size = (self.height, self.width)
                 narrow = torch.uint8 if len(found) <= 256 else torch.int16
