@@ -114,6 +114,14 @@ def test_a_sound_set(tmp_path, capsys):
     assert out.rstrip().endswith("no problems found")
 
 
+def test_a_narrow_screen_cuts_nothing(tmp_path, capsys, monkeypatch):
+    names(folder(tmp_path) / "classes.txt", "ground", "chest of drawers", "something else")
+    monkeypatch.setenv("COLUMNS", "20")
+    assert run("folder", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "class" in out and "% of labelled" in out and "\nchest of drawers " in out and "…" not in out
+
+
 def test_frequencies_by_brute_force(tmp_path, capsys):
     folder(tmp_path, 3)
     mask(tmp_path / "masks/train/1.png", [1])

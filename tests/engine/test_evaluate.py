@@ -127,6 +127,15 @@ def test_classes_that_are_nowhere_are_told(tmp_path, capsys):
     assert "1 of 4 classes are neither in the images nor predicted: left out of mIoU" in capsys.readouterr().out
 
 
+def test_a_narrow_screen_cuts_nothing(network, data, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert command(network, *FOLDER, "--data", data) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["class", "name", "IoU", "%", "accuracy", "%", "of", "pixels", "%"]
+    assert [line.split()[:2] for line in lines[2:5]] == [[str(k), name] for k, name in enumerate(trained.NAMES)]
+    assert max(map(len, lines)) < 100
+
+
 def test_a_run_brings_its_defaults_and_options_replace_them(tmp_path, data, capsys):
     run = trained.save_run(
         tmp_path / "run", "test.mode=slide", "test.crop=32", "test.scales=0.5,1", "test.flip=true", f"data.root={data}"

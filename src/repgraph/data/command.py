@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         content = {"name": arguments.name, "root": show(arguments.root), "problems": found}
         print(json.dumps({**content, "splits": [report.to_dict() for report in reports]}, indent=2))
     else:
-        console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+        console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=1000)  # nothing is cut
         for report in reports:
             _print(report, arguments.name, console, None if arguments.all else SHOWN)
         what = "problem" if found == 1 else "problems"

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(record, indent=2))
     else:
-        console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+        console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=1000)  # nothing is cut
         report.show(evaluation, names, console)
         rate = evaluation.images / max(evaluation.seconds, 1e-9)
         console.print(f"{data.name} {data.split}, {evaluation.images} images, {about['settings']}, {rate:.2f} images/s")
