@@ -10,7 +10,7 @@ from repgraph.data import load
 from repgraph.data.labels import DataError
 from repgraph.data.scenes import FAR, LABELS, SIZE, Scenes, paint, scene, things
 from repgraph.data.scenes.chance import Stream, hashed, noise
-from repgraph.data.scenes.paint import BUILDING, INBOUND, OUTBOUND, SAND, SKY, SNOW, WATER, WOODS
+from repgraph.data.scenes.painting import BUILDING, INBOUND, OUTBOUND, SAND, SKY, SNOW, WATER, WOODS
 
 COUNT = 40
 HASHES = {

@@ -5,7 +5,7 @@ import torch
 
 from repgraph import recipes
 from repgraph.data.scenes import Scenes
-from repgraph.data.scenes.paint import INBOUND
+from repgraph.data.scenes.painting import INBOUND, SAND, SNOW
 from repgraph.data.transforms import normalise
 from repgraph.engine.train import network
 from repgraph.errors import UsageError
@@ -56,7 +56,7 @@ def test_only_nodes_can_see_what_decides_the_classes_of_scenes(name):
         with torch.no_grad():
             logits, other_sky, other_lights = model(normalise(torch.stack(images)))
         mask = data[index][1]
-        shore, boats = (mask == 4) | (mask == 5), mask >= INBOUND
+        shore, boats = (mask == SAND) | (mask == SNOW), mask >= INBOUND
         for other, decided in ((other_sky, shore), (other_lights, boats)):
             change = (logits - other).abs().amax(0)
             assert change[~decided].max() > 0.05  # where the cue is, it is seen

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from repgraph.data.scenes import LABELS, Scene, Scenes, paint
+from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
 from repgraph.data.transforms import normalise
 from repgraph.demo.measure import depends_on
 from repgraph.engine.inference import predict
@@ -79,8 +80,8 @@ def spots(data: Scenes, scene: Scene) -> list[tuple[int, int]]:
         return int(x), int(y)
 
     width = data.size[1]
-    boat = free([(b.x, b.y - 5 * b.size) for b in scene.boats], (6, 7))
-    shore = free([(width * share, 89) for share in (0.5, 0.35, 0.65, 0.2, 0.8)], (4, 5))
+    boat = free([(b.x, b.y - 5 * b.size) for b in scene.boats], (INBOUND, OUTBOUND))
+    shore = free([(width * share, 89) for share in (0.5, 0.35, 0.65, 0.2, 0.8)], (SAND, SNOW))
     return [boat, shore]
 
 

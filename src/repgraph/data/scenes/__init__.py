@@ -15,7 +15,7 @@ from torchvision.tv_tensors import Image, Mask
 from repgraph.data.dataset import Item, Pair, SegmentationData
 from repgraph.data.labels import DataError, Labels
 from repgraph.data.scenes.canvas import HEIGHT
-from repgraph.data.scenes.paint import NAMES, paint
+from repgraph.data.scenes.painting import NAMES, paint
 from repgraph.data.scenes.world import SLOT, Scene, scene
 
 SIZE = (96, 128)
