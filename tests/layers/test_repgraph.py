@@ -284,6 +284,7 @@ def test_representation() -> None:
         (dict(channels=8.0), TypeError, "channels is 8.0; a whole number is needed"),
         (dict(mid_channels=0), ValueError, "mid_channels is 0; at least 1 is needed"),
         (dict(nodes=0), ValueError, "nodes is 0; at least 1 is needed"),
+        (dict(nodes=100000000), ValueError, "nodes is 100000000; at most 65536 is possible"),
         (dict(nodes=True), TypeError, "nodes is True; a whole number is needed"),
         (dict(grid=0), ValueError, "grid is 0; at least 1 is needed"),
         (dict(grid=1.5), TypeError, "grid is 1.5; a whole number is needed"),

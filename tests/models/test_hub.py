@@ -3,11 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 import torch
 from tests.models.networks import Runs, assert_same_state, images, network, no_space, offline, one_thread  # noqa: F401
+from torch import nn
 
 import repgraph
 from repgraph.errors import UsageError
@@ -240,16 +242,28 @@ class TestLoad:
         with pytest.raises(UsageError, match=f"last{suffix} is damaged"):
             load(path) if suffix == ".ckpt" else weights.read(path)
 
-    def test_mistakes(self, tmp_path: Path) -> None:
+    def test_mistakes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        build = nn.Conv2d.__init__
+
+        def large(self: nn.Conv2d, inside: int, outside: int, *more: Any, **options: Any) -> None:
+            if outside == 2**16:  # there is memory for it on some machines
+                raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 7")
+            build(self, inside, outside, *more, **options)
+
+        monkeypatch.setattr(nn.Conv2d, "__init__", large)
         torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
         torch.save({"config": Runs(str(tmp_path / "ran")), "state_dict": {}}, tmp_path / "evil.ckpt")
         (tmp_path / "notes.txt").write_text("")
         torch.save({"config": {"classes": 2, 3: 4}, "state_dict": {}}, tmp_path / "number.ckpt")
+        torch.save({"config": {**network().config, "channels": 10**9}, "state_dict": {}}, tmp_path / "wide.ckpt")
+        torch.save({"config": {**network().config, "channels": 2**16}, "state_dict": {}}, tmp_path / "large.ckpt")
         shutil.copy(tmp_path / "other.ckpt", tmp_path / "cut.ckpt")
         (tmp_path / "cut.ckpt").write_bytes((tmp_path / "cut.ckpt").read_bytes()[:100])
         for name, message in {
             "other.ckpt": "is no checkpoint of repgraph's training",
             "evil.ckpt": "is refused",
+            "wide.ckpt": "wide.ckpt: channels is 1000000000; at most 65536 is possible",
+            "large.ckpt": "large.ckpt: a network of this size does not fit into memory",
             "number.ckpt": "number.ckpt: unknown setting 3",
             "cut.ckpt": "is damaged or cut short",
             "gone.ckpt": "is not there",

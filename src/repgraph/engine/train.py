@@ -27,7 +27,7 @@ from repgraph.engine.training.places import Place
 from repgraph.engine.training.progress import Display
 from repgraph.engine.training.records import Records
 from repgraph.engine.training.validate import validate
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, out_of_memory
 from repgraph.models import RGNet, rgnet
 from repgraph.recipes import Recipe, load, with_settings
 
@@ -150,7 +150,7 @@ def _images(recipe: Recipe, split: str) -> Any:
 def network(recipe: Recipe, labels: datasets.Labels, found: dict[str, Any] | None = None) -> RGNet:
     """The recipe's network for these classes: with its backbone's weights, or as a checkpoint says."""
     if found is not None:
-        return RGNet(**found["config"])
+        return RGNet.build(found["config"], "the config in the checkpoint")
     model = recipe.model
     if not model.weights:
         raise UsageError(
@@ -158,21 +158,30 @@ def network(recipe: Recipe, labels: datasets.Labels, found: dict[str, Any] | Non
             "--weights pretrained (timm's; may download), or --weights none for random numbers"
         )
     torch.manual_seed(seed_of(recipe.train.seed, "network"))
-    return rgnet(
-        len(labels),
-        model.backbone,
-        weights=None if model.weights == "none" else model.weights,
-        output_stride=model.output_stride,
-        context=model.context,
-        context_options=model.context_options or None,
-        channels=model.channels,
-        fusion=None if model.fusion == "auto" else model.fusion,
-        inserted=model.inserted or None,
-        inserted_options=model.inserted_options or None,
-        auxiliary=model.auxiliary,
-        dropout=model.dropout,
-        labels=labels.to_dict(),
-    )
+    try:
+        return rgnet(
+            len(labels),
+            model.backbone,
+            weights=None if model.weights == "none" else model.weights,
+            output_stride=model.output_stride,
+            context=model.context,
+            context_options=model.context_options or None,
+            channels=model.channels,
+            fusion=None if model.fusion == "auto" else model.fusion,
+            inserted=model.inserted or None,
+            inserted_options=model.inserted_options or None,
+            auxiliary=model.auxiliary,
+            dropout=model.dropout,
+            labels=labels.to_dict(),
+        )
+    except UsageError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"model: {error}") from error
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise UsageError("the network does not fit into memory; look at model.channels and the options") from error
 
 
 def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any, show: TextIO | None) -> Outcome:

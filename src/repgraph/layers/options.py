@@ -12,11 +12,12 @@ Norm = Callable[..., nn.Module]  # called with the number of channels (and devic
 Activation = Callable[[], nn.Module]
 
 FUSIONS = ("sum", "concat")
+MOST = 2**16  # channels, nodes, classes and the like: far more than is of use
 _BY_STATISTICS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # what they are given decides their scale
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """``value`` as a whole number of at least ``least``.
+    """``value`` as a whole number of at least ``least`` and at most MOST, of which a layer may have some.
 
     >>> whole("nodes", 9)
     9
@@ -26,6 +27,8 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     value = operator.index(value)
     if value < least:
         raise ValueError(f"{name} is {value}; at least {least} is needed")
+    if value > MOST:
+        raise ValueError(f"{name} is {value}; at most {MOST} is possible")
     return value
 
 

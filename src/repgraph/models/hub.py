@@ -11,7 +11,7 @@ import safetensors.torch
 from huggingface_hub import PyTorchModelHubMixin, constants, hf_hub_download
 from torch import nn
 
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, out_of_memory
 from repgraph.models import weights
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
@@ -171,6 +171,10 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", license="mit
             return cls(**config)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{source}: {error}") from error
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            raise UsageError(f"{source}: a network of this size does not fit into memory") from error
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:

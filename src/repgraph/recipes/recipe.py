@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from repgraph.errors import UsageError
 
+LARGEST_SCALE, LONGEST_SIDE = 16, 2**14  # of images and crops in pixels; no memory is made for more
 Context = Literal["repgraph", "simple", "non_local", "dual", "control", "none"]
 
 
@@ -32,7 +33,13 @@ def _not_negative(section: object, prefix: str, *names: str) -> None:
 
 
 def _scales(name: str, scales: tuple[float, ...]) -> None:
-    check(len(scales) > 0 and all(0 < s < math.inf for s in scales), name, scales, "one number above 0, or several")
+    good = len(scales) > 0 and all(0 < s <= LARGEST_SCALE for s in scales)
+    check(good, name, scales, f"one number above 0 and up to {LARGEST_SCALE}, or several")
+
+
+def _crop(name: str, crop: tuple[int, int]) -> None:
+    good = all(0 < side <= LONGEST_SIDE for side in crop)
+    check(good, name, crop, f"a height and a width above 0 and up to {LONGEST_SIDE}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ class Data:
     val_limit: int = 0
 
     def __post_init__(self) -> None:
-        check(min(self.crop) > 0, "data.crop", self.crop, "a height and a width above 0")
+        _crop("data.crop", self.crop)
         _scales("data.scales", self.scales)
         check(self.workers >= -1, "data.workers", self.workers, "a number of processes (0 for none, -1 for all cores)")
         _not_negative(self, "data", "limit", "val_limit")
@@ -173,7 +180,7 @@ class Test:
     __test__ = False  # not one of pytest's
 
     def __post_init__(self) -> None:
-        check(min(self.crop) > 0, "test.crop", self.crop, "a height and a width above 0")
+        _crop("test.crop", self.crop)
         check(0 < self.stride <= 1, "test.stride", self.stride, "a share of the crop above 0 and at most 1")
         _scales("test.scales", self.scales)
 

@@ -347,6 +347,43 @@ def test_a_mistake_leaves_no_folder(pictures, tmp_path):
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("train.batch=1", "data.crop=8"), r"learn from a single value, .* train.batch=1, .*crop=\(8, 8\); give more"),
+        (("model.channels=1000000000",), "model: channels is 1000000000; at most 65536 is possible"),
+        (("model.context_options.nodes=100000000",), "nodes is 100000000; at most 65536"),
+    ],
+    ids=["too small", "channels", "nodes"],
+)
+def test_sizes_that_cannot_be(pictures, tmp_path, settings, words):
+    with pytest.raises(UsageError, match=words):
+        train(recipe(pictures, *settings), tmp_path / "run")
+
+
+TOLD = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 3456000000000 bytes."
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "words"),
+    [
+        (Training, "_losses", r"out of memory with train\.batch=4, .* give fewer images"),
+        (training.TrainTransform, "__call__", r"images, 3 classes.*: out of memory; give a smaller data\.crop"),
+        (training, "rgnet", "the network does not fit into memory"),
+    ],
+    ids=["iteration", "image", "network"],
+)
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError(TOLD), RuntimeError("another")], ids=repr)
+def test_out_of_memory(pictures, tmp_path, monkeypatch, where, name, words, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(where, name, fail)
+    other = str(error) == "another"
+    with pytest.raises(RuntimeError if other else UsageError, match="another" if other else words):
+        train(recipe(pictures), tmp_path / "run")
+
+
 def test_an_image_that_cannot_be_read_is_named(pictures, tmp_path):
     data = tmp_path / "data"
     for path in pictures.rglob("*.*"):

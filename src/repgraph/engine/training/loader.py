@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from repgraph.engine.training.chance import chosen, generator
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, out_of_memory
 
 MOST_WORKERS = 16
 GRACE = 10  # seconds that workers go on after SIGTERM
@@ -84,6 +84,10 @@ class Augmented(Dataset[tuple[int, Tensor, Tensor] | Failure]):
             image, mask = self.transform(image, mask, generator(self.seed, "augment", iteration, index))
         except UsageError as error:  # an exception from another process would come with the traceback of that process
             return Failure(str(error))
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            return Failure(f"image {index} of {self.data}: out of memory; give a smaller data.crop or data.scales")
         return iteration, image.as_subclass(Tensor), mask.as_subclass(Tensor)
 
 

@@ -1,7 +1,7 @@
 """One iteration of training, as a LightningModule."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from repgraph.engine.training.chance import seed_of
 from repgraph.engine.training.folder import versions
 from repgraph.engine.training.loader import Batch
 from repgraph.engine.training.loss import cross_entropy, hard, labelled
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, out_of_memory
 from repgraph.models import RGNet, param_groups
 from repgraph.recipes import Recipe, to_dict
 
@@ -117,13 +117,13 @@ class Training(pl.LightningModule):
         losses = torch.zeros(2, dtype=torch.float64, device=self.device)
         chunks = zip(batch.images.tensor_split(parts), batch.masks.tensor_split(parts), strict=True)
         for number, (images, masks) in enumerate(chunks, 1):
-            with nullcontext() if number == parts else self._unsynchronised():
+            with explained(recipe), nullcontext() if number == parts else self._unsynchronised():
                 loss, auxiliary = self._losses(images, masks, total)
                 whole = loss + recipe.optim.auxiliary_weight * auxiliary
                 with torch.autocast(self.device.type, enabled=False):
                     self.manual_backward(whole * world)  # what comes out is the mean over all devices
                 losses += torch.stack((loss, auxiliary)).detach()
-        with torch.autocast(self.device.type, enabled=False):
+        with explained(recipe), torch.autocast(self.device.type, enabled=False):
             optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         self._note(losses)
@@ -208,6 +208,24 @@ class Training(pl.LightningModule):
         """Gradients stay on this device until the last part."""
         block = getattr(self.trainer.strategy, "block_backward_sync", None)
         return nullcontext() if block is None else block()
+
+
+@contextmanager
+def explained(recipe: Recipe) -> Iterator[None]:
+    """Say what to change where a batch is too large for the memory, or too small for batch normalisation."""
+    try:
+        yield
+    except (RuntimeError, MemoryError, ValueError) as error:
+        train = recipe.train
+        given = f"train.batch={train.batch}, train.accumulate={train.accumulate}, data.crop={recipe.data.crop}"
+        if out_of_memory(error):
+            raise UsageError(f"out of memory with {given}; give fewer images, more parts or a smaller crop") from error
+        if "more than 1 value per channel" in str(error):
+            raise UsageError(
+                f"batch normalisation cannot learn from a single value, which is all that is left of {given}; "
+                "give more images or a larger crop, or train.norm=frozen"
+            ) from error
+        raise
 
 
 def several() -> bool:
