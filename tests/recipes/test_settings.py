@@ -38,6 +38,8 @@ def test_a_setting_is_taken_with_its_type(setting, value):
     found = getattr(getattr(changed, section), name)
     assert found == value and type(found) is type(value)
     same = dataclasses.replace(changed, **{section: getattr(RECIPE, section)})
+    if name == "crop":  # which that of the tests follows
+        same = dataclasses.replace(same, test=RECIPE.test)
     assert same == RECIPE  # and nothing else has changed
 
 
@@ -148,3 +150,12 @@ def test_a_missing_file_is_named(tmp_path):
 def test_recipes_cannot_be_changed_in_place():
     with pytest.raises(dataclasses.FrozenInstanceError):
         RECIPE.optim.lr = 1.0
+
+
+def test_windows_of_the_crops_size_follow_the_crop():
+    recipe = recipes.get("folder-r50-rgnet")
+    assert recipes.with_settings(recipe, ["data.crop=384"]).test.crop == (384, 384)
+    assert recipes.with_settings(recipe, ["data.crop=384", "test.crop=512"]).test.crop == (512, 512)
+    assert recipes.with_settings(recipe, ["test.crop=640"]).data.crop == (512, 512)
+    apart = recipes.with_settings(recipe, ["test.crop=640"])
+    assert recipes.with_settings(apart, ["data.crop=384"]).test.crop == (640, 640)

@@ -28,7 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"which, of {', '.join(NETWORKS)}")  # fmt: skip
     add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings of the recipes")
     add("--pictures", type=whole(1, 100), default=6, metavar="N", help="how many the page shows")
-    add("--test", type=positive, default=400, metavar="N", help="pictures that the networks are tested on")
+    add(
+        "--test",
+        type=positive,
+        default=400,
+        metavar="N",
+        help="pictures for the scores (the tests in training have 100)",
+    )
 
 
 def _short(iterations: int | None) -> list[str]:

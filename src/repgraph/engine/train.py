@@ -192,6 +192,7 @@ def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any
     records = Records(folder, columns(model), start)
     overseer = Overseer(folder / folders.CHECKPOINTS, io, records, display, test)
     if start < recipe.train.iterations:
+        display.say(_announced(module, place, images, tests))
         batches = stream(module, place, images)
         with places.settled(recipe.train, place), display, contextlib.closing(batches):
             fit(module, place, batches, overseer, io)
@@ -199,6 +200,17 @@ def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any
     if outcome.stop is None and place.first:
         model.save_pretrained(folder / folders.MODEL)
     return outcome
+
+
+def _announced(module: Training, place: Place, images: Pairs, tests: Any) -> str:
+    """What is about to begin, in a line."""
+    recipe, size = module.recipe, sum(parameter.numel() for parameter in module.model.parameters())
+    tested = "" if tests is None else f", {len(tests)} to test on"
+    return (
+        f"{recipe.name}: {recipe.model.backbone} with context {recipe.model.context!r}, {size / 1e6:.1f} M parameters; "
+        f"{recipe.data.name}: {len(images)} images{tested}; {place.world} x {place.kind}; "
+        f"iterations {module.iteration} to {recipe.train.iterations} of {recipe.train.batch} images"
+    )
 
 
 def stream(module: Training, place: Place, images: Pairs) -> Stream:

@@ -35,7 +35,7 @@ model = {name}.from_pretrained("path/of/this/folder")
 """
 
 
-class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", license="mit", tags=["repgraph"]):
+class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
     """``save_pretrained`` and ``from_pretrained`` of :class:`huggingface_hub.PyTorchModelHubMixin`, made strict.
 
     What does not fit is an error that names it, and a folder is replaced only when all is written.

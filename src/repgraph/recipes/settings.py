@@ -29,17 +29,23 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """The recipe with some values changed, each given as ``section.name=value``.
 
     Several values are separated by commas; one number for a crop is a square. Options that are passed on have a third
-    part to their name: ``model.context_options.nodes=27``.
+    part to their name: ``model.context_options.nodes=27``. Where tests have windows of the crop's size, ``test.crop``
+    follows ``data.crop`` unless it is given too.
 
     >>> from repgraph import recipes
     >>> with_settings(recipes.get("voc-r50-rgnet"), ["optim.lr=0.02", "data.crop=480"]).data.crop
     (480, 480)
     """
+    given: dict[str, str] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise UsageError(f"the setting {setting!r} has no value; write NAME=VALUE, such as optim.lr=0.02")
-        recipe = _set(recipe, name.strip(), text.strip())
+        given[name.strip()] = text.strip()
+    if "data.crop" in given and recipe.test.crop == recipe.data.crop:
+        given.setdefault("test.crop", given["data.crop"])
+    for name, text in given.items():
+        recipe = _set(recipe, name, text)
     return recipe
 
 
