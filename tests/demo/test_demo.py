@@ -17,6 +17,7 @@ from repgraph.demo.demo import Plan, demo
 from repgraph.engine.train import network
 from repgraph.errors import UsageError
 
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("train.iterations=3", "train.batch=2", "data.options.length=6")
 
 
@@ -160,5 +161,11 @@ def test_means_of_classes():
 
 
 def test_the_makefile_runs_it():
-    makefile = Path(__file__).resolve().parents[2] / "Makefile"
-    assert re.search(r"^demo: .*##.*\n\t\$\(BIN\)/repgraph demo", makefile.read_text(encoding="utf-8"), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^demo: .*##.*\n\t\$\(BIN\)/repgraph demo", makefile, re.MULTILINE)
+
+
+def test_the_examples_of_the_docs_run():
+    text = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(compile(example, "demo.md", "exec"), {})

@@ -47,7 +47,7 @@ def terminal(results: Results) -> Table:
     for name in results:
         table.add_column(TITLES[name], justify="right")
     for name, far, values in rows(results):
-        table.add_row(f"{name} *" if far else name, *map(percent, values))
+        table.add_row(f"{name} *" if far else name, *(percent([mean(each)]) for each in values))
     table.add_section()
     near = [name for name in LABELS.names if name not in FAR]
     for title, names in (("mean", LABELS.names), ("mean, near", near), ("mean, far *", FAR)):

@@ -43,8 +43,8 @@ class Network:
 
 TITLES = {
     "baseline": "without the layer",
-    "control": "its convolutions only",
-    "nl": "non-local block",
+    "control": "the layer without nodes",
+    "nl": "with a non-local block",
     "rgnet": "RGNet",
 }
 
