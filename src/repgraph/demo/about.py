@@ -57,10 +57,13 @@ def _opening(firsts: dict[str, Network], results: Results) -> Html:
     for name, found in results.items():
         kind = "second" if name == "rgnet" else "first"
         far = percent([report.iou(each, FAR) for each in found])
-        score = percent([each.evaluation.scores.miou for each in found])
+        scores = [each.evaluation.scores.miou for each in found]
+        low, high = 100 * min(scores), 100 * max(scores)
+        seeds = f" ({low:.1f} to {high:.1f} over {len(found)} seeds)" if len(found) > 1 else ""
         tiles.append(
             tag(
-                "div", tag("b", score, class_=kind), tag("span", f"mIoU, {TITLES[name]}"),
+                "div", tag("b", f"{100 * report.mean(scores):.1f}", class_=kind),
+                tag("span", f"mIoU, {TITLES[name]}{seeds}"),
                 tag("div", tag("span", f"{far} on the four classes decided far away")), class_="tile",
             )
         )  # fmt: skip
@@ -172,7 +175,10 @@ def _scores(results: Results) -> Html:
     return tag(
         "section",
         tag("h2", "Scores"),
-        tag("p", "Intersection over union of each class, per cent, over all pixels of the test pictures."),
+        tag(
+            "p",
+            "Intersection over union of each class, per cent, over all pixels of the test pictures; means over seeds.",
+        ),
         table(heads, lines),
         tag(
             "p",
@@ -188,7 +194,7 @@ def _bars(results: Results, values: Sequence[Sequence[float]]) -> list[Html]:
     for name, found in zip(results, values, strict=True):
         share = max(0.0, min(1.0, report.mean(found))) if found == found else 0.0
         kind = "second" if name == "rgnet" else "first"
-        cells.append(tag("td", percent(found), class_="number"))
+        cells.append(tag("td", percent([report.mean(found)]), class_="number"))
         cells.append(tag("td", tag("i", style=f"--share: {100 * share:.1f}%"), class_=f"bar {kind}"))
     return cells
 

@@ -13,13 +13,13 @@ Results = dict[str, list[Measured]]  # by the network's name, one for each seed
 
 
 def percent(values: Sequence[float]) -> str:
-    """The mean, and the range if there are several.
+    """The mean, and the range if they differ.
 
     >>> percent([0.884]), percent([0.88, 0.9])
     ('88.4', '89.0 (88.0 to 90.0)')
     """
-    text = f"{100 * mean(values):.1f}"
-    return text if len(values) == 1 else f"{text} ({100 * min(values):.1f} to {100 * max(values):.1f})"
+    low, high = f"{100 * min(values):.1f}", f"{100 * max(values):.1f}"
+    return low if low == high else f"{100 * mean(values):.1f} ({low} to {high})"
 
 
 def mean(values: Sequence[float]) -> float:
@@ -43,7 +43,7 @@ def rows(results: Results) -> list[tuple[str, bool, list[list[float]]]]:
 
 def terminal(results: Results) -> Table:
     table = Table(title="IoU on the test pictures, per cent")
-    table.add_column("class")
+    table.add_column("class", no_wrap=True)
     for name in results:
         table.add_column(TITLES[name], justify="right")
     for name, far, values in rows(results):
