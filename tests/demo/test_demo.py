@@ -78,6 +78,7 @@ def test_a_folder_with_other_networks_is_refused(done):
         demo(Plan(plan.out, settings=("train.iterations=4", *QUICK[1:])))
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_goes_on(tmp_path, monkeypatch, capsys):
     calls = []
 
@@ -99,6 +100,7 @@ def test_what_was_interrupted_goes_on(tmp_path, monkeypatch, capsys):
     assert "not known, in several parts" in page and "Without the layer" not in page
 
 
+@pytest.mark.slow
 def test_several_seeds(tmp_path):
     path = demo(Plan(tmp_path, ("control",), seeds=2, settings=QUICK, tests=2, pictures=1))
     found = json.loads((tmp_path / "scores.json").read_text())
