@@ -106,7 +106,7 @@ def test_several_seeds(tmp_path):
     found = json.loads((tmp_path / "scores.json").read_text())
     assert [(one["network"], one["seed"]) for one in found] == [("control", 0), ("control", 1)]
     low, high = sorted(100 * one["miou"] for one in found)
-    assert f"({low:.1f} to {high:.1f})" in path.read_text(encoding="utf-8")
+    assert f"({low:.1f} to {high:.1f} over 2 seeds)" in path.read_text(encoding="utf-8")
 
 
 def test_a_folder_that_cannot_be_written_is_found_out_at_once(tmp_path, capsys):
