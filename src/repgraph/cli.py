@@ -30,6 +30,7 @@ class Command:
 
 
 NETWORK = ("timm", "torchvision", "PIL", "rich", "huggingface_hub", "safetensors")  # to run one on images
+TRAINING = ("lightning", "tensorboard", *NETWORK)
 
 COMMANDS = (
     Command("info", "repgraph.info", "versions, devices, and which backends can run here"),
@@ -58,7 +59,7 @@ COMMANDS = (
         "train",
         "repgraph.engine.training.command",
         "train a network by a recipe, or go on with a run",
-        needs=("lightning", "timm", "torchvision", "PIL", "tensorboard", "rich", "huggingface_hub", "safetensors"),
+        needs=TRAINING,
         extra="train",
     ),
     Command(
@@ -79,7 +80,7 @@ COMMANDS = (
         "demo",
         "repgraph.demo.command",
         "train a small RGNet and the same network without the layer on drawn scenes, and write a page about both",
-        needs=("lightning", "timm", "torchvision", "PIL", "tensorboard", "rich", "huggingface_hub", "safetensors"),
+        needs=TRAINING,
         extra="train",
     ),
     Command(

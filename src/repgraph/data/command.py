@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repgraph.arguments import whole
+from repgraph.arguments import named_values, whole
 from repgraph.data import INSTANCES, NAMES
 from repgraph.errors import UsageError
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.name == "scenes":
         raise UsageError("scenes are drawn by the program: they have no files to check")
-    options = _options(arguments.option or [])
+    options = named_values("--option", arguments.option or [])
     sets = open_splits(arguments.name, arguments.root, arguments.split, **options)
     with _progress() as progress:
         reports = check(sets, arguments.workers, progress)
@@ -70,20 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
         what = "problem" if found == 1 else "problems"
         console.print(f"{found} {what} found" if found else "no problems found")
     return 1 if found else 0
-
-
-def _options(given: list[str]) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs; a value is JSON, or else a text as it stands."""
-    options = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--option {text!r}: give it as NAME=VALUE, such as classes=3")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    return options
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A trained network from disk, with the recipe that it was trained by where there is one."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def recipe_of(path: Path) -> Recipe | None:
 
     The network may be given as the run's folder, as ``model`` in it, or as a file in ``model`` or ``checkpoints``.
     """
-    path = path.expanduser().absolute()
+    path = Path(os.path.expanduser(path)).absolute()
     places = [path, path.parent] if path.is_dir() else [path.parent, path.parent.parent]
     found = next((place / RECIPE for place in places if (place / RECIPE).is_file()), None)
     return None if found is None else recipes.load(found)

@@ -12,6 +12,7 @@ from huggingface_hub import PyTorchModelHubMixin, constants, hf_hub_download
 from torch import nn
 
 from repgraph.errors import UsageError, out_of_memory
+from repgraph.layers import inserted
 from repgraph.models import weights
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
@@ -36,13 +37,34 @@ model = {name}.from_pretrained("path/of/this/folder")
 
 
 class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
-    """``save_pretrained`` and ``from_pretrained`` of :class:`huggingface_hub.PyTorchModelHubMixin`, made strict.
+    """What our networks have in common: a config, and a part that was pre-trained.
 
-    What does not fit is an error that names it, and a folder is replaced only when all is written.
+    ``save_pretrained`` and ``from_pretrained`` are those of :class:`huggingface_hub.PyTorchModelHubMixin`, made strict:
+    what does not fit is an error that names it, and a folder is replaced only when all is written.
     """
 
+    classes: int
     config: dict[str, Any]
     built: frozenset[str]
+
+    @property
+    def labels(self) -> dict[str, Any] | None:
+        """What the classes are, as it was given."""
+        return self.config["labels"]
+
+    @property
+    def pretrained(self) -> nn.Module:
+        """The part that pre-trained weights are loaded into."""
+        raise NotImplementedError
+
+    def pretrained_parameters(self) -> list[nn.Parameter]:
+        """The parameters of that part, less those of inserted layers."""
+        new = {id(p) for layer in inserted(self.pretrained).values() for p in layer.parameters()}
+        return [parameter for parameter in self.pretrained.parameters() if id(parameter) not in new]
+
+    def extra_repr(self) -> str:
+        count = sum(parameter.numel() for parameter in self.parameters())
+        return f"{self.classes} classes, {count / 1e6:.1f} M parameters"
 
     def save_pretrained(  # type: ignore[override]
         self,

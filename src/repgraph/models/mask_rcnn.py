@@ -11,7 +11,7 @@ from torchvision.models import detection, resnet
 from torchvision.ops import FrozenBatchNorm2d
 
 from repgraph.errors import UsageError
-from repgraph.layers import inserted, options
+from repgraph.layers import options
 from repgraph.models import context as contexts
 from repgraph.models import detector_weights, settings
 from repgraph.models import weights as stored
@@ -148,19 +148,8 @@ class MaskRCNN(
         return self.detector(prepared, plain)
 
     @property
-    def labels(self) -> dict[str, Any] | None:
-        """What the classes are, as it was given."""
-        return self.config["labels"]
-
-    def pretrained_parameters(self) -> list[nn.Parameter]:
-        """The parameters that pre-trained weights are loaded into: the ResNet's, less those of inserted layers."""
-        body = self.detector.backbone.body
-        new = {id(p) for layer in inserted(body).values() for p in layer.parameters()}
-        return [parameter for parameter in body.parameters() if id(parameter) not in new]
-
-    def extra_repr(self) -> str:
-        count = sum(parameter.numel() for parameter in self.parameters())
-        return f"{self.classes} classes, {count / 1e6:.1f} M parameters"
+    def pretrained(self) -> nn.Module:
+        return self.detector.backbone.body
 
 
 _ARGUMENTS = tuple(name for name in inspect.signature(MaskRCNN.__init__).parameters if name != "self")

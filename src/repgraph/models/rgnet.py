@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
-from repgraph.layers import inserted, options
+from repgraph.layers import options
 from repgraph.models import context as contexts
 from repgraph.models import settings
 from repgraph.models import weights as stored
@@ -125,11 +125,6 @@ class RGNet(
             return logits
         return logits, upsample(self.auxiliary(stage4), size)
 
-    @property
-    def labels(self) -> dict[str, Any] | None:
-        """What the classes are, as it was given."""
-        return self.config["labels"]
-
     def nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Where the RepGraph layer in the head looks, and how much it takes from there.
 
@@ -154,19 +149,14 @@ class RGNet(
         scale = scale.to(nodes.dtype).view(1, 1, 2, 1, 1)
         return (nodes + 0.5) * scale - 0.5, weights
 
-    def pretrained_parameters(self) -> list[nn.Parameter]:
-        """The parameters that pre-trained weights are loaded into: the backbone's, less those of inserted layers."""
-        new = {id(p) for layer in inserted(self.backbone).values() for p in layer.parameters()}
-        return [parameter for parameter in self.backbone.parameters() if id(parameter) not in new]
+    @property
+    def pretrained(self) -> nn.Module:
+        return self.backbone
 
     def check(self, x: Tensor) -> Tensor:
         if not options.check(x, 3).is_floating_point():
             raise TypeError(f"the images are {x.dtype}; normalised ones are needed, as floating point numbers")
         return x
-
-    def extra_repr(self) -> str:
-        count = sum(parameter.numel() for parameter in self.parameters())
-        return f"{self.classes} classes, {count / 1e6:.1f} M parameters"
 
 
 _ARGUMENTS = tuple(name for name in inspect.signature(RGNet.__init__).parameters if name != "self")

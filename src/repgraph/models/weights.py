@@ -50,7 +50,7 @@ def get(weights: str | os.PathLike[str], backbone: str) -> Weights:
     text = os.fspath(weights)
     if text == "pretrained" or text.startswith("timm:"):
         return _of_timm(backbone if text == "pretrained" else text.removeprefix("timm:"), backbone)
-    found = of_file(Path(text).expanduser())
+    found = of_file(Path(os.path.expanduser(text)))
     inside = [body for body in _BODIES if any(name.startswith(body) for name in found.tensors)]
     if not inside:
         return found

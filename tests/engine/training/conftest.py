@@ -2,6 +2,8 @@ import pytest
 import torch
 from tests.engine.training import tiny
 
+from repgraph.engine.train import train
+
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
@@ -16,3 +18,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def whole(pictures, tmp_path_factory):
+    """A run that nothing happened to: 10 iterations in periods of 4."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    outcome = train(tiny.recipe(pictures), run)
+    return run, outcome

@@ -36,10 +36,12 @@ def test_a_bar_in_a_terminal(monkeypatch):
     assert "val mIoU 50.00 [brackets]" in shown
 
 
-def test_nothing_from_other_processes():
+def test_nothing_from_other_processes(capsys):
     with Display(0, 100, 16, None) as display:
         display.report(30, REPORT, 5.0)
+        display.testing(3, 10)
         display.say("nothing")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_time_left_follows_the_speed():

@@ -1,11 +1,14 @@
 """A data set of a few small pictures, and recipes that train on it in seconds."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
-from repgraph import recipes
+from repgraph import models, recipes
+from repgraph.engine.training.module import Training
 
 COLOURS = np.array([[40, 60, 200], [200, 60, 40], [60, 200, 60]])
 
@@ -51,3 +54,29 @@ def settings(data: Path, *more: str) -> list[str]:
 
 def recipe(data: Path, *more: str) -> recipes.Recipe:
     return recipes.with_settings(recipes.get("folder-r50-rgnet"), settings(data, *more))
+
+
+def rows(run):
+    with open(run / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def weights(run):
+    return models.load(run).state_dict()
+
+
+def same_weights(left, right):
+    assert left.keys() == right.keys()
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
+
+
+def at_iteration(monkeypatch, number, act):
+    """Do something at the end of an iteration."""
+    note = Training._note
+
+    def noted(self, losses):
+        note(self, losses)
+        if self.iteration == number:
+            act(self)
+
+    monkeypatch.setattr(Training, "_note", noted)

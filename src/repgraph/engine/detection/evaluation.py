@@ -1,6 +1,7 @@
 """Detections of a whole set of images, from all processes: written as a results file, and scored."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ class CocoEvaluation:
         COCO's server takes such files for its test sets: ``kind`` "bbox" for boxes, "segm" for masks.
         """
         results = self.results(kind)
-        return files.write(Path(path).expanduser(), json.dumps(results).encode()) if _first() else None
+        return files.write(Path(os.path.expanduser(path)), json.dumps(results).encode()) if _first() else None
 
     def missing(self) -> str | None:
         """Why there can be no scores here, in words that say what to do; None if there can."""

@@ -3,10 +3,8 @@
 import contextlib
 from collections.abc import Iterator
 
-import torch
-
 from repgraph.engine.inference.settings import Settings
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, out_of_memory
 
 
 class NotEnoughMemory(UsageError):
@@ -18,8 +16,8 @@ def explained(settings: Settings, about: str = "") -> Iterator[None]:
     """Turns an error for lack of memory, on a GPU or the CPU, into one that says what helps."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _is_memory(error):
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
             raise
         helps = [
             *(["--mode slide"] if settings.mode == "whole" else ["a smaller --crop"]),
@@ -28,8 +26,3 @@ def explained(settings: Settings, about: str = "") -> Iterator[None]:
             *(["--precision bf16"] if settings.precision == "fp32" else []),
         ]
         raise NotEnoughMemory(f"{about}out of memory; try {', '.join(helps)}") from error
-
-
-def _is_memory(error: RuntimeError) -> bool:
-    text = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in text or "can't allocate memory" in text
