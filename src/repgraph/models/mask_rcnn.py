@@ -61,11 +61,12 @@ class MaskRCNN(
         detector: torchvision's network, with the names of its parameters.
 
     Example:
+        >>> import repgraph
         >>> model = MaskRCNN(3, "resnet18", context="repgraph", min_size=64).eval()
         >>> found = model([torch.rand(3, 48, 64)])[0]
         >>> sorted(found), found["masks"].shape[1:]
         (['boxes', 'labels', 'masks', 'scores'], torch.Size([1, 48, 64]))
-        >>> list(inserted(model))
+        >>> list(repgraph.inserted(model))
         ['detector.backbone.body.layer3.1.repgraph']
     """
 
@@ -187,8 +188,9 @@ def mask_rcnn(
         more: arguments of :class:`MaskRCNN`.
 
     Example:
+        >>> import repgraph
         >>> model = mask_rcnn(20, "resnet18", context="non_local", where={"layer3": 1, "layer4": 1}, min_size=320)
-        >>> [type(layer).__name__ for layer in inserted(model).values()]
+        >>> [type(layer).__name__ for layer in repgraph.inserted(model).values()]
         ['NonLocal', 'NonLocal']
     """
     contexts.choice("backbone", backbone, BACKBONES)
