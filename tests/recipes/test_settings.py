@@ -93,6 +93,7 @@ def test_options_that_are_passed_on_have_names_of_their_own():
         ("data.scales=[]", "one number above 0 and up to 16, or several"),
         ("data.scales=1e9", "one number above 0 and up to 16, or several"),
         ("data.workers=-2", "-1 for all cores"),
+        ("data.hold_out=1", "data.hold_out is 1; 0 for none, or a number of at least 2 (every n-th image) is needed"),
         ("test.stride=2", "a share of the crop"),
     ],
 )

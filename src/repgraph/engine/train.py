@@ -18,11 +18,12 @@ from repgraph.engine.metrics import Scores
 from repgraph.engine.training import checkpoint as checkpoints
 from repgraph.engine.training import folder as folders
 from repgraph.engine.training import places
-from repgraph.engine.training.cache import Cached, First
+from repgraph.engine.training.cache import Cached
 from repgraph.engine.training.callbacks import Overseer, Stop, columns
 from repgraph.engine.training.chance import seed_of
 from repgraph.engine.training.loader import Batches, Pairs, Stream, loader, workers_for
 from repgraph.engine.training.module import Best, Training
+from repgraph.engine.training.parts import Part, first, held_out
 from repgraph.engine.training.places import Place
 from repgraph.engine.training.progress import Display
 from repgraph.engine.training.records import Records
@@ -109,11 +110,8 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
 
 def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Any]:
     """The network in training, the images to learn from, and those to test on, if any; before anything is written."""
-    images = _images(recipe, recipe.data.split)
+    images, tests = splits(recipe)
     labels = images.labels
-    tests = _images(recipe, recipe.data.val_split) if recipe.data.val_split else None
-    if tests is not None and not tests.labelled:
-        raise UsageError(f"data.val_split is {recipe.data.val_split!r}, which has no labels; give another, or nothing")
     known = folders.identity(training=images, testing=tests)
     if found is not None:
         folders.check_same_data(known, found, recipe.data.root)
@@ -126,10 +124,27 @@ def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple
             f"train.accumulate is {recipe.train.accumulate}, and each of {place.world} devices has "
             f"{recipe.train.batch // place.world} images of a batch; give a divisor of that"
         )
-    chosen: Pairs = First(images, recipe.data.limit) if recipe.data.limit else images
+    chosen: Pairs = first(images, recipe.data.limit) if recipe.data.limit else images
     if recipe.data.cache:
         chosen = Cached(chosen)
     return module, chosen, tests
+
+
+def splits(recipe: Recipe) -> tuple[Any, Any]:
+    """The images to learn from, and those to test on, which may be none."""
+    data = recipe.data
+    images = _images(recipe, data.split)
+    if data.hold_out:
+        kept, held = held_out(len(images), data.hold_out)
+        if not held:
+            raise UsageError(
+                f"data.hold_out is {data.hold_out}, and there are only {len(images)} images; give a smaller number"
+            )
+        return Part(images, kept), Part(images, held)
+    tests = _images(recipe, data.val_split) if data.val_split else None
+    if tests is not None and not tests.labelled:
+        raise UsageError(f"data.val_split is {data.val_split!r}, which has no labels; give another, or nothing")
+    return images, tests
 
 
 def _rooted(recipe: Recipe) -> Recipe:

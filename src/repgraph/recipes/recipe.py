@@ -74,7 +74,8 @@ class Data:
 
     ``options`` are those of :func:`repgraph.data.load`. A crop is height and width in pixels. ``workers`` processes
     load images (-1: one for each core, at most 16); ``cache`` keeps all decoded images in memory; ``limit`` and
-    ``val_limit`` take the first images only (0: all).
+    ``val_limit`` take the first images only (0: all). ``hold_out`` n above 0 keeps every n-th image of ``split`` out of
+    training, and tests the network in the course of it on those, and not on ``val_split``.
     """
 
     name: str
@@ -89,12 +90,15 @@ class Data:
     cache: bool = False
     limit: int = 0
     val_limit: int = 0
+    hold_out: int = 0
 
     def __post_init__(self) -> None:
         _crop("data.crop", self.crop)
         _scales("data.scales", self.scales)
         check(self.workers >= -1, "data.workers", self.workers, "a number of processes (0 for none, -1 for all cores)")
         _not_negative(self, "data", "limit", "val_limit")
+        good = self.hold_out == 0 or self.hold_out >= 2
+        check(good, "data.hold_out", self.hold_out, "0 for none, or a number of at least 2 (every n-th image)")
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from torchvision.tv_tensors import Image, Mask
 
 from repgraph.data.transforms import TrainTransform
 from repgraph.engine.training import cache
-from repgraph.engine.training.cache import Cached, First
+from repgraph.engine.training.cache import Cached
 from repgraph.engine.training.chance import chosen, generator, seed_of
 from repgraph.engine.training.loader import Augmented, Batch, Batches, Failure, Stream, loader, workers_for
+from repgraph.engine.training.parts import first
 from repgraph.errors import UsageError
 
 TRANSFORM = TrainTransform((17, 23))
@@ -169,9 +170,10 @@ def test_memory_is_known_here():
 
 
 def test_the_first_images_only():
-    data = First(Pictures(), 3)
+    data = first(Pictures(), 3)
     assert len(data) == 3 and torch.equal(data[2][0], Pictures()[2][0])
-    assert len(First(Pictures(), 99)) == 7
+    assert repr(data) == "the first 3 of pictures"
+    assert len(first(Pictures(), 99)) == 7
     with pytest.raises(IndexError):
         data[3]
 

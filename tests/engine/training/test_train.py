@@ -288,3 +288,19 @@ def test_a_compiled_network_learns_the_same(whole, pictures, tmp_path):
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-2, atol=1e-3)
     assert float(rows(tmp_path / "run")[0]["reach_mean/head.context"]) > 0
+
+
+def test_images_that_are_held_out_are_tested_on_and_not_learned_from(pictures, tmp_path):
+    """Of 6 images every third is held out, and of the 4 that are left the first 3 are taken."""
+    asked = recipe(pictures, "data.hold_out=3", "data.val_split=nowhere", "data.limit=3", "train.iterations=2")
+    images, tests = training.splits(asked)
+    assert [item.name for item in images.items] == ["0", "1", "3", "4"]
+    assert [item.name for item in tests.items] == ["2", "5"]
+    shown = io.StringIO()
+    outcome = train(asked, tmp_path / "run", show=shown)
+    assert "3 images, 2 to test on" in shown.getvalue()
+    shapes = [tests[k][1].shape for k in range(2)]
+    labelled = sum((height - 1) * width for height, width in shapes)  # the first row is not
+    assert outcome.scores.pixels == labelled
+    with pytest.raises(UsageError, match=r"data\.hold_out is 7, and there are only 6 images"):
+        training.splits(recipe(pictures, "data.hold_out=7"))

@@ -99,21 +99,3 @@ def available() -> float:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return float("inf")
-
-
-class First:
-    """The first images of some data."""
-
-    def __init__(self, data: Pairs, count: int) -> None:
-        self.data, self.count = data, min(count, len(data))
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Pair:
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        return self.data[index]
-
-    def __repr__(self) -> str:
-        return f"the first {self.count} of {self.data!r}"
