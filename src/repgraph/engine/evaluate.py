@@ -16,6 +16,7 @@ from repgraph.engine.metrics import Confusion, Scores
 from repgraph.errors import UsageError
 
 Progress = Callable[[float, int], None]  # images done, images in all; for this process
+Each = Callable[[int, Tensor, Tensor], None]  # an image's number, its prediction (H, W) and its mask (H, W)
 
 
 class Pairs(Protocol):
@@ -48,6 +49,7 @@ def evaluate(
     limit: int | None = None,
     workers: int = 2,
     progress: Progress | None = None,
+    each: Each | None = None,
     **changes: Any,
 ) -> Evaluation:
     """Predict every image of ``data`` and count all pixels in one confusion matrix.
@@ -55,7 +57,8 @@ def evaluate(
     The network runs where its parameters are. ``settings`` and ``changes`` are as for
     :func:`~repgraph.engine.inference.predict`. Of ``world`` processes, each takes every ``world``-th image and calls
     this; the counts are summed by torch.distributed, so that no image counts twice, and all get the same result.
-    ``limit`` takes the first images only. ``workers`` threads read images ahead.
+    ``limit`` takes the first images only. ``workers`` threads read images ahead. ``each``
+    is called with every image's prediction, for what counts images one by one.
 
     >>> class Two:
     ...     labels = Labels(("dark", "light"), ((0, 0, 0), (255, 255, 255)), ids=(0, 1))
@@ -79,7 +82,10 @@ def evaluate(
             if progress:
                 progress(done + windows / of, len(indices))
 
-        confusion.update(predict(model, image, settings, progress=move), mask)
+        prediction = predict(model, image, settings, progress=move)
+        confusion.update(prediction, mask)
+        if each:
+            each(indices[done], prediction, mask)
     confusion.reduce()
     return Evaluation(confusion.scores(), confusion.matrix, count, time.perf_counter() - start)
 
