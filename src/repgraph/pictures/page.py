@@ -16,15 +16,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+# Of lines and bars side by side: people who are colour-blind can tell them apart, and dashes help.
+COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _VOID = ("img", "meta", "br", "hr", "link")
 # Nothing may be fetched, whatever gets into the page.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = """\
 :root { color-scheme: light dark; --ground: #fbfbfa; --card: #fff; --ink: #1c1d20; --soft: #5d6068; --line: #dedfe3;
-  --first: #b8541b; --second: #1668b0; --tint: #eef3f8; }
+  --first: #b8541b; --second: #1668b0; --third: #0b7a5c; --fourth: #a23a84; --fifth: #7d6608; --sixth: #5a5f6b;
+  --tint: #eef3f8; }
 @media (prefers-color-scheme: dark) {
   :root { --ground: #15171b; --card: #1d2026; --ink: #e8e9ec; --soft: #a3a7b0; --line: #343841;
-    --first: #f0904f; --second: #6cb4ee; --tint: #222a34; } }
+    --first: #f0904f; --second: #6cb4ee; --third: #3fc79a; --fourth: #e58cc8; --fifth: #dcc34f; --sixth: #b4b9c4;
+    --tint: #222a34; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; -webkit-text-size-adjust: 100%; }
@@ -64,6 +68,10 @@ td.bar { min-width: 4rem; width: 22rem; }
 .bar i { display: block; height: 0.7rem; border-radius: 3px; background: var(--fill); width: var(--share);
   min-width: 2px; }
 .first { --fill: var(--first); color: var(--first); } .second { --fill: var(--second); color: var(--second); }
+.third { --fill: var(--third); color: var(--third); } .fourth { --fill: var(--fourth); color: var(--fourth); }
+.fifth { --fill: var(--fifth); color: var(--fifth); } .sixth { --fill: var(--sixth); color: var(--sixth); }
+.chart .stop > g { visibility: hidden; pointer-events: none; } .chart .stop:hover > g { visibility: visible; }
+.chart .tip { fill: var(--card); stroke: var(--line); }
 .chip { display: inline-block; width: 0.95em; height: 0.95em; border-radius: 3px; margin-right: 0.45em;
   vertical-align: -0.1em; border: 1px solid var(--soft); background: var(--colour); }
 .legend { display: flex; flex-wrap: wrap; gap: 0.3rem 1.1rem; font-size: 0.9rem; margin: 0.6rem 0; }
@@ -104,15 +112,15 @@ def join(children: Iterable[Any]) -> Html:
     return Html("".join(parts))
 
 
-def document(title: str, *body: Any) -> str:
-    """A whole page."""
+def document(title: str, *body: Any, style: str = "") -> str:
+    """A whole page; ``style`` is added to the common one."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         tag("title", title),
-        tag("style", Html(STYLE)),
+        tag("style", Html(STYLE + style)),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', tag('main', *body)), lang='en')}\n"
 
