@@ -1,0 +1,181 @@
+"""One image through a network, and what its layers looked at on the way."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from repgraph.engine.inference.network import evaluating, home
+from repgraph.engine.sight import find
+from repgraph.engine.sight.strongest import strongest
+from repgraph.errors import UsageError
+from repgraph.layers.repgraph import RepGraph
+from repgraph.pictures.sight import LayerSight, Sight
+
+STRONGEST = 64  # positions kept of a layer that attends to all
+
+
+@dataclass
+class Frame:
+    """How the network's input lies on the image: sizes (H, W) of the image, of what it became, and with padding."""
+
+    image: tuple[int, int]
+    resized: tuple[int, int]
+    padded: tuple[int, int]
+
+    def step(self, shape: Sequence[int]) -> tuple[float, float]:
+        """Pixels of the image from one position of an h x w map to the next: across, down."""
+        down, across = (
+            (padded / cells) * (image / resized)
+            for image, resized, padded, cells in zip(self.image, self.resized, self.padded, shape, strict=True)
+        )
+        return across, down
+
+    def kept(self, shape: Sequence[int]) -> tuple[int, int]:
+        """How many rows and columns of an h x w map begin on the image, and not in the padding."""
+        rows, columns = (
+            min(cells, math.ceil(resized * cells / padded))
+            for resized, padded, cells in zip(self.resized, self.padded, shape, strict=True)
+        )
+        return rows, columns
+
+
+def look(model: nn.Module, image: Tensor, *, layers: Sequence[str] | None = None, strongest: int = STRONGEST) -> Sight:
+    """Where the layers of a network look in an image: the representative nodes of every position, in pixels.
+
+    RepGraph layers and layers that attend to all positions are found anywhere in the network, inserted ones too. Of the
+    latter the strongest positions are kept. The image goes through the network as a whole, where its parameters are
+    and in evaluation mode; a detector resizes and pads it first, and that is taken back here.
+
+    Args:
+        model: an :class:`~repgraph.models.RGNet`, a :class:`~repgraph.models.MaskRCNN` or another detector of
+            torchvision, or any network that takes normalised images (1, 3, H, W).
+        image: (3, H, W) uint8 RGB.
+        layers: paths of layers, or ends of them; None for all.
+        strongest: K, for layers that attend to all positions.
+
+    Example:
+        >>> from repgraph.models import RGNet
+        >>> model = RGNet(5, "resnet18", channels=16)
+        >>> sight = look(model, torch.zeros(3, 48, 64, dtype=torch.uint8))
+        >>> sight["head.context"].nodes.shape, sight["head.context"].weights.shape
+        ((9, 2, 6, 8), (1, 9, 6, 8))
+        >>> len(sight["head.context"].look(x=10, y=20).nodes)
+        9
+    """
+    return look_and_run(model, image, layers=layers, strongest=strongest)[0]
+
+
+def look_and_run(
+    model: nn.Module, image: Tensor, *, layers: Sequence[str] | None = None, strongest: int = STRONGEST
+) -> tuple[Sight, Any]:
+    """:func:`look`, and what the network says about the image in the same pass: its result for a batch of one."""
+    if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
+        given = f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
+        raise UsageError(f"the image is {given}; a uint8 tensor (3, height, width) is needed")
+    if strongest < 1:
+        raise UsageError(f"strongest is {strongest}; at least 1 is needed")
+    chosen = find.layers(model, layers)
+    size = image.shape[1], image.shape[2]
+    collector = _Collector(Frame(size, size, size), strongest)
+    handles = [one.register_forward_pre_hook(collector.hook(path)) for path, one in chosen.items()]
+    handles += [one.register_forward_hook(collector.resized) for one in model.modules() if _transforms(one)]
+    try:
+        with evaluating(model):
+            result = _forward(model, image.as_subclass(Tensor))
+    finally:
+        for handle in handles:
+            handle.remove()
+    missed = [path for path in chosen if path not in collector.found]
+    if missed:
+        raise UsageError(f"the layer {missed[0]} did not run: the network does not use it in evaluation")
+    return Sight(size, tuple(collector.found.values())), result
+
+
+class _Collector:
+    """Takes from each layer what it looks at when it runs; of one that runs more often, the first time counts."""
+
+    def __init__(self, frame: Frame, count: int) -> None:
+        self.frame, self.count = frame, count
+        self.found: dict[str, LayerSight] = {}
+
+    def hook(self, path: str) -> Callable[[Any, tuple[Any, ...]], None]:
+        def take(layer: Any, args: tuple[Any, ...]) -> None:
+            if path not in self.found:
+                sight = self.nodes if isinstance(layer, RepGraph) else self.affinity
+                self.found[path] = sight(path, layer, args[0])
+
+        return take
+
+    def resized(self, transform: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        """What a detector's transform made of the image: the batch, which is padded, and the size in it."""
+        batch = result[0]
+        height, width = batch.image_sizes[0]
+        self.frame = Frame(self.frame.image, (int(height), int(width)), tuple(batch.tensors.shape[-2:]))
+
+    def nodes(self, path: str, layer: RepGraph, x: Tensor) -> LayerSight:
+        _, nodes, weights = layer.forward(x, return_nodes=True)  # not a call: the hooks do not run again
+        shape = (x.shape[2], x.shape[3])
+        grid = max(shape) if layer.grid == "map" else int(layer.grid)
+        rows, columns = self.frame.kept(shape)
+        cells = nodes[0, :, :, : math.ceil(rows / grid), : math.ceil(columns / grid)]
+        return self.made(path, layer, cells.float(), weights[0, :, :, :rows, :columns], shape, grid)
+
+    def affinity(self, path: str, layer: Any, x: Tensor) -> LayerSight:
+        index, weights, share = strongest(layer, x, self.count)
+        rows, columns = self.frame.kept(x.shape[2:])
+        index, share = index[:, :rows, :columns], share[:rows, :columns]
+        nodes = torch.stack([index % x.shape[3], index // x.shape[3]], 1).float()
+        shape = (x.shape[2], x.shape[3])
+        return self.made(
+            path, layer, nodes, weights[None, :, :rows, :columns], shape, 1, share[:rows, :columns].cpu().numpy()
+        )
+
+    def made(
+        self,
+        path: str,
+        layer: Any,
+        nodes: Tensor,
+        weights: Tensor,
+        shape: tuple[int, int],
+        grid: int,
+        share: np.ndarray | None = None,
+    ) -> LayerSight:
+        """A layer's sight from nodes (S, 2, hc, wc) in positions of its whole map of ``shape``."""
+        if not bool(torch.isfinite(nodes.sum() + weights.sum())):
+            raise UsageError(
+                f"what the layer {path} looks at is not finite: the network's weights or the image are not"
+            )
+        step = self.frame.step(shape)
+        scale = nodes.new_tensor(step).view(2, 1, 1)
+        return LayerSight(
+            path=path,
+            title=find.title(path, layer),
+            kind="affinity" if share is not None else "nodes",
+            nodes=((nodes + 0.5) * scale - 0.5).cpu().numpy(),
+            weights=weights.float().cpu().numpy(),
+            shape=(weights.shape[2], weights.shape[3]),
+            step=step,
+            grid=grid,
+            share=share,
+        )
+
+
+def _transforms(module: nn.Module) -> bool:
+    """Whether a module is torchvision's that resizes and pads a detector's images."""
+    return type(module).__name__ == "GeneralizedRCNNTransform"
+
+
+def _forward(model: nn.Module, image: Tensor) -> Any:
+    device, dtype = home(model, image)
+    if any(_transforms(module) for module in model.modules()):
+        return model([(image.to(device) / 255).to(dtype)])
+    from repgraph.data.transforms import normalise  # brings in torchvision
+    from repgraph.models.settings import MEAN, STD
+
+    statistics = getattr(model, "mean", MEAN), getattr(model, "std", STD)
+    return model(normalise(image[None].to(device), *statistics).to(dtype))
