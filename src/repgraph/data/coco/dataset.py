@@ -96,11 +96,15 @@ class InstanceData(Dataset[Sample]):
         return len(self.items)
 
     def __getitem__(self, index: int) -> Sample:
+        return self.image(index), self._target(self.items[index])
+
+    def image(self, index: int) -> Image:
+        """An image alone: its masks are not drawn."""
         item = self.items[index]
         image = read_image(item.image)
         if tuple(image.shape[-2:]) != item.size:
             raise DataError(mismatch(item, tuple(image.shape[-2:]), self.annotations.path))
-        return image, self._target(item)
+        return image
 
     def _objects(self, item: Item) -> list[Object]:
         return [each for each in item.picture.objects if self.crowds or not each.crowd]

@@ -1,6 +1,9 @@
-"""Detections: collected over processes, written as COCO's results files, and scored by COCO's own protocol."""
+"""Detections: found in images, collected over processes, written as COCO's results files, scored by its protocol."""
 
 from repgraph.engine.detection.evaluation import CocoEvaluation
+from repgraph.engine.detection.found import Found
+from repgraph.engine.detection.network import detect
 from repgraph.engine.detection.scores import DetectionScores, Precision
+from repgraph.engine.detection.split import Detected, evaluate
 
-__all__ = ["CocoEvaluation", "DetectionScores", "Precision"]
+__all__ = ["CocoEvaluation", "Detected", "DetectionScores", "Found", "Precision", "detect", "evaluate"]

@@ -6,19 +6,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repgraph.data.coco import InstanceData, rle
+from repgraph.data.coco import InstanceData
+from repgraph.engine.detection.found import Found
 from repgraph.engine.detection.scores import NEEDED, DetectionScores, available, only, score
 from repgraph.errors import UsageError
 from repgraph.models import files
 
 Result = dict[str, Any]
 KINDS = ("both", "bbox", "segm")  # of results
-THRESHOLD = 0.5  # of a mask's probabilities
 
 
 class CocoEvaluation:
@@ -48,13 +46,14 @@ class CocoEvaluation:
         self._found: dict[int, list[Result]] = {}
         self._reduced = False
 
-    def update(self, images: Iterable[int], detections: Iterable[Mapping[str, Tensor]]) -> None:
+    def update(self, images: Iterable[int], detections: Iterable[Mapping[str, Tensor] | Found]) -> None:
         """Add what was found in images, given by their own ids.
 
         Args:
             images: ``target["image_id"]`` of each.
             detections: for each image "boxes" (N, 4) left, top, right, bottom, "scores" (N,), "labels" (N,) from 1 to K
-                and perhaps "masks" (N, 1, H, W) or (N, H, W), of probabilities or 0 and 1, in pixels of the image.
+                and perhaps "masks" (N, 1, H, W) or (N, H, W), of probabilities or 0 and 1, in pixels of the image; or a
+                :class:`~repgraph.engine.detection.Found`.
         """
         if self._reduced:
             raise RuntimeError("the detections of all processes were brought together already; reset() starts new ones")
@@ -65,35 +64,15 @@ class CocoEvaluation:
             results = self._results(number, found)
             self._found.setdefault(number, results)
 
-    def _results(self, image: int, found: Mapping[str, Tensor]) -> list[Result]:
-        boxes = _array(found["boxes"]).reshape(-1, 4).astype(np.float64)
-        scores, labels = _array(found["scores"]).tolist(), _array(found["labels"]).tolist()
-        masks = self._runs(image, found["masks"]) if "masks" in found else None
-        counts = {len(boxes), len(scores), len(labels), len(boxes) if masks is None else len(masks)}
-        if len(counts) > 1:
-            raise ValueError(f"image {image}: boxes, scores, labels and masks differ in number: {sorted(counts)}")
-        wrong = [label for label in labels if not 1 <= label <= len(self._ids)]
+    def _results(self, image: int, given: Mapping[str, Tensor] | Found) -> list[Result]:
+        try:
+            found = Found.of(given, self._sizes[image])
+        except ValueError as error:
+            raise ValueError(f"image {image}: {error}") from None
+        wrong = [label for label in found.labels.tolist() if not 1 <= label <= len(self._ids)]
         if wrong:
             raise ValueError(f"image {image}: label {wrong[0]}; there are 1 to {len(self._ids)}")
-        if not np.isfinite(boxes).all() or not np.isfinite(scores).all():
-            raise ValueError(f"image {image}: a box or score is not finite")
-        boxes[:, 2:] -= boxes[:, :2]
-        results = []
-        for k, (box, value, label) in enumerate(zip(boxes.round(4).tolist(), scores, labels, strict=True)):
-            result = dict(image_id=image, category_id=self._ids[label - 1], bbox=box, score=value)
-            if masks is not None:
-                result["segmentation"] = {"size": list(self._sizes[image]), "counts": masks[k]}
-            results.append(result)
-        return results
-
-    def _runs(self, image: int, masks: Tensor) -> list[str]:
-        """Masks as packed runs; they are made 0 and 1 on their device, which sends a quarter of the data or less."""
-        height, width = self._sizes[image]
-        if tuple(masks.shape[-2:]) != (height, width):
-            sizes = f"{tuple(masks.shape[-2:])} instead of {(height, width)}"
-            raise ValueError(f"image {image}: its masks have another size than the image: {sizes}")
-        whole = masks > THRESHOLD if masks.is_floating_point() else masks != 0
-        return [rle.pack(rle.encode(mask)) for mask in _array(whole.reshape(-1, height, width))]
+        return found.results(image, self._ids)
 
     def reduce(self) -> "CocoEvaluation":
         """Bring the detections of all processes to the first; every process has to call it, also one without images.
@@ -166,10 +145,6 @@ class CocoEvaluation:
         results = self.results()
         masks = not results or all("segmentation" in result for result in results)
         return score(self.data.truth(), results, self.seen, masks)
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().as_subclass(torch.Tensor).cpu().numpy()
 
 
 def _several() -> bool:
