@@ -26,8 +26,8 @@ class Entry:
 def with_legend(picture: Image.Image, entries: list[Entry]) -> Image.Image:
     """The picture with its legend below, in as many columns as fit; a narrow picture gets a margin."""
     size = min(max(round(picture.width / 56), SIZES[0]), SIZES[1])
-    font = _font(size)
-    texts = [(_drawable(plain(entry.name), font) or entry.instead, share(entry.share)) for entry in entries]
+    font = font_of(size)
+    texts = [(drawable(plain(entry.name), font) or entry.instead, share(entry.share)) for entry in entries]
     gap, sign = round(0.6 * size), size
     names = max((font.getlength(name) for name, _ in texts), default=0)
     shares = max((font.getlength(text) for _, text in texts), default=0)
@@ -62,7 +62,7 @@ def plain(name: str) -> str:
     return text if len(text) <= LETTERS else text[: LETTERS - 1].rstrip() + "…"
 
 
-def _drawable(name: str, font: Any) -> str:
+def drawable(name: str, font: Any) -> str:
     """The name in letters that the font has: without accents, or "?" in their place; empty if it has none of them."""
     letters = []
     for letter in name:
@@ -96,5 +96,5 @@ def _outline(colour: tuple[int, int, int] | None) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=8)
-def _font(size: int) -> Any:
+def font_of(size: int) -> Any:
     return ImageFont.load_default(size)

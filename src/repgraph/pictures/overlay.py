@@ -47,7 +47,7 @@ def overlay(
     """
     if not 0 <= opacity <= 1:
         raise ValueError(f"opacity is {opacity!r}; give a number from 0 (the image alone) to 1 (the colours alone)")
-    picture, classes = _picture(image), _classes(labels, len(info))
+    picture, classes = as_picture(image), _classes(labels, len(info))
     if picture.size != classes.shape[::-1]:
         raise ValueError(f"the image has {_size(picture.size)} pixels, its labels {_size(classes.shape[::-1])}")
     entries = _entries(classes, info) if legend else []
@@ -88,7 +88,8 @@ def _edges(classes: np.ndarray) -> np.ndarray:
     return found
 
 
-def _picture(image: Any) -> Image.Image:
+def as_picture(image: Any) -> Image.Image:
+    """An image as Pillow has it, from an array (H, W, 3) or a tensor (3, H, W) in uint8 RGB."""
     if isinstance(image, Image.Image):
         return image.convert("RGB")
     array = np.asarray(image)

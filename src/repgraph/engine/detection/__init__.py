@@ -3,7 +3,7 @@
 from repgraph.engine.detection.evaluation import CocoEvaluation
 from repgraph.engine.detection.found import Found
 from repgraph.engine.detection.network import detect
-from repgraph.engine.detection.scores import DetectionScores, Precision
+from repgraph.engine.detection.scores import DetectionScores, Precision, Recall
 from repgraph.engine.detection.split import Detected, evaluate
 
-__all__ = ["CocoEvaluation", "Detected", "DetectionScores", "Found", "Precision", "detect", "evaluate"]
+__all__ = ["CocoEvaluation", "Detected", "DetectionScores", "Found", "Precision", "Recall", "detect", "evaluate"]

@@ -1,8 +1,8 @@
 """One image through a detector, in bounded memory, and never with a result that comes from numbers that are not finite.
 
 torchvision's network makes a map of the image's size in float32 for every mask, and several copies of the image. Here
-masks are made one at a time, each no larger than its box, and a large image is resized channel by channel, with the same
-result.
+masks are made one at a time, each no larger than its box, and a large image is resized channel by channel: that changes
+nothing in the result.
 """
 
 from collections.abc import Iterator

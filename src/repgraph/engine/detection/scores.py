@@ -13,7 +13,28 @@ import numpy as np
 from repgraph.errors import UsageError
 
 PACKAGE = "pycocotools"
+SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
 NEEDED = f"scores need {PACKAGE}: pip install 'repgraph[detection]'"
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Average recall, fractions; nan where there is nothing to find.
+
+    ``ar1``, ``ar10`` and ``ar100`` count the best 1, 10 and 100 detections of an image; ``small``, ``medium`` and
+    ``large`` are the last by the size of objects.
+    """
+
+    ar1: float
+    ar10: float
+    ar100: float
+    small: float
+    medium: float
+    large: float
+
+    def to_dict(self) -> dict[str, float | None]:
+        """For JSON, which knows no nan: None stands for it."""
+        return {key: _or_none(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -22,6 +43,7 @@ class Precision:
 
     ``ap`` is the mean over overlaps of 0.5 to 0.95, ``ap50`` and ``ap75`` that at 0.5 and 0.75, ``small``, ``medium``
     and ``large`` that over objects below 32 x 32 pixels, up to 96 x 96, and above; ``classes`` has the ``ap`` of each.
+    ``recall`` is how much of what is there was found at all.
     """
 
     ap: float
@@ -31,16 +53,20 @@ class Precision:
     medium: float
     large: float
     classes: tuple[float, ...]
+    recall: Recall
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """For JSON, which knows no nan: None stands for it. With ``names``, classes go by their names.
 
-        >>> Precision(0.5, 0.6, 0.5, math.nan, 0.5, 0.5, (0.5,)).to_dict(["cat"])
-        {'ap': 0.5, 'ap50': 0.6, 'ap75': 0.5, 'small': None, 'medium': 0.5, 'large': 0.5, 'classes': {'cat': 0.5}}
+        >>> recall = Recall(0.2, 0.5, 0.6, math.nan, 0.6, 0.6)
+        >>> found = Precision(0.5, 0.6, 0.5, math.nan, 0.5, 0.5, (0.5,), recall).to_dict(["cat"])
+        >>> found["ap"], found["small"], found["classes"], found["recall"]["ar100"]
+        (0.5, None, {'cat': 0.5}, 0.6)
         """
         classes = [_or_none(value) for value in self.classes]
         named = dict(zip(names, classes, strict=True)) if names else classes
-        return {**{key: _or_none(value) for key, value in asdict(self).items() if key != "classes"}, "classes": named}
+        means = {name: _or_none(getattr(self, name)) for name in SUMMARY}
+        return {**means, "classes": named, "recall": self.recall.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -94,8 +120,8 @@ def _precision(known: Any, results: list[dict[str, Any]], images: Sequence[int],
     evaluation.summarize()
     precision = evaluation.eval["precision"][:, :, :, 0, -1]  # [overlaps, recalls, classes]: all areas, 100 detections
     classes = [_mean(precision[:, :, k]) for k in range(len(categories))]
-    ap, ap50, ap75, small, medium, large = (_or_nan(value) for value in evaluation.stats[:6])
-    return Precision(ap, ap50, ap75, small, medium, large, tuple(classes))
+    ap, ap50, ap75, small, medium, large, *recall = (_or_nan(value) for value in evaluation.stats)
+    return Precision(ap, ap50, ap75, small, medium, large, tuple(classes), Recall(*recall))
 
 
 def only(results: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
