@@ -44,20 +44,42 @@ def cells(size: int, grid: int) -> list[slice]:
 
 
 def offsets_of(layer: nn.Module, x: Tensor) -> Tensor:
-    """Offsets (B, 2S, Hc, Wc): a convolution of each cell's mean, and a bias that is scaled to the map."""
+    """Offsets (B, 2S, Hc, Wc): a convolution of the cells' means, and a bias that is scaled to the map."""
     grid = CELL if layer.grid == "map" else layer.grid
     height, width = x.shape[2:]
     rows = [
         torch.stack([x[:, :, row, column].mean((2, 3)) for column in cells(width, grid)], -1)
         for row in cells(height, grid)
     ]
-    moved = torch.einsum("oc,bchw->bohw", layer.offset.weight[:, :, 0, 0], torch.stack(rows, -2))
+    means = torch.stack(rows, -2)
+    moved = window(layer.offset.weight, means)
+    if layer.offset_view == "map":
+        average = torch.stack([means[:, :, i, j] for i in range(means.shape[2]) for j in range(means.shape[3])]).mean(0)
+        moved = moved + (average @ layer.offset.around.t())[:, :, None, None]
     bias, spread = layer.offset.bias, layer.spread
+    sides = torch.tensor([width - 1, height - 1]).repeat(layer.nodes).to(bias)
+    if layer.offset_unit == "map":
+        moved = moved * (sides / 64)[:, None, None]
     if spread.unit == "half maps":
-        bias = bias * torch.tensor([(width - 1) / 2, (height - 1) / 2]).repeat(layer.nodes).to(bias)
+        bias = bias * sides / 2
+    elif layer.offset_unit == "map":
+        middle = 0 if spread.points is None else (layer.grid - 1) / 2
+        bias = middle + (bias - middle) * sides / 64
     elif spread.points is not None and (extent := max(abs(c) for point in spread.points for c in point)):
         bias = bias * min(1, (min(height, width) - 1) / (2 * extent))
     return moved + bias[:, None, None]
+
+
+def window(weight: Tensor, x: Tensor) -> Tensor:
+    """A convolution of a map with zeros around it, shift by shift."""
+    side, (height, width) = weight.shape[2] // 2, x.shape[2:]
+    wide = x.new_zeros(*x.shape[:2], height + 2 * side, width + 2 * side)
+    wide[:, :, side : side + height, side : side + width] = x
+    return sum(
+        torch.einsum("oc,bchw->bohw", weight[:, :, i, j], wide[:, :, i : i + height, j : j + width])
+        for i in range(2 * side + 1)
+        for j in range(2 * side + 1)
+    )
 
 
 def read(feature: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -89,7 +111,8 @@ def respond(layer: nn.Module, query: Tensor, key: Tensor, value: Tensor, offsets
                     values.append(keys[-1] if value is key else read(value[b], x, y))
                 k, v = torch.stack(keys).view(-1, layer.groups, d), torch.stack(values).view(-1, layer.groups, d)
                 q = query[b, :, py, px].view(layer.groups, d)
-                powers = (layer.scale * (q * k).sum(-1)).exp()  # [S, G]
+                factor = layer.scale * (1 if layer.temperature is None else layer.temperature)
+                powers = (factor * (q * k).sum(-1)).exp()  # [S, G]
                 found.append(((powers / powers.sum(0))[:, :, None] * v).sum(0).flatten())
     return torch.stack(found).view(batch, height, width, channels).permute(0, 3, 1, 2)
 

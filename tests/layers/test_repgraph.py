@@ -28,6 +28,10 @@ SHARED = [
     dict(nodes=3, grid="map", spread="grid"),
     dict(nodes=3, spread=POINTS, grid=2),
     dict(nodes=3, spread="default", mid_channels=1),
+    dict(nodes=3, offset_view=3, learn_scale=True),
+    dict(nodes=2, offset_view=5, grid=2, offset_unit="map"),
+    dict(nodes=3, offset_view="map", offset_unit="map", spread="default", groups=2),
+    dict(nodes=3, offset_view="map", grid=2, spread="grid", offset_unit="map"),
 ]
 
 
@@ -231,6 +235,38 @@ def test_names_and_shapes_of_the_parameters() -> None:
     assert BottleneckRepGraph(9).mid_channels == 4 and SimpleRepGraph(1).mid_channels == 1
 
 
+@pytest.mark.parametrize("grid", [1, 2])
+def test_offsets_in_units_of_the_map_grow_with_it(grid: int) -> None:
+    layer = BottleneckRepGraph(8, nodes=5, grid=grid, offset_unit="map")
+    offsets = [layer.offset(torch.zeros(1, 4, side, side))[0, :, 0, 0] for side in (65, 33, 1)]
+    middle = (grid - 1) / 2
+    torch.testing.assert_close(offsets[0], torch.tensor(layer.spread.points).flatten())
+    torch.testing.assert_close(offsets[1] - middle, (offsets[0] - middle) / 2)
+    torch.testing.assert_close(offsets[2], torch.full((10,), middle))
+
+
+@pytest.mark.parametrize("view", [3, "map"])
+def test_a_wider_view_starts_at_the_spread(view) -> None:
+    layer = BottleneckRepGraph(8, nodes=5, offset_view=view)
+    plain = BottleneckRepGraph(8, nodes=5)
+    x = torch.randn(1, 4, 20, 20)
+    torch.testing.assert_close(layer.offset(x), plain.offset(x), rtol=0, atol=0)
+    assert {"offset.weight", "offset.bias"} <= set(layer.state_dict())
+    assert ("offset.around" in layer.state_dict()) is (view == "map")
+    assert "offset.around" not in plain.state_dict() and "temperature" not in plain.state_dict()
+
+
+def test_wider_views_stay_in_float32_under_autocast() -> None:
+    for view in (3, "map"):
+        layer = build(BottleneckRepGraph, nodes=3, offset_view=view, learn_scale=True)
+        x = torch.randn(1, 8, 6, 7)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer.offset(torch.randn(1, 4, 6, 7)).dtype == torch.float32
+            y = layer(x)
+        half = layer.bfloat16()(x.bfloat16())
+        assert y.isfinite().all() and half.dtype == torch.bfloat16
+
+
 def test_learned_nodes_are_what_the_layer_looks_at() -> None:
     layer = build(BottleneckRepGraph, nodes=3, spread=POINTS)
     nn.init.zeros_(layer.offset.weight)
@@ -274,6 +310,9 @@ def test_representation() -> None:
     )
     assert lines[2].strip() == "(reduce): Pointwise(8, 4, bias=False)"
     assert any(line.strip() == "(offset): Offset(4, 18, spread='ring')" for line in lines)
+    shown = repr(BottleneckRepGraph(8, offset_view=3, offset_unit="map", learn_scale=True))
+    assert "spread='ring', offset_view=3, offset_unit='map', learn_scale=True" in shown
+    assert "Offset(4, 18, spread='ring', view=3, unit='map')" in shown
     assert "spread='points'" in repr(SimpleRepGraph(8, nodes=3, spread=POINTS)).splitlines()[1]
 
 
@@ -312,6 +351,11 @@ def test_representation() -> None:
         (dict(radius="4"), ValueError, "radius is '4'; a number of pixels"),
         (dict(radius=4.0, spread="grid"), ValueError, "radius is for the spreads 'ring' and 'rings'"),
         (dict(radius=4.0, grid="map"), ValueError, "radius is for the spreads 'ring' and 'rings'"),
+        (dict(offset_view=2), ValueError, "offset_view is 2; an odd number is needed"),
+        (dict(offset_view=0), ValueError, "offset_view is 0; at least 1 is needed"),
+        (dict(offset_view="all"), ValueError, "offset_view is 'all'; an odd number or 'map' is needed"),
+        (dict(offset_unit="px"), ValueError, "unknown offset_unit 'px': choose one of 'pixels', 'map'"),
+        (dict(learn_scale=2), TypeError, "learn_scale is 2; True or False is needed"),
         (
             dict(backend="cuda"),
             ValueError,

@@ -50,6 +50,9 @@ class TestAtHomeInPyTorch:
 def test_compiles_in_evaluation() -> None:
     mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3), 8)
     mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3).fuse(), 8)
+    wide = build(BottleneckRepGraph, nodes=3, offset_view=3, offset_unit="map", learn_scale=True)
+    mechanics.compiles_once_for_all_sizes(wide, 8)
+    mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3, offset_view="map"), 8)
 
 
 def test_a_pickle_does_not_grow_with_what_was_seen() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from repgraph.layers import options
 from repgraph.layers.batch_norm import check_eval, fold, normalised, plain
 from repgraph.layers.fusion import fuse
-from repgraph.layers.offset import Offset
+from repgraph.layers.offset import Unit, View
 from repgraph.layers.options import Activation, Norm
 from repgraph.layers.pointwise import Pointwise
 from repgraph.layers.repgraph import RepGraph, Result
@@ -36,6 +36,10 @@ class BottleneckRepGraph(RepGraph):
         spread: where the nodes start: "ring", "rings", "grid" (over the map), "default" (PyTorch's initialisation) or
             the (x, y) of each node in pixels. See :mod:`repgraph.layers.spread`.
         radius: of the (inner) ring, in pixels.
+        offset_view: what a position's offsets are regressed from: 1 for its own feature, as in the paper; an odd number
+            for a window of so many positions (cells, for a grid); "map" for its own feature and the mean of the map.
+        offset_unit: "pixels", or "map": offsets grow with the map, and are in pixels on one of 65 x 65.
+        learn_scale: multiply the logits by a learned ``temperature`` that starts at 1.
         zero_init: start as the identity (for "sum" without a final activation): the last normalisation's weight and
             bias are zero, or without one the last convolution.
         backend: of :func:`repgraph.representative_attention`.
@@ -67,17 +71,23 @@ class BottleneckRepGraph(RepGraph):
         final_act: bool = True,
         spread: str | Points = "ring",
         radius: float | None = None,
+        offset_view: View = 1,
+        offset_unit: Unit = "pixels",
+        learn_scale: bool = False,
         zero_init: bool = False,
         backend: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(channels, mid_channels, nodes, grid, groups, fusion, scale, spread, radius, backend)
         placed: dict[str, Any] = dict(device=device, dtype=dtype)
+        super().__init__(
+            channels, mid_channels, nodes, grid, groups, fusion, scale, spread, radius, offset_view, offset_unit,
+            learn_scale, backend, placed,
+        )  # fmt: skip
         self.reduce = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.reduce_norm = options.norm(norm_layer, self.mid_channels, **placed)
         self.act = options.activation(act_layer, **placed)
-        self.offset = Offset(self.mid_channels, self.spread, nodes, self.grid, **placed)
+        self.offset = self.make_offset(self.mid_channels, placed)
         self.expand = Pointwise(self.mid_channels, channels, bias=False, **placed)
         self.expand_norm = options.norm(norm_layer, channels, **placed)
         self.final_act = options.activation(act_layer, **placed) if final_act else nn.Identity()

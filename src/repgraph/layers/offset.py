@@ -4,24 +4,34 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from repgraph.layers.pointwise import Pointwise
 from repgraph.layers.spread import Spread, shrink
+from repgraph.ops import library
 from repgraph.ops.backends import direct
 from repgraph.ops.product import wide_product
 
 WHOLE = 2**30  # a grid that is larger than any map: one cell
+SIDE = 64  # steps along a side of the paper's 65 x 65 map, on which an offset in units of the map is one in pixels
+
+View = int | Literal["map"]
+Unit = Literal["pixels", "map"]
+UNITS = ("pixels", "map")
 
 
-class Offset(Pointwise):
-    """A 1 x 1 convolution C -> 2S with bias that starts at a spread: channel 2n is x of node n, 2n + 1 its y.
+class Offset(nn.Conv2d):
+    """A convolution C -> 2S with bias that starts at a spread: channel 2n is x of node n, 2n + 1 its y.
 
     The convolution is in float32 also under autocast and for a module in half precision (float64 for float64). With
     a grid its input is the mean of each cell. The bias of a spread is scaled to the map: on a map too small for it a
     spread in pixels shrinks, and one in half maps is multiplied by half of the map's sides. What the weight adds is in
-    pixels.
+    pixels, unless the unit is the map: then all offsets are scaled with the map, and are in pixels on one of 65 x 65.
+
+    What a position's offsets are regressed from is its ``view``: its own feature (1, the paper's), those of a window of
+    so many positions (an odd number; of cells, for a grid), or its own and the mean of the map ("map": ``around``).
     """
+
+    around: nn.Parameter | None
 
     def __init__(
         self,
@@ -29,32 +39,63 @@ class Offset(Pointwise):
         spread: Spread,
         nodes: int,
         grid: int | Literal["map"] = 1,
+        view: View = 1,
+        unit: Unit = "pixels",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.spread = spread
         self.extent = spread.extent  # worked out here: torch.compile would have to trace it
         self.grid = grid
+        self.view, self.unit = view, unit
+        # How far the middle of a cell, around which the nodes are spread, is from its anchor.
+        self.middle = 0.0 if spread.points is None or grid == "map" else (int(grid) - 1) / 2
         self.seen: tuple[Tensor, int, int] | None = None  # the last offsets and the map they are of, for ``reach``
-        super().__init__(channels, 2 * nodes, device=device, dtype=dtype)
+        side = 1 if view == "map" else int(view)
+        super().__init__(channels, 2 * nodes, side, padding=side // 2, device=device, dtype=dtype)
+        around = nn.Parameter(torch.empty_like(self.weight.flatten(1))) if view == "map" else None
+        self.register_parameter("around", around)
+        if around is not None:
+            self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """PyTorch's initialisation for the spread "default"; else a weight of zero, and the points as bias."""
-        if self.spread.points is None:
-            super().reset_parameters()
-            return
-        assert self.bias is not None
+        around = self._parameters.get("around")
         with torch.no_grad():
+            if self.spread.points is None:
+                super().reset_parameters()
+                if around is not None:
+                    around.uniform_(-(self.in_channels**-0.5), self.in_channels**-0.5)
+                return
+            assert self.bias is not None
             self.weight.zero_()
             self.bias.copy_(torch.tensor(self.spread.points).flatten())
+            if around is not None:
+                around.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         """Offsets (B, 2S, Hc, Wc) from features (B, C, H, W)."""
         height, width = x.shape[2:]
-        offsets = wide_product(self.pooled(x), self.weight.flatten(1), self.bias_on(height, width))
+        offsets = self._regressed(self.pooled(x), height, width)
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
         return offsets
+
+    def _regressed(self, x: Tensor, height: int, width: int) -> Tensor:
+        bias = self.bias_on(height, width)
+        weight = self._scaled(self.weight, height, width)
+        if self.kernel_size == (1, 1):
+            offsets = wide_product(x, weight.flatten(1), bias)
+        else:
+            with library.unrounded(x.device.type):
+                wide = torch.promote_types(x.dtype, torch.float32)
+                offsets = F.conv2d(x.to(wide), weight.to(wide), bias.to(wide), padding=self.padding)
+        if self.around is None:
+            return offsets
+        with library.unrounded(x.device.type):
+            mean = x.mean((2, 3), dtype=offsets.dtype)
+            shift = mean @ self._scaled(self.around, height, width).to(offsets.dtype).t()
+        return offsets + shift[:, :, None, None]
 
     def pooled(self, x: Tensor) -> Tensor:
         """The mean of each cell; the last cells of a row or column may be smaller."""
@@ -69,8 +110,9 @@ class Offset(Pointwise):
         assert self.bias is not None
         wide = torch.promote_types(self.bias.dtype, torch.float32)
         if self.spread.unit == "half maps":
-            points = self.bias.to(wide).view(-1, 2)
-            return torch.stack((points[:, 0] * ((width - 1) / 2), points[:, 1] * ((height - 1) / 2)), 1).flatten()
+            return _times(self.bias.to(wide), (width - 1) / 2, (height - 1) / 2)
+        if self.unit == "map":
+            return self.middle + self._scaled(self.bias.to(wide) - self.middle, height, width)
         if torch.jit.is_tracing():
             height, width = int(height), int(width)
         factor = shrink(self.extent, height, width)
@@ -78,8 +120,22 @@ class Offset(Pointwise):
             return self.bias
         return self.bias.to(wide) * factor
 
+    def _scaled(self, weight: Tensor, height: int, width: int) -> Tensor:
+        """What gives offsets in the unit, such that it gives them in pixels of a map of that size."""
+        if self.unit == "pixels":
+            return weight
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        return _times(weight.to(wide), (width - 1) / SIDE, (height - 1) / SIDE)
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"seen": None}
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, spread={self.spread.name!r}"
+        shown = f"{self.in_channels}, {self.out_channels}, spread={self.spread.name!r}"
+        shown += "" if self.view == 1 else f", view={self.view!r}"
+        return shown + ("" if self.unit == "pixels" else f", unit={self.unit!r}")
+
+
+def _times(numbers: Tensor, x: float, y: float) -> Tensor:
+    """Rows of x and y in turn, (2S, ...), each times its factor."""
+    return torch.stack((numbers[0::2] * x, numbers[1::2] * y), 1).flatten(0, 1)

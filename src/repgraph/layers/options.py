@@ -3,7 +3,7 @@
 import math
 import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -44,9 +44,7 @@ def mid(channels: int, mid_channels: int | None, groups: int = 1) -> int:
 
 
 def fusion(value: Any) -> str:
-    if value not in FUSIONS:
-        raise ValueError(f"unknown fusion {value!r}: choose one of {', '.join(map(repr, FUSIONS))}")
-    return value
+    return choice("fusion", value, FUSIONS)
 
 
 def scale(value: Any) -> float:
@@ -61,6 +59,28 @@ def grid(value: Any) -> Any:
             raise ValueError(f"grid is {value!r}; a whole number or 'map' is needed")
         return value
     return whole("grid", value)
+
+
+def view(value: Any) -> Any:
+    if value == "map":
+        return value
+    if isinstance(value, str):
+        raise ValueError(f"offset_view is {value!r}; an odd number or 'map' is needed")
+    if whole("offset_view", value) % 2 == 0:
+        raise ValueError(f"offset_view is {value}; an odd number is needed, with the position in the middle")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; True or False is needed")
+    return value
+
+
+def choice(name: str, value: Any, among: Sequence[str]) -> Any:
+    if value not in among:
+        raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(map(repr, among))}")
+    return value
 
 
 def given(**options: Any) -> str:

@@ -2,10 +2,11 @@
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from repgraph.layers import options
-from repgraph.layers.offset import WHOLE, Offset
+from repgraph.layers.offset import UNITS, WHOLE, Offset, Unit, View
 from repgraph.layers.spread import Points, make
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
@@ -17,6 +18,7 @@ class RepGraph(nn.Module):
     """A layer in which each position attends to S representative nodes; the base of Simple and Bottleneck."""
 
     offset: Offset
+    temperature: nn.Parameter | None  # a learned factor on the logits
 
     def __init__(
         self,
@@ -29,7 +31,11 @@ class RepGraph(nn.Module):
         scale: float,
         spread: str | Points,
         radius: float | None,
+        offset_view: View,
+        offset_unit: Unit,
+        learn_scale: bool,
         backend: str,
+        placed: dict[str, Any],
     ) -> None:
         super().__init__()
         self.channels = options.whole("channels", channels)
@@ -40,9 +46,18 @@ class RepGraph(nn.Module):
         self.fusion = options.fusion(fusion)
         self.scale = options.scale(scale)
         self.spread = make(spread, self.nodes, self.grid, radius)
+        self.offset_view = options.view(offset_view)
+        self.offset_unit = options.choice("offset_unit", offset_unit, UNITS)
         if backend not in NAMES:
             raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(map(repr, NAMES))}")
         self.backend = backend
+        self.register_parameter(
+            "temperature", nn.Parameter(torch.ones(1, **placed)) if options.flag("learn_scale", learn_scale) else None
+        )
+
+    def make_offset(self, channels: int, placed: dict[str, Any]) -> Offset:
+        """The regression of this layer's nodes from so many channels."""
+        return Offset(channels, self.spread, self.nodes, self.grid, self.offset_view, self.offset_unit, **placed)
 
     @property
     def out_channels(self) -> int:
@@ -55,6 +70,8 @@ class RepGraph(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, with_nodes: bool
     ) -> tuple[Tensor, ...]:
         """The response (B, C', H, W), and if asked for, nodes and weights."""
+        if self.temperature is not None:
+            query = query * self.temperature.to(query.dtype)
         result = representative_attention(
             query, key, value, offsets,
             groups=self.groups,
@@ -68,6 +85,12 @@ class RepGraph(nn.Module):
     def extra_repr(self) -> str:
         shown: dict[str, Any] = dict(nodes=self.nodes, grid=self.grid, groups=self.groups, fusion=self.fusion)
         shown |= dict(scale=self.scale, spread=self.spread.name)
+        if self.offset_view != 1:
+            shown["offset_view"] = self.offset_view
+        if self.offset_unit != "pixels":
+            shown["offset_unit"] = self.offset_unit
+        if self.temperature is not None:
+            shown["learn_scale"] = True
         if self.backend != "auto":
             shown["backend"] = self.backend
         return f"{self.channels}, {self.mid_channels}, {options.given(**shown)}"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from repgraph.layers import options
 from repgraph.layers.batch_norm import check_eval, fold_first
 from repgraph.layers.fusion import fuse
-from repgraph.layers.offset import Offset
+from repgraph.layers.offset import Unit, View
 from repgraph.layers.options import Activation, Norm
 from repgraph.layers.pointwise import Pointwise
 from repgraph.layers.repgraph import RepGraph, Result
@@ -23,7 +23,7 @@ class SimpleRepGraph(RepGraph):
     Args:
         channels: C, of the input.
         mid_channels: C', inside; half of C by default.
-        nodes, grid, groups, fusion, scale, spread, radius, backend: as in
+        nodes, grid, groups, fusion, scale, spread, radius, offset_view, offset_unit, learn_scale, backend: as in
             :class:`~repgraph.layers.BottleneckRepGraph`.
         norm_qk: normalisation and activation after ``theta`` and ``phi``.
         norm_layer, act_layer: those of ``norm_qk``.
@@ -52,19 +52,25 @@ class SimpleRepGraph(RepGraph):
         act_layer: Activation = nn.ReLU,
         spread: str | Points = "ring",
         radius: float | None = None,
+        offset_view: View = 1,
+        offset_unit: Unit = "pixels",
+        learn_scale: bool = False,
         zero_init: bool = False,
         backend: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(channels, mid_channels, nodes, grid, groups, fusion, scale, spread, radius, backend)
         placed: dict[str, Any] = dict(device=device, dtype=dtype)
+        super().__init__(
+            channels, mid_channels, nodes, grid, groups, fusion, scale, spread, radius, offset_view, offset_unit,
+            learn_scale, backend, placed,
+        )  # fmt: skip
         self.theta = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.phi = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.g = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.theta_norm = options.norm_act(norm_qk, norm_layer, act_layer, self.mid_channels, **placed)
         self.phi_norm = options.norm_act(norm_qk, norm_layer, act_layer, self.mid_channels, **placed)
-        self.offset = Offset(channels, self.spread, nodes, self.grid, **placed)
+        self.offset = self.make_offset(channels, placed)
         self.w_y = Pointwise(self.mid_channels, channels, **placed)
         if zero_init:
             self.zero_()
