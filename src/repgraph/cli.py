@@ -77,9 +77,23 @@ COMMANDS = (
         extra="train",
     ),
     Command(
+        "affinity",
+        "repgraph.engine.figures.affinity_command",
+        "how few positions carry the weight in a non-local layer: the paper's first figure, with its numbers",
+        needs=(*NETWORK, "matplotlib"),
+        extra="train",
+    ),
+    Command(
         "demo",
         "repgraph.demo.command",
         "train a small RGNet and the same network without the layer on drawn scenes, and write a page about both",
+        needs=TRAINING,
+        extra="train",
+    ),
+    Command(
+        "report",
+        "repgraph.engine.report.command",
+        "one page about one or several runs: curves, scores, best and worst images, recipes",
         needs=TRAINING,
         extra="train",
     ),
@@ -107,6 +121,7 @@ examples:
   repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
   repgraph eval runs/voc-r50-rgnet --data VOC2012 --flip
   repgraph predict runs/voc-r50-rgnet photos --out predictions
+  repgraph report runs/baseline runs/rgnet        curves, scores and images of runs, on a page
   repgraph export runs/voc --to onnx              a trained network for other programs
   repgraph bench operator --help                  all options of a command
 """

@@ -1,0 +1,76 @@
+"""What figures for a paper have in common: letters, widths, and files that are written whole."""
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from repgraph.errors import UsageError
+from repgraph.models import files
+
+# Also told apart by people who see red and green as one (Okabe and Ito's colours).
+INK, SOFT, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,  # letters stay letters, which many publishers ask for
+    "svg.hashsalt": "repgraph",  # the same figure is the same file
+}
+_NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The letters and lines of a paper, for all that is drawn and saved inside."""
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def blank(width: float, height: float, **more: Any) -> Figure:
+    """An empty figure of so many inches."""
+    chart = Figure(figsize=(width, height), **more)
+    FigureCanvasAgg(chart)
+    return chart
+
+
+def ending(path: Path) -> str:
+    """The kind of file that a path's ending names: png, svg or pdf.
+
+    >>> ending(Path("nodes.PDF"))
+    'pdf'
+    >>> ending(Path("nodes.gif"))
+    Traceback (most recent call last):
+    repgraph.errors.UsageError: nodes.gif: figures are written as .svg, .pdf, .png; give the file such an ending
+    """
+    found = path.suffix.lower().removeprefix(".")
+    if found not in _NO_DATE:
+        raise UsageError(
+            f"{path}: figures are written as {', '.join(f'.{kind}' for kind in _NO_DATE)}; give the file such an ending"
+        )
+    return found
+
+
+def save(chart: Figure, path: Path, dpi: float) -> Path:
+    """Write a figure in the kind that the path's ending says; ``dpi`` is for its pixels."""
+    kind, buffer = ending(path), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for letters that the font has not
+        chart.savefig(buffer, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
+    return files.write(path, buffer.getvalue())
