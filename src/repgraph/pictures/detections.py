@@ -1,7 +1,7 @@
 """Objects in a picture: their masks, boxes, names and scores drawn over the image.
 
-A class has the same colour in every picture. The first eight are those of Okabe and Ito, which people who see red and
-green alike can tell apart, with a grey; the next are the same eight darker, then lighter, and after 24 they begin again.
+A class has the same colour in every picture. The first eight are those of Okabe and Ito, and a grey, which people who
+see red and green alike can tell apart; the next are the same eight darker, then lighter, and after 24 they begin again.
 Names stand beside the objects, so that nothing depends on colours alone; outlines tell objects of one class apart.
 """
 
@@ -143,19 +143,24 @@ def _paint(pixels: np.ndarray, mask: np.ndarray, canvas: _Canvas, colour: Colour
         rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
         if not rows.size:
             return
-    window = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    # One pixel more on each side, for the dark line around.
+    window = np.s_[max(rows[0] - 1, 0) : rows[-1] + 2, max(columns[0] - 1, 0) : columns[-1] + 2]
     inside = mask[window] != 0
     part = pixels[window]
     ink = np.array(colour, dtype=np.float32)
     part[inside] = (part[inside] * (1 - opacity) + ink * opacity).round().astype(np.uint8)
-    part[inside & ~_shrunk(inside, line)] = colour
+    part[inside & ~_inner(inside, line)] = colour
+    part[~inside & ~_inner(~inside, 1)] = INK
 
 
-def _shrunk(mask: np.ndarray, by: int) -> np.ndarray:
-    """The pixels of a mask that are further than that from its rim."""
+def _inner(mask: np.ndarray, by: int) -> np.ndarray:
+    """The pixels of a mask that are further than that from its rim; beyond the edges of the array it goes on."""
     for _ in range(by):
-        inner = np.zeros_like(mask)
-        inner[1:-1, 1:-1] = mask[1:-1, 1:-1] & mask[:-2, 1:-1] & mask[2:, 1:-1] & mask[1:-1, :-2] & mask[1:-1, 2:]
+        inner = mask.copy()
+        inner[1:] &= mask[:-1]
+        inner[:-1] &= mask[1:]
+        inner[:, 1:] &= mask[:, :-1]
+        inner[:, :-1] &= mask[:, 1:]
         mask = inner
     return mask
 
