@@ -4,6 +4,7 @@ Lines differ in colour and dashes, and have their names at their ends. Point at 
 done by the style sheet, as a page runs no program.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -137,6 +138,11 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
+def is_cut(lines: Sequence[Points]) -> bool:
+    """Whether some values are drawn at the upper rim, as they lie far above the others."""
+    return math.isfinite(_ceiling([b for line in lines for _, b in thinned(line)]))
+
+
 def _ceiling(values: Sequence[float]) -> float:
     """Three times what nine of ten values stay below, if any is above that; what is higher is cut off."""
     ordered = sorted(values)
@@ -204,7 +210,7 @@ def _stops(frame: _Frame, lines: Mapping[str, Points], numbers: Mapping[str, int
     """Strips to point at, each with the values of all lines there."""
     places = sorted({a for line in lines.values() for a, _ in line})
     chosen = places[:: max(1, math.ceil(len(places) / STOPS))]
-    edges = [(a + b) / 2 for a, b in zip(chosen, chosen[1:], strict=False)]
+    edges = [(a + b) / 2 for a, b in itertools.pairwise(chosen)]
     bounds = list(zip([0.0, *edges], [*edges, frame.steps[1]], strict=True)) if chosen else []
     return tag("g", *(_stop(frame, lines, numbers, x, *stop) for stop in zip(chosen, bounds, strict=True)))
 

@@ -1,0 +1,1 @@
+"""``repgraph report``: one page about one or several runs."""
