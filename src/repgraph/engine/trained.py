@@ -3,13 +3,16 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from repgraph import models, recipes
 from repgraph.data.labels import Labels
-from repgraph.models import RGNet
-from repgraph.recipes import Recipe
+from repgraph.models import MaskRCNN, RGNet
+
+if TYPE_CHECKING:
+    from repgraph.recipes import AnyRecipe
 
 RECIPE = "recipe.json"
 
@@ -18,19 +21,24 @@ RECIPE = "recipe.json"
 class Trained:
     """A network, what its classes are, and its recipe; the latter two where they are known."""
 
-    model: RGNet
+    model: RGNet | MaskRCNN
     labels: Labels | None
-    recipe: Recipe | None
+    recipe: "AnyRecipe | None"
+
+    @property
+    def detects(self) -> bool:
+        """Whether it finds objects, and does not label pixels."""
+        return isinstance(self.model, MaskRCNN)
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> Trained:
-    """The network in a folder or file that :func:`repgraph.models.load` takes, on a device."""
-    model = models.load(path, RGNet).to(device).eval()
+    """The network in a folder or file that :func:`repgraph.models.load` takes, of either kind, on a device."""
+    model = models.load(path).to(device).eval()
     labels = None if model.labels is None else Labels.from_dict(model.labels)
     return Trained(model, labels, recipe_of(path))
 
 
-def recipe_of(path: Path) -> Recipe | None:
+def recipe_of(path: Path) -> "AnyRecipe | None":
     """The recipe of the run that a network is in, if it is in one.
 
     The network may be given as the run's folder, as ``model`` in it, or as a file in ``model`` or ``checkpoints``.

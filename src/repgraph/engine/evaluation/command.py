@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repgraph.arguments import named_values, positive
-from repgraph.data import NAMES
+from repgraph.engine.evaluation.sets import add_data, open_data
 from repgraph.engine.inference import options
 from repgraph.errors import UsageError
 
@@ -16,17 +15,20 @@ if TYPE_CHECKING:
     from repgraph.engine.inference import Settings
     from repgraph.engine.processes import Place
     from repgraph.engine.trained import Trained
-    from repgraph.recipes import Recipe
 
 EPILOG = """\
 examples:
   repgraph eval runs/voc-r50-rgnet --data VOC2012
   repgraph eval runs/ade20k-r50-rgnet --data ADEChallengeData2016 --mode slide --scales 0.5 0.75 1 1.25 --flip
   repgraph eval my-network --dataset folder --data my-data --split val --out scores --json
+  repgraph eval my-mask-rcnn --data coco --split val --out scores
   torchrun --nproc-per-node 8 -m repgraph eval runs/cityscapes-r101-rgnet --data cityscapes
 
-The table is in per cent; files and --json have fractions. The scores are those of one confusion matrix over the whole
-split. The exit code is 0, or 2 for a mistake in the command or the data. docs/inference.md says more.
+The table is in per cent; files and --json have fractions. For networks that label pixels, the scores are those of one
+confusion matrix over the whole split; for a Mask R-CNN, average precision of boxes and masks by COCO's protocol.
+
+The exit code is 0, 2 for a mistake in the command or the data, and 1 if pycocotools is not installed, which scores
+objects: what was found is written all the same. docs/inference.md and docs/detection.md say more.
 """
 
 
@@ -35,19 +37,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     put = parser.add_argument
     put("model", metavar="MODEL", type=Path, help="folder of a run or of a network, a checkpoint or .safetensors")
     add_data(parser, "default: the recipe's, else val")
-    put("--out", type=Path, metavar="DIR", help="write scores.json, classes.csv and confusion.csv there")
+    put(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write scores.json, classes.csv, and confusion.csv or what was found there",
+    )
     put("--json", action="store_true", help="print the scores as JSON instead of a table")
     options.add(parser)
-
-
-def add_data(parser: argparse.ArgumentParser, split: str) -> None:
-    """The options that say which images of a data set; the recipe of the network's run has the defaults."""
-    put = parser.add_argument
-    put("--data", metavar="ROOT", help="folder of the data set (default: the recipe's)")
-    put("--dataset", choices=NAMES, metavar="NAME", help=f"which one: {', '.join(NAMES)} (default: the recipe's)")
-    put("--split", metavar="SPLIT", help=f"train, val, test ... ({split})")
-    put("--option", action="append", metavar="NAME=VALUE", help="of the set's reader, such as classes=3")
-    put("--limit", type=positive, metavar="N", help="only the first N images")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,6 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.out is not None and place.first:
             files.check_writable(arguments.out / report.SCORES)  # else found out when all is done
         network = trained.load(arguments.model, place.device)
+        if network.detects:
+            from repgraph.engine.evaluation import objects
+
+            return objects.run(arguments, network, place)
         settings = options.settings(arguments, network.recipe, place.device)
         data = open_data(arguments, network.recipe)
         if not data.labelled:
@@ -90,22 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
         written = report.write(record, evaluation, arguments.out)
         print("written: " + ", ".join(map(str, written)), file=sys.stderr if arguments.json else sys.stdout)
     return 0
-
-
-def open_data(arguments: argparse.Namespace, recipe: "Recipe | None") -> "SegmentationData":
-    """The images that the options name, or the recipe where they say nothing."""
-    from repgraph import data as sets
-
-    name = arguments.dataset or (recipe.data.name if recipe else None)
-    if name is None:
-        raise UsageError(f"--dataset is needed: there is no recipe beside the network; one of {', '.join(sets.NAMES)}")
-    own = recipe if recipe is not None and recipe.data.name == name else None
-    root = arguments.data or (own.data.root if own else None) or None
-    if root is None and name != "scenes":
-        raise UsageError(f"--data is needed: the folder of {name}")
-    chosen = (own.data.options if own else {}) | named_values("--option", arguments.option or [])
-    split = arguments.split or (own.data.val_split if own else "") or "val"
-    return sets.load(name, root, split, **chosen)
 
 
 def _evaluate(

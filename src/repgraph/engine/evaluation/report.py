@@ -69,12 +69,13 @@ def write(record: dict[str, Any], evaluation: Evaluation, folder: Path) -> list[
     matrix = [[name, *row] for name, row in zip(names, evaluation.confusion.tolist(), strict=True)]
     return [
         files.write(folder / SCORES, (json.dumps(record, indent=2) + "\n").encode()),
-        files.write(folder / CLASSES, _csv([FIELDS, *classes])),
-        files.write(folder / CONFUSION, _csv([["truth", *names], *matrix])),
+        files.write(folder / CLASSES, as_csv([FIELDS, *classes])),
+        files.write(folder / CONFUSION, as_csv([["truth", *names], *matrix])),
     ]
 
 
-def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
+def as_csv(rows: Iterable[Sequence[Any]]) -> bytes:
+    """The content of a CSV file."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
     return text.getvalue().encode()

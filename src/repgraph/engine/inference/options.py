@@ -2,16 +2,22 @@
 
 import argparse
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from repgraph.arguments import above_zero, positive, short, whole
 from repgraph.engine.inference.settings import BATCH, MEMORY, MODES, PRECISIONS, STRIDE, Settings
-from repgraph.recipes import Recipe
+from repgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from repgraph.recipes import AnyRecipe
 
 WORKERS = min(4, os.cpu_count() or 1)
 OF_RECIPE = "default: as the run's recipe tests"
+OF_PIXELS = ("mode", "crop", "stride", "scales", "flip", "batch", "memory")  # how windows become maps of labels
+OF_RECIPES = OF_PIXELS[:5]  # those of them that a recipe for such networks has
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,31 +29,44 @@ def add(parser: argparse.ArgumentParser) -> None:
     put("--stride", type=_stride, metavar="F", help=f"windows are F x crop apart ({OF_RECIPE}, else {STRIDE:.3g})")
     put("--scales", type=above_zero, nargs="+", metavar="F", help=f"average over these scales ({OF_RECIPE}, else 1)")
     put("--flip", action=argparse.BooleanOptionalAction, help=f"average with mirror images ({OF_RECIPE}, else no)")
-    put("--batch", type=positive, default=BATCH, metavar="N", help="windows at once")
+    put("--batch", type=positive, metavar="N", help=f"windows at once (default: {BATCH})")
     put(
         "--memory",
         type=above_zero,
-        default=MEMORY / 2**30,
         metavar="GIB",
-        help="for maps of probabilities in mode slide; larger images are done in parts, with the same result",
+        help="for maps of probabilities in mode slide; larger images are done in parts, with the same result "
+        f"(default: {MEMORY / 2**30:g})",
     )
     put("--precision", choices=tuple(PRECISIONS), help="default: on a GPU that of the recipe's training, else fp32")
     put("--device", default="auto", help="cpu, cuda or cuda:1; auto is cuda where there is one")
     put("--workers", type=whole(0, 256), default=WORKERS, metavar="N", help="threads that read images ahead")
 
 
-def settings(arguments: argparse.Namespace, recipe: Recipe | None, device: torch.device) -> Settings:
+def settings(arguments: argparse.Namespace, recipe: "AnyRecipe | None", device: torch.device) -> Settings:
     """What the options say, and the recipe where they say nothing."""
-    found: dict[str, Any] = {"batch": arguments.batch, "memory": max(1, int(arguments.memory * 2**30))}
-    if recipe is not None:
-        test = recipe.test
-        found |= dict(mode=test.mode, crop=test.crop, stride=test.stride, scales=test.scales, flip=test.flip)
-        found["precision"] = recipe.train.precision if device.type == "cuda" else "fp32"
-    for name in ("mode", "crop", "stride", "scales", "flip", "precision"):
+    found: dict[str, Any] = {"precision": precision(arguments, recipe, device)}
+    test = getattr(recipe, "test", None)
+    found |= {name: getattr(test, name) for name in OF_RECIPES if hasattr(test, name)}
+    for name in OF_PIXELS:
         given = getattr(arguments, name)
         if given is not None:
             found[name] = tuple(given) if isinstance(given, list) else given
+    if "memory" in found:
+        found["memory"] = max(1, int(found["memory"] * 2**30))
     return Settings(**found)
+
+
+def precision(arguments: argparse.Namespace, recipe: "AnyRecipe | None", device: torch.device) -> str:
+    """The precision that the options or the recipe say."""
+    usual = recipe.train.precision if recipe is not None and device.type == "cuda" else "fp32"
+    return arguments.precision or usual
+
+
+def refuse(arguments: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """An error for the first of these options that was given."""
+    for name in names:
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"--{name} {why}")
 
 
 def described(settings: Settings) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repgraph.arguments import fraction, positive
-from repgraph.engine.evaluation.command import add_data, open_data
+from repgraph.engine.evaluation.sets import add_data, open_data
 from repgraph.engine.inference import options
 from repgraph.errors import UsageError
 
@@ -24,11 +24,16 @@ examples:
   repgraph predict runs/voc-r50-rgnet photo.jpg --out predictions
   repgraph predict runs/voc-r50-rgnet photos 'more/**/*.png' --out predictions --recursive
   repgraph predict runs/cityscapes-r101-rgnet --data cityscapes --split test --out submission
+  repgraph predict my-mask-rcnn photos --out found --score 0.7
+  repgraph predict my-mask-rcnn --data coco --split test --out submission
 
 Label files (OUT/labels) are PNGs whose values are the data set's ids, with a palette to look at them; overlays
 (OUT/overlays) show the classes over the image. Names and sub-folders are those of the inputs. Photographs are turned as
 their EXIF orientation says; the images of a data set are not, because labels match the stored pixels. With --split, the
 files are named as the data set's evaluation server expects, and there are no overlays unless asked for.
+
+A Mask R-CNN finds objects: overlays show masks, boxes, names and scores, and OUT/detections.json has all that was found
+in COCO's format, with the images' names. With --split it is bbox.json and segm.json, as COCO's server takes them.
 
 The exit code is 0, 1 if images could not be read (all others are done), 2 for a mistake in the command or an output
 folder that cannot be written. docs/inference.md says more.
@@ -40,13 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     put = parser.add_argument
     put("model", metavar="MODEL", type=Path, help="folder of a run or of a network, a checkpoint or .safetensors")
     put("inputs", metavar="INPUT", nargs="*", help="images, folders of images, patterns such as 'photos/**/*.jpg'")
-    put("--out", type=Path, required=True, metavar="DIR", help="where labels/ and overlays/ go")
+    put("--out", type=Path, required=True, metavar="DIR", help="where labels/ and overlays/, or detections.json, go")
     put("--recursive", action="store_true", help="also the images in folders below those given")
     put("--overlays", action=argparse.BooleanOptionalAction, help="(default: yes, but not with --split)")
-    put("--opacity", type=fraction, metavar="F", help="of the colours in overlays, 0 to 1 (default: 0.55)")
+    put("--opacity", type=fraction, metavar="F", help="of overlays' colours, 0 to 1 (default: 0.55, objects: 0.45)")
+    put("--score", type=fraction, metavar="F", help="the least score of objects in overlays (default: 0.5)")
     put("--legend", action=argparse.BooleanOptionalAction, help="below overlays (default: yes)")
     put("--side", type=positive, default=4096, metavar="N", help="overlays are shrunk to N pixels on the longer side")
-    put("--plain", action="store_true", help="label files without a palette (always so for cityscapes with --split)")
+    put("--plain", action="store_true", default=None, help="label files without a palette (cityscapes --split: always)")
     add_data(parser, "instead of INPUT")
     options.add(parser)
 
@@ -64,14 +70,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("give images (files, folders, patterns), or --split and --data, the split of a data set")
     sources = _sources(arguments)
     with joined(arguments.device) as place:
-        files.check_writable(arguments.out / LABELS / "0.png")  # else found out when the first image is done
         network = trained.load(arguments.model, place.device)
+        if network.detects:
+            from repgraph.engine.prediction import objects
+
+            return objects.run(arguments, sources, network, place)
+        options.refuse(arguments, ("score",), "is for networks that find objects; this one labels pixels")
+        files.check_writable(arguments.out / LABELS / "0.png")  # else found out when the first image is done
         settings = options.settings(arguments, network.recipe, place.device)
         jobs, labels, read, server = _files(sources, network) if sources else _split(arguments, network)
         wanted = arguments.overlays if arguments.overlays is not None else bool(sources)
         opacity = OPACITY if arguments.opacity is None else arguments.opacity
         style = Style(
-            plain=arguments.plain or server,
+            plain=bool(arguments.plain) or server,
             opacity=opacity if wanted else None,
             legend=arguments.legend is not False,
             side=arguments.side,
