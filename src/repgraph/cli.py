@@ -65,14 +65,14 @@ COMMANDS = (
     Command(
         "eval",
         "repgraph.engine.evaluation.command",
-        "scores of a trained network on a data set: mIoU, IoU of each class, accuracies",
+        "scores of a trained network on a data set: mIoU, IoU of each class, accuracies; for objects AP and AR",
         needs=NETWORK,
         extra="train",
     ),
     Command(
         "predict",
         "repgraph.engine.prediction.command",
-        "labels of images by a trained network: label files and coloured overlays",
+        "labels of images, or objects in them, by a trained network: label files, COCO's JSON, pictures",
         needs=NETWORK,
         extra="train",
     ),
@@ -80,6 +80,27 @@ COMMANDS = (
         "affinity",
         "repgraph.engine.figures.affinity_command",
         "how few positions carry the weight in a non-local layer: the paper's first figure, with its numbers",
+        needs=(*NETWORK, "matplotlib"),
+        extra="train",
+    ),
+    Command(
+        "ablate",
+        "repgraph.engine.ablation.command",
+        "train the entries of one of the paper's tables with several seeds, and make the table",
+        needs=(*TRAINING, "joblib"),
+        extra="train",
+    ),
+    Command(
+        "nodes",
+        "repgraph.engine.figures.nodes_command",
+        "where positions of images look: the paper's appendix figure, for a paper",
+        needs=(*NETWORK, "matplotlib"),
+        extra="train",
+    ),
+    Command(
+        "explore",
+        "repgraph.engine.explore.command",
+        "a page in which one points at images and sees the representative nodes of each position",
         needs=(*NETWORK, "matplotlib"),
         extra="train",
     ),
@@ -122,6 +143,7 @@ examples:
   repgraph eval runs/voc-r50-rgnet --data VOC2012 --flip
   repgraph predict runs/voc-r50-rgnet photos --out predictions
   repgraph report runs/baseline runs/rgnet        curves, scores and images of runs, on a page
+  repgraph explore photo.jpg --model runs/voc-r50-rgnet --out nodes.html
   repgraph export runs/voc --to onnx              a trained network for other programs
   repgraph bench operator --help                  all options of a command
 """
