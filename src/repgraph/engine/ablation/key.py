@@ -1,0 +1,152 @@
+"""What tells one run from another: a hash of all in its recipe that decides what is learned and what is scored.
+
+Recipes that mean the same have the same key: an option that is left out counts as its default, options of layers that
+are not there do not count, and weights go by the name of their file. Settings that came after the first results, and
+stand at their default, are left out: results stay valid when a version brings new ones.
+"""
+
+import hashlib
+import inspect
+import json
+from pathlib import PurePath
+from typing import Any
+
+from repgraph.recipes import Data, Recipe, to_dict
+
+GENERATION = 1  # raise it when the same recipe learns something else than before: no earlier result counts then
+# Where and how often, not what. The test at the end is at scale 1 and not flipped.
+LEFT_OUT = """
+    name description data.root data.workers data.cache train.period train.validate_every train.log_every
+    train.accelerator train.devices test.scales test.flip
+"""
+# The settings of the first version: these count whatever their value.
+FIRST = """
+    model.backbone model.weights model.output_stride model.context model.channels model.auxiliary model.dropout
+    data.name data.split data.val_split data.options data.crop data.scales data.flip data.limit data.val_limit
+    optim.lr optim.head optim.offset optim.momentum optim.weight_decay optim.no_decay optim.power
+    optim.auxiliary_weight optim.ohem optim.ohem_least optim.class_weights train.batch train.iterations
+    train.accumulate train.seed train.precision train.norm train.compile train.channels_last train.deterministic
+    test.mode test.crop test.stride
+"""
+_NODES = ("mid_channels", "nodes", "grid", "groups", "scale", "spread", "radius")
+_NODES += ("offset_view", "offset_unit", "learn_scale")
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "repgraph": _NODES,
+    "simple": (*_NODES, "norm_qk"),
+    "non_local": ("mid_channels", "groups", "scale", "share_query_key", "norm_qk"),
+    "dual": (),
+    "control": ("mid_channels",),
+    "none": (),
+}
+_NO_MATTER = ("backend", "attention")  # which kernels compute it
+_SAMPLING = ("repgraph", "simple")
+
+
+def key(recipe: Recipe) -> str:
+    """12 hexadecimal digits.
+
+    >>> from repgraph import recipes
+    >>> recipe = recipes.get("voc-r50-rgnet", Recipe)
+    >>> key(recipe) == key(recipes.with_settings(recipe, ["data.workers=3", "model.context_options.nodes=9"]))
+    True
+    >>> key(recipe) == key(recipes.with_settings(recipe, ["train.seed=1"]))
+    False
+    """
+    text = json.dumps([GENERATION, content(recipe)], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def content(recipe: Recipe) -> dict[str, Any]:
+    """What counts, by setting; numbers are floats and tuples are lists."""
+    given, usual = _flat(to_dict(recipe)), _flat(to_dict(Recipe("", Data(""))))
+    model, out, always = recipe.model, LEFT_OUT.split(), FIRST.split()
+    found = {
+        name: value for name, value in given.items() if name not in out and (name in always or value != usual.get(name))
+    }
+    for name in ("context_options", "fusion", "inserted", "inserted_options"):
+        found.pop(f"model.{name}", None)
+    found["model.weights"] = weights_name(model.weights)
+    kinds: set[str] = {model.context}
+    if model.context != "none":
+        found["model.fusion"] = _fusion(model.context, model.fusion)
+        found["model.context_options"] = effective(model.context, model.context_options)
+    if model.inserted:
+        layer = str(model.inserted_options.get("layer", "repgraph"))
+        kinds.add(layer)
+        own = {name: value for name, value in model.inserted_options.items() if name != "layer"}
+        found["model.inserted"] = dict(model.inserted)
+        found["model.inserted_options"] = {"layer": layer, **effective(layer, own)}
+    if not kinds & set(_SAMPLING):
+        found.pop("optim.offset", None)
+    return _plain(found)
+
+
+def differences(recipe: Recipe, base: Recipe) -> str:
+    """The settings that count and are not the base's, such as ``model.context="none"; train.seed=1``."""
+    ours, theirs = content(recipe), content(base)
+    names = sorted(name for name in ours if ours[name] != theirs.get(name))
+    parts = []
+    for name in names:
+        value, other = ours[name], theirs.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            value = {option: inner for option, inner in value.items() if inner != other.get(option)}
+        parts.append(f"{name}={json.dumps(_short(value))}")
+    return "; ".join(parts)
+
+
+def weights_name(weights: str) -> str:
+    """Weights without the folder that they are in.
+
+    >>> weights_name("/data/resnet50.safetensors"), weights_name("timm:resnet50.tv_in1k")
+    ('resnet50.safetensors', 'timm:resnet50.tv_in1k')
+    """
+    return weights if weights.startswith("timm:") else PurePath(weights).name
+
+
+def effective(layer: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a layer that count: those given, and the defaults of the rest."""
+    from repgraph.layers import spread
+    from repgraph.models.context import LAYERS
+
+    usual = {name: p.default for name, p in inspect.signature(LAYERS[layer]).parameters.items()}
+    found = {name: given.get(name, usual.get(name)) for name in OPTIONS.get(layer, ())}
+    found |= {name: value for name, value in given.items() if name not in _NO_MATTER and value != usual.get(name)}
+    if (
+        "radius" in found
+        and found["radius"] is None
+        and found["spread"] in ("ring", "rings")
+        and found["grid"] != "map"
+    ):
+        found["radius"] = spread.RADIUS
+    return found
+
+
+def _fusion(context: str, fusion: str) -> str:
+    return fusion if fusion != "auto" else ("sum" if context == "dual" else "concat")
+
+
+def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for section, value in recipe.items():
+        if isinstance(value, dict):
+            found |= {f"{section}.{name}": inner for name, inner in value.items()}
+        else:
+            found[section] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _short(value: Any) -> Any:
+    """Whole numbers as such, for people."""
+    if isinstance(value, dict):
+        return {name: _short(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_short(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
