@@ -143,6 +143,25 @@ def test_quantiles_of_a_tally():
     assert tally.count == 1001 and tally.mean == pytest.approx(float(values.mean()), rel=1e-12)
 
 
+def test_processes_are_summed(model, monkeypatch, tmp_path):
+    """In a group, with a second process that has seen the same: all counts double, and no mean changes."""
+    import torch.distributed as dist
+
+    alone = affinity_statistics(model, pictures()[:2])
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.mul_(2))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather_object", lambda found, own: found.__setitem__(slice(None), [own, own]))
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        both = affinity_statistics(model, pictures()[:2])
+    finally:
+        dist.destroy_process_group()
+    assert both.queries == 2 * alone.queries and both.images == alone.images * 2
+    for name in NAMES:
+        assert getattr(both, name) == getattr(alone, name)
+    assert both.histogram == alone.histogram
+
+
 def response(layer, x, parts):
     """The layer's result, with the weights that were given out."""
     value = layer.g(x) if isinstance(layer, NonLocal) else layer.value(x)

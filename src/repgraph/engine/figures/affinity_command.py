@@ -47,19 +47,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from repgraph import models
+    from repgraph.engine import trained
     from repgraph.engine.figures import attention, report
     from repgraph.engine.figures.one import check_inside, one_position
     from repgraph.engine.processes import joined
-    from repgraph.engine.trained import recipe_of
     from repgraph.models import files
 
     with joined(arguments.device) as place:
         if place.first:
             files.check_writable(arguments.out / report.NUMBERS)  # else found out when all is done
-        model = models.load(arguments.model).to(place.device).eval()
+        network = trained.load(arguments.model, place.device)
+        model = network.model
         attention.choose(model, arguments.layer)
-        images = shared.pictures(arguments, recipe_of(arguments.model))
+        images = shared.pictures(arguments, network)
         if arguments.at is not None:
             check_inside(arguments.at, images.read(0)[0].shape[-2:], images.names[0])
         found = _statistics(model, images, place, arguments)

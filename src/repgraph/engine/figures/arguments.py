@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repgraph.arguments import short, whole
-from repgraph.engine.evaluation.command import add_data, open_data
+from repgraph.engine.evaluation.sets import add_data, open_data, open_objects
 from repgraph.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from repgraph.data.labels import Labels
-    from repgraph.recipes import Recipe
+    from repgraph.engine.trained import Trained
 
 WIDTH, DPI = 6.9, 300  # inches: the text of a page with two columns
 
@@ -75,12 +75,12 @@ def inches(text: str) -> float:
     return value
 
 
-def pictures(arguments: argparse.Namespace, recipe: "Recipe | None") -> Pictures:
+def pictures(arguments: argparse.Namespace, network: "Trained") -> Pictures:
     """The images that were named, or those of the split of a data set."""
     of_set = any((arguments.data, arguments.dataset, arguments.option, arguments.split))
     if bool(arguments.images) == of_set:
         raise UsageError("give images (files, folders, patterns), or --split and --data, the split of a data set")
-    return _split(arguments, recipe) if of_set else _files(arguments)
+    return _split(arguments, network) if of_set else _files(arguments)
 
 
 def _files(arguments: argparse.Namespace) -> Pictures:
@@ -94,8 +94,8 @@ def _files(arguments: argparse.Namespace) -> Pictures:
     return Pictures([source.name for source in sources], read, f"{len(sources)} image{'s' * (len(sources) > 1)}")
 
 
-def _split(arguments: argparse.Namespace, recipe: "Recipe | None") -> Pictures:
-    data: Any = open_data(arguments, recipe)
+def _split(arguments: argparse.Namespace, network: "Trained") -> Pictures:
+    data: Any = (open_objects if network.detects else open_data)(arguments, network.recipe)
     count = len(data) if arguments.limit is None else min(arguments.limit, len(data))
     names = [data.items[i].name if getattr(data, "items", None) else str(i) for i in range(count)]
     about = f"{data.name} {data.split}, {count} image{'s' * (count > 1)}"
