@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.ops.problem import NAMES, Problem, attention, check, device_of, prepare, run, vary
+from tests.ops.problem import NAMES, Problem, attention, check, device_of, distance, prepare, run, vary
 
 from repgraph.ops import representative_attention
 
@@ -184,6 +184,34 @@ def test_one_place_that_everybody_reads(kernel: str) -> None:
     away = torch.stack((6.25 - x, 7.75 - y)).to(tensors["offsets"].device)
     tensors["offsets"] = away.repeat(3, 1, 1)[None] + 0.01 * tensors["offsets"]
     check(problem, kernel, torch.float32, tensors, roundings=100)  # in whatever order they are added
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(
+    "problem", [vary(batch=2, groups=2), vary(nodes=2, grid=2), vary(height=16, width=18)], ids=repr
+)
+def test_one_map_for_query_key_and_value(kernel: str, problem: Problem, memory_format, deterministic: bool) -> None:
+    """As in the bottleneck layer: one gradient for all of them; in the last problem everybody reads one place."""
+    t = prepare(problem, torch.float32, device_of(kernel), memory_format)
+    offsets = t["offsets"]
+    if problem.height == 16:
+        y, x = torch.meshgrid(torch.arange(16.0), torch.arange(18.0), indexing="ij")
+        offsets = (0.01 * offsets + torch.stack((6.25 - x, 7.75 - y)).to(offsets).repeat(3, 1, 1)).contiguous()
+
+    def gradients(feature: torch.Tensor, offsets: torch.Tensor, grad: torch.Tensor, backend: str):
+        feature, offsets = feature.detach().requires_grad_(), offsets.detach().requires_grad_()
+        y = representative_attention(feature, feature, feature, offsets, backend=backend, **problem.options())
+        return torch.autograd.grad(y, (feature, offsets), grad)
+
+    want = gradients(t["query"].double(), offsets.double(), t["grad"].double(), "reference")
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        got = gradients(t["query"], offsets, t["grad"], kernel)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for a, b in zip(got, want, strict=True):
+        assert a.dtype == torch.float32 and distance(a, b) < 2e-5
 
 
 @pytest.mark.parametrize("grid", [2**30 + 1, 2**62, 2**63 - 2, 10**30])

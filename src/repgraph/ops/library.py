@@ -27,6 +27,7 @@ from repgraph.ops.geometry import position_dtype
 AUTOCAST_DEVICES = frozenset(("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "xla", "xpu"))
 
 NEEDS_RESULT = ("triton",)  # kernels whose backward pass reads y
+JOINS = ("triton",)  # kernels whose backward pass can give one gradient for a query that is the key
 
 _library = torch.library.Library("repgraph", "DEF")
 _library.define(
@@ -51,8 +52,10 @@ def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weig
     return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
 
 
-def _backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend):
-    return kernels(backend).backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
+def _backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend, **more):
+    return kernels(backend).backward(
+        grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, **more
+    )
 
 
 for _device in ("CPU", "CUDA"):
@@ -96,6 +99,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value, offsets, groups, grid, scale, backend, with_weights):
+        ctx.joined = key is None  # it is the query, and gets one gradient for both
+        key = query if key is None else key
         arguments = (query, key, value, offsets, groups, grid, scale, backend, with_weights)
         if direct(query, key, value, offsets):
             y, lse, weights = _forward(*arguments)
@@ -124,10 +129,13 @@ class _Attention(torch.autograd.Function):
         # a gradient that is to be differentiated again has to say that it cannot be
         past = direct(grad, query, key, value, offsets) and not torch.is_grad_enabled()
         backward = _backward if past else torch.ops.repgraph.attention_backward
-        grads = backward(grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options)
-        if value is None:
-            grads = (*grads[:2], None, grads[3])
-        return *grads, None, None, None, None, None
+        more = {"joined": True} if ctx.joined and past else {}
+        grad_query, grad_key, grad_value, grad_offsets = backward(
+            grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options, **more
+        )
+        if ctx.joined:
+            grad_query, grad_key = grad_key if past else grad_query + grad_key, None
+        return grad_query, grad_key, None if value is None else grad_value, grad_offsets, *(None,) * 5
 
 
 def attention(
@@ -135,10 +143,13 @@ def attention(
     backend: str, with_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The operator ``repgraph::attention``, past PyTorch's dispatcher where nobody would notice."""
-    arguments = (query, key, value, offsets, groups, grid, scale, backend, with_weights)
+    options = (groups, grid, scale, backend, with_weights)
     if not direct(query, key, value, offsets):
-        return torch.ops.repgraph.attention(*arguments)
-    return _Attention.apply(*arguments) if needs_grad(query, key, value, offsets) else _forward(*arguments)
+        return torch.ops.repgraph.attention(query, key, value, offsets, *options)
+    if not needs_grad(query, key, value, offsets):
+        return _forward(query, key, value, offsets, *options)
+    alone = key is query and value is None and backend in JOINS
+    return _Attention.apply(query, None if alone else key, value, offsets, *options)
 
 
 def _no_second_order(ctx: Any, *_):

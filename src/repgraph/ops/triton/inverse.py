@@ -4,7 +4,8 @@ A *pair* is a query and one of its nodes, numbered query * NODES + node. Pairs a
 corner of their node, its *bin*; bins are numbered over a map with a margin of one position before and one
 behind. A *tile* of 2 x 2 positions is reached from 3 x 3 bins, three runs of consecutive pairs, and sums what
 they send, so that a query's features are read once for all of a node's corners that fall into the tile. Its
-pairs are cut into *pieces* of at most PIECE, so that a place which everybody reads does not hold up the rest.
+pairs are cut into *pieces* of at most PIECE, so that a place which everybody reads does not hold up the rest; what it
+has beyond the first are its *extras*, ``extra_ends`` of all tiles up to it.
 """
 
 import triton
@@ -39,28 +40,31 @@ def locate(
 
 @triton.jit(do_not_specialize=SIZES)
 def count(
-    offsets, counts, bins, pairs, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw,
+    offsets, counts, ranks, pairs, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw,
     NODES: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
 ):  # fmt: skip
-    """How many pairs each bin has; if BINS also every pair's bin, those of nodes outside the map coming last."""
+    """How many pairs each bin has, and of every pair how many came before it into its bin, which differs from run to
+    run; or (BINS) its bin instead, those of nodes outside the map coming last."""
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = pair < pairs
     place, _, _ = locate(
         pair, mask, offsets, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw, NODES
     )  # fmt: skip
-    tl.atomic_add(counts + place, 1, mask=place >= 0, sem="relaxed")
+    rank = tl.atomic_add(counts + place, 1, mask=place >= 0, sem="relaxed")
     if BINS:
-        tl.store(bins + pair, tl.where(place >= 0, place, 9223372036854775807), mask=mask)
+        tl.store(ranks + pair, tl.where(place >= 0, place, 9223372036854775807), mask=mask)
+    else:
+        tl.store(ranks + pair, rank, mask=mask)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def fill(
-    offsets, cursors, order, records, fractions,
+    offsets, starts, order, records, fractions,
     pairs, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw,
     NODES: tl.constexpr, BLOCK: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
-    """Write each pair's record (the pair above, the bits of tx below) and ty among those of its bin: wherever the
-    next free place is, which differs from run to run, or (ORDERED) as in ``order``."""
+    """Write each pair's record (the pair above, the bits of tx below) and ty among those of its bin: by its rank, or
+    (ORDERED) in the order of pairs that ``order`` is."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = index < pairs
     if ORDERED:
@@ -74,7 +78,7 @@ def fill(
     if ORDERED:
         at = index
     else:
-        at = tl.atomic_add(cursors + place, 1, mask=found, sem="relaxed")
+        at = tl.load(starts + place, mask=found, other=0) + tl.load(order + index, mask=found, other=0)
     record = (pair.to(tl.int64) << 32) | tx.to(tl.int32, bitcast=True).to(tl.int64)
     tl.store(records + at, record, mask=found)
     tl.store(fractions + at, ty, mask=found)
@@ -91,9 +95,9 @@ def tile_bin(tile, tiles_y, tiles_x, height, width):
 
 @triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width"])
 def plan(
-    starts, pieces, tiles, tiles_y, tiles_x, height, width, PIECE: tl.constexpr, BLOCK: tl.constexpr
+    starts, extras, tiles, tiles_y, tiles_x, height, width, PIECE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """How many pieces every tile has: at least one, for its zeros have to be written."""
+    """How many pieces every tile has beyond the first, which is there even if it is empty: its zeros are written."""
     tile = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = tile < tiles
     first, _, _, _ = tile_bin(tile, tiles_y, tiles_x, height, width)
@@ -101,7 +105,7 @@ def plan(
     for run in tl.static_range(3):
         at = starts + first + run * (width + 2)
         total += tl.load(at + 3, mask=mask, other=0) - tl.load(at, mask=mask, other=0)
-    tl.store(pieces + tile, tl.maximum((total + PIECE - 1) // PIECE, 1), mask=mask)
+    tl.store(extras + tile, tl.maximum((total + PIECE - 1) // PIECE, 1) - 1, mask=mask)
 
 
 @triton.jit
@@ -125,23 +129,23 @@ def shares(column, t):
 
 @triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width", "query_stride", "grad_stride"])
 def gather(
-    query, grad, pair_logits, pair_weights, records, fractions, starts, piece_ends, piece_tiles,
+    query, grad, pair_logits, pair_weights, records, fractions, starts, extra_ends, added,
     grad_key, grad_value, partial_key, partial_value,
     tiles, tiles_y, tiles_x, height, width, query_stride, grad_stride,
     ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr, PARTS: tl.constexpr,
-    E: tl.constexpr, PIECE: tl.constexpr,
+    E: tl.constexpr, PIECE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Sum the pairs of one piece: into the gradients where it is its tile's only one, else into ``partial``.
 
-    The strides are those from one position to the next, divided by ALIGN. PARTS times C or CV hold all channels.
+    Programs come for the tiles' first pieces, then for extras. If ADD, the key's gradient has ``added`` in it. The
+    strides are those from one position to the next, divided by ALIGN. PARTS times C or CV hold all channels.
     """
-    piece = tl.program_id(0).to(tl.int64)
-    tile = tl.load(piece_tiles + piece)
+    tile, piece = piece_of(tl.program_id(0), tiles, extra_ends)
     if tile < tiles:  # the grid is an upper bound
         first_bin, y, x, batch = tile_bin(tile, tiles_y, tiles_x, height, width)
-        first_piece = tl.load(piece_ends + tile - 1, mask=tile > 0, other=0)
-        alone = tl.load(piece_ends + tile) - first_piece == 1
+        before = tl.load(extra_ends + tile - 1, mask=tile > 0, other=0)
+        alone = tl.load(extra_ends + tile) == before
         top = starts + first_bin
         middle = top + width + 2
         low = middle + width + 2
@@ -151,7 +155,7 @@ def gather(
         top_count = tl.load(top + 3) - top_0
         two_count = top_count + tl.load(middle + 3) - middle_0
         all_count = two_count + tl.load(low + 3) - low_0
-        first = (piece - first_piece) * PIECE
+        first = piece * PIECE
         last = tl.minimum(first + PIECE, all_count)
 
         channel = tl.arange(0, PARTS)[None, :, None] * C + tl.arange(0, C)[None, None, :]
@@ -196,34 +200,60 @@ def gather(
                 v_3 += far_y * far_x * dv
 
         pixel = (batch * height + y) * width + x
-        row = partial_row(tile, piece, first_piece)
+        row = partial_row(before.to(tl.int64), piece)
         wide, high = x + 1 < width, y + 1 < height
-        store(grad_key, partial_key, k_0, pixel, True, row, alone, channel, GROUPS * CHANNELS)
-        store(grad_key, partial_key, k_1, pixel + 1, wide, row + 1, alone, channel, GROUPS * CHANNELS)
-        store(grad_key, partial_key, k_2, pixel + width, high, row + 2, alone, channel, GROUPS * CHANNELS)
-        store(grad_key, partial_key, k_3, pixel + width + 1, wide & high, row + 3, alone, channel, GROUPS * CHANNELS)
+        total: tl.constexpr = GROUPS * CHANNELS
+        store(grad_key, partial_key, added, k_0, pixel, True, row, alone, channel, total, ADD)
+        store(grad_key, partial_key, added, k_1, pixel + 1, wide, row + 1, alone, channel, total, ADD)
+        store(grad_key, partial_key, added, k_2, pixel + width, high, row + 2, alone, channel, total, ADD)
+        store(grad_key, partial_key, added, k_3, pixel + width + 1, wide & high, row + 3, alone, channel, total, ADD)
         if not SHARED:
-            store(grad_value, partial_value, v_0, pixel, True, row, alone, channel_v, GROUPS * VALUES)
-            store(grad_value, partial_value, v_1, pixel + 1, wide, row + 1, alone, channel_v, GROUPS * VALUES)
-            store(grad_value, partial_value, v_2, pixel + width, high, row + 2, alone, channel_v, GROUPS * VALUES)
+            values: tl.constexpr = GROUPS * VALUES
+            store(grad_value, partial_value, added, v_0, pixel, True, row, alone, channel_v, values, False)
+            store(grad_value, partial_value, added, v_1, pixel + 1, wide, row + 1, alone, channel_v, values, False)
+            store(grad_value, partial_value, added, v_2, pixel + width, high, row + 2, alone, channel_v, values, False)
             store(
-                grad_value, partial_value, v_3, pixel + width + 1, wide & high, row + 3, alone, channel_v,
-                GROUPS * VALUES,
+                grad_value, partial_value, added, v_3, pixel + width + 1, wide & high, row + 3, alone, channel_v,
+                values, False,
             )  # fmt: skip
 
 
 @triton.jit
-def partial_row(tile, piece, first_piece):
-    """First of a piece's four rows among the partial sums. ``first_piece - tile`` surplus pieces come before this
-    tile's: twice that leaves room for the first pieces as well, and nothing is kept for tiles with one piece."""
-    return 4 * (2 * (first_piece - tile) + piece - first_piece)
+def piece_of(program, tiles, extra_ends):
+    """The tile of a program, and which of its pieces; a program without one gets a tile that does not exist."""
+    tile = program
+    piece = program * 0
+    if program >= tiles:
+        extra = program - tiles
+        low = program * 0
+        high = tiles  # the tile sought is below, or it is this one
+        for _ in range(32):
+            middle = (low + high) // 2
+            left = low < high
+            beyond = tl.load(extra_ends + middle, mask=left, other=0) <= extra
+            low = tl.where(left & beyond, middle + 1, low)
+            high = tl.where(left & (not beyond), middle, high)
+        tile = low
+        piece = 1 + extra - tl.load(extra_ends + low - 1, mask=(low > 0) & (low < tiles), other=0)
+    return tile.to(tl.int64), piece.to(tl.int64)
 
 
 @triton.jit
-def store(whole, partial, total, pixel, exists, row, alone, channel, TOTAL: tl.constexpr):
+def partial_row(before, piece):
+    """First of a piece's four rows among the partial sums. ``before`` extras come before its tile's: twice that leaves
+    room for the first pieces as well, and nothing is kept for tiles with one piece."""
+    return 4 * (2 * before + piece)
+
+
+@triton.jit
+def store(
+    whole, partial, added, total, pixel, exists, row, alone, channel, TOTAL: tl.constexpr, ADD: tl.constexpr
+):  # fmt: skip
     total = tl.sum(total, 0, keep_dims=True)
     if alone:
         if exists:
+            if ADD:
+                total += tl.load(added + pixel * TOTAL + channel, mask=channel < TOTAL, other=0.0).to(tl.float32)
             tl.store(whole + pixel * TOTAL + channel, total.to(whole.dtype.element_ty), mask=channel < TOTAL)
     else:
         tl.store(partial + row * TOTAL + channel, total, mask=channel < TOTAL)
@@ -231,28 +261,28 @@ def store(whole, partial, total, pixel, exists, row, alone, channel, TOTAL: tl.c
 
 @triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width"])
 def join(
-    partial, whole, piece_ends, tiles, tiles_y, tiles_x, height, width, TOTAL: tl.constexpr, C: tl.constexpr,
-    BLOCK: tl.constexpr,
+    partial, whole, added, extra_ends, tiles, tiles_y, tiles_x, height, width, TOTAL: tl.constexpr, C: tl.constexpr,
+    BLOCK: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Add up the pieces of the tiles that have several, which are few."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    block = start + tl.arange(0, BLOCK)
-    ends = tl.load(piece_ends + block, mask=block < tiles, other=0)
-    before = tl.load(piece_ends + block - 1, mask=(block > 0) & (block < tiles), other=0)
-    if tl.max(ends - before, 0) > 1:
+    last = tl.minimum(start + BLOCK, tiles)
+    if tl.load(extra_ends + last - 1) > tl.load(extra_ends + start - 1, mask=start > 0, other=0):
         channel = tl.arange(0, C)[None, :]
         corner = tl.arange(0, 4)[:, None]
-        for tile in range(start, tl.minimum(start + BLOCK, tiles)):
-            first = tl.load(piece_ends + tile - 1, mask=tile > 0, other=0)
-            last = tl.load(piece_ends + tile)
-            if last - first > 1:
+        for tile in range(start, last):
+            before = tl.load(extra_ends + tile - 1, mask=tile > 0, other=0)
+            extras = tl.load(extra_ends + tile) - before
+            if extras > 0:
                 total = tl.zeros([4, C], tl.float32)
-                for piece in range(first, last):
-                    row = partial_row(tile, piece, first) + corner
+                for piece in range(0, extras + 1):
+                    row = partial_row(before, piece).to(tl.int64) + corner
                     total += tl.load(partial + row * TOTAL + channel, mask=channel < TOTAL, other=0.0)
                 _, y, x, batch = tile_bin(tile, tiles_y, tiles_x, height, width)
                 y += corner // 2
                 x += corner % 2
                 pixel = (batch * height + y) * width + x
                 mask = (y < height) & (x < width) & (channel < TOTAL)
+                if ADD:
+                    total += tl.load(added + pixel * TOTAL + channel, mask=mask, other=0.0).to(tl.float32)
                 tl.store(whole + pixel * TOTAL + channel, total.to(whole.dtype.element_ty), mask=mask)

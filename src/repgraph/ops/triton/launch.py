@@ -110,9 +110,9 @@ def _programs(shape, offset_shape, cell: int, tile: tiles.Tile) -> tuple[tuple[i
 
 def backward(
     grad: Tensor, grad_weights: Tensor | None, query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor,
-    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float,
+    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float, joined: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of query, key, value and offsets.
+    """Gradients of query, key, value and offsets; ``joined``: that of the query is in the key's.
 
     Where every query has its own nodes, keys and values gather their gradients, which is faster than atomic
     additions. Cells are fewer than queries, so with a grid atomic additions are the faster way; they are not
@@ -150,11 +150,15 @@ def backward(
         )  # fmt: skip
         if not scatter:
             grad_key, grad_value = gather(
-                q, dy, offsets, pair_logits, pair_weights, v.shape[1], groups, grid, value is None, deterministic
-            )
+                q, dy, offsets, pair_logits, pair_weights, v.shape[1], groups, grid, value is None, deterministic,
+                grad_query if joined else None,
+            )  # fmt: skip
+    if joined:
+        grad_key = grad_key.add_(grad_query) if scatter else grad_key
+        grad_query = query.new_empty(0)
     total = grad_offsets[0] if len(grad_offsets) == 1 else grad_offsets.sum(0)
     return (
-        _like(grad_query, query),
+        grad_query if joined else _like(grad_query, query),
         _like(grad_key, key),
         query.new_empty(0) if value is None else _like(grad_value, value),
         total.to(offsets.dtype),
