@@ -68,7 +68,7 @@ def test_python_dash_m():
     ("arguments", "message"),
     [
         (["inof"], "repgraph: unknown command 'inof'; did you mean 'info'?"),
-        (["zzz"], "repgraph: unknown command 'zzz'; choose one of bench, "),
+        (["zzz"], "repgraph: unknown command 'zzz'; choose one of ablate, "),
         (["bench", "operater"], "repgraph bench: unknown command 'operater'; did you mean 'operator'?"),
         (["bench", "--nothing"], "repgraph bench: unknown argument '--nothing'"),
         (["--verison"], "repgraph: unknown argument '--verison'; did you mean '--version'?"),
