@@ -6,6 +6,7 @@ Nothing but the browser itself is needed. Tests that use it skip where none is i
 import base64
 import contextlib
 import fcntl
+import io
 import json
 import os
 import select
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -173,6 +175,14 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyDown", **given, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **given)
         return self.settle()
+
+    def pixel(self, x: float, y: float) -> tuple[int, int, int]:
+        """The colour that one sees at a place of the screen."""
+        clip = {"x": int(x), "y": int(y), "width": 1, "height": 1, "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", clip=clip)["data"]
+        with Image.open(io.BytesIO(base64.b64decode(shot))) as image:
+            red, green, blue = image.convert("RGB").getpixel((0, 0))
+        return red, green, blue
 
     def screenshot(self, path: Path) -> Path:
         time.sleep(0.1)

@@ -89,14 +89,15 @@ class LayerSight:
         height, width = self.shape
         weights, spread = self.of(group), self.spread().astype(np.float64)
         columns, rows = (spread[:, 0] + 0.5) / self.step[0] - 0.5, (spread[:, 1] + 0.5) / self.step[1] - 0.5
-        total = np.zeros(self.shape)
+        total = np.zeros(height * width)
         for down in (0, 1):
             for across in (0, 1):
                 row, column = np.floor(rows) + down, np.floor(columns) + across
                 part = weights * (1 - abs(rows - row)) * (1 - abs(columns - column))
                 inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-                np.add.at(total, (row[inside].astype(int), column[inside].astype(int)), part[inside])
-        return total
+                index = (row[inside] * width + column[inside]).astype(np.int64)
+                total += np.bincount(index, part[inside], height * width)
+        return total.reshape(height, width)
 
 
 @dataclass(frozen=True)

@@ -71,16 +71,16 @@ function drawBoxes(context, view, underlay) {
 /** All pins and the position; gives back where the position's nodes were drawn. */
 function drawMarks(canvas, view, image, layer, looks, current) {
   const context = clear(canvas, view);
-  let drawn = [];
-  for (const look of current ? [...looks, current] : looks) {
-    const faint = look !== current && current;
-    context.globalAlpha = faint ? 0.8 : 1;
-    drawn = layer.kind === "affinity" ? drawCells(context, view, layer, look) : drawNodes(context, view, image, look);
-  }
+  const nodes = (look) =>
+    layer.kind === "affinity" ? drawCells(context, view, layer, look) : drawNodes(context, view, image, look);
+  const same = (look) => current && look.row === current.row && look.column === current.column;
+  context.globalAlpha = current ? 0.8 : 1;
+  looks.filter((look) => !same(look)).forEach(nodes);
   context.globalAlpha = 1;
+  const drawn = current ? nodes(current) : [];
   looks.forEach((look, i) => drawHere(context, view, layer, look, String(i + 1)));
-  if (current) drawHere(context, view, layer, current, "");
-  return current ? drawn : [];
+  if (current && !looks.some(same)) drawHere(context, view, layer, current, "");
+  return drawn;
 }
 
 function drawNodes(context, view, image, look) {

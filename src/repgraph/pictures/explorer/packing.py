@@ -6,6 +6,7 @@ their size; a place is off by half a step, 1/150 pixel for an image of 512 pixel
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,10 @@ def pack_layer(layer: LayerSight, size: tuple[int, int], keep: int) -> dict[str,
 
     Of a layer that attends to all positions, the ``keep`` strongest are taken.
     """
-    nodes, weights, share = layer.nodes, _sets(layer), layer.share
     if layer.kind == "affinity":
-        nodes, weights = nodes[:keep], weights[:, :keep]
-        share = weights[0].sum(0)
+        nodes, weights = layer.nodes[:keep], layer.weights[:, :keep]
+        layer = replace(layer, nodes=nodes, weights=weights, share=weights[0].sum(0))
+    nodes, weights = layer.nodes, _sets(layer)
     packed: dict[str, Any] = {
         "path": layer.path,
         "title": layer.title,
@@ -48,8 +49,8 @@ def pack_layer(layer: LayerSight, size: tuple[int, int], keep: int) -> dict[str,
         "reach": _maps([layer.reach(group) for group in _groups(layer)], root=False),
         "chosen": _maps([layer.chosen(group) for group in _groups(layer)], root=True),
     }
-    if share is not None:
-        packed["share"] = encode(_root(share))
+    if layer.share is not None:
+        packed["share"] = encode(_root(layer.share))
     return packed
 
 

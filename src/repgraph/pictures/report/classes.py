@@ -38,7 +38,10 @@ def bars(test: Test, runs: Sequence[Run]) -> list[Html]:
     heads = [tag("th", "class", scope="col"), tag("th", "of pixels", scope="col") if test.shares else None]
     for scores in test.scores:
         kind = style_of(scores.run)[0]
-        heads.append(tag("th", runs[scores.run].name, ", %", scope="colgroup", colspan=2, class_=f"wide {kind}"))
+        label = f", {scores.label}" if scores.label else ""
+        heads.append(
+            tag("th", f"{runs[scores.run].name}{label}, %", scope="colgroup", colspan=2, class_=f"wide {kind}")
+        )
     heads = [head for head in heads if head is not None]
     lines = [_line(test, k) for k in order]
     mean = [tag("th", "mean", scope="row"), *([tag("td")] if test.shares else [])]

@@ -41,12 +41,14 @@ class Scores:
     """What a run's network scored: ``run`` is its number on the page, ``values`` has one for each class, fractions.
 
     ``confusion`` (K, K) has the pixels of class t that were predicted as p in row t, column p; None for objects.
+    ``label`` tells several of one run apart.
     """
 
     run: int
     about: str  # such as "mIoU 83.7 %"
     values: Sequence[float]
     confusion: np.ndarray | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)
