@@ -6,8 +6,13 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from repgraph.engine.export.formats import Exported
+    from repgraph.models import MaskRCNN
 
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
 ONNX = ("onnx", "onnxruntime", "onnxscript")
@@ -16,6 +21,7 @@ examples:
   repgraph export runs/voc --to onnx --out voc.onnx --size 512x512
   repgraph export runs/voc --to torch --dynamic
   repgraph export runs/voc/checkpoints/best.ckpt --to safetensors --out best.safetensors
+  repgraph export my-mask-rcnn --to onnx --size 480x640 --image photo.jpg
 """
 
 
@@ -27,13 +33,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="FILE", help="where to write (default: the model's name and .pt2, .onnx or .safetensors)")
     add("--size", default="512x512", metavar="HxW", help="of the images, in pixels; of an example with --dynamic")
     add("--dynamic", action="store_true", help="torch, onnx: images of any size, and any number of them at once")
+    add("--image", metavar="FILE", help="onnx of a Mask R-CNN: a photograph with objects, to compare on as well")
     add("--plain", action="store_true", help="torch: PyTorch's own operators only: runs without repgraph, slower")
     add(
         "--tolerance",
         type=float,
         default=1e-4,
         metavar="SHARE",
-        help="torch, onnx: nothing is written if logits differ by more than this share of the largest",
+        help="torch, onnx: nothing is written if logits differ by more than this share of the largest (objects: if "
+        "boxes differ by more than this share of the image's longer side, or scores by more)",
     )
 
 
@@ -53,15 +61,22 @@ def run(arguments: argparse.Namespace) -> int:
     if missing:
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
 
-    from repgraph.engine.export import formats
-    from repgraph.models import RGNet, files, load
+    from repgraph.engine.export import detector, formats
+    from repgraph.models import MaskRCNN, files, load
 
-    model = load(arguments.model, RGNet)
+    model = load(arguments.model)
+    if isinstance(model, MaskRCNN):
+        detector.refuse(kind, arguments.dynamic)
+    if arguments.image is not None and not (isinstance(model, MaskRCNN) and kind == "onnx"):
+        raise UsageError("--image is for --to onnx of a Mask R-CNN")
     files.check_writable(out)
     _say(f"{arguments.model}: {model.config['backbone']}, {model.extra_repr()}")
     start = time.perf_counter()
     if kind == "safetensors":
         exported = formats.to_safetensors(model)
+    elif isinstance(model, MaskRCNN):
+        _say(f"exporting to ONNX, {_described(size, False)} ...")
+        exported = _detector(model, size, arguments.image)
     elif kind == "onnx":
         _say(f"exporting to ONNX, {_described(size, arguments.dynamic)} ...")
         exported = formats.to_onnx(model, size, arguments.dynamic)
@@ -71,10 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
     difference = exported.difference
     if difference is not None:
         runner = "onnxruntime" if kind == "onnx" else "the program"
-        _say(
-            f"{runner} against the network: logits differ by at most {difference.absolute:.2g} "
-            f"({difference.relative:.1e} of the largest, {difference.largest:.3g})"
-        )
+        if not isinstance(model, MaskRCNN):
+            _say(
+                f"{runner} against the network: logits differ by at most {difference.absolute:.2g} "
+                f"({difference.relative:.1e} of the largest, {difference.largest:.3g})"
+            )
         if not difference.relative <= arguments.tolerance:
             print(
                 f"repgraph export: that is more than --tolerance {arguments.tolerance:g} allows: {out} is not written",
@@ -84,6 +100,22 @@ def run(arguments: argparse.Namespace) -> int:
     files.write(out, exported.data)
     print(f"{out} ({len(exported.data) / 1e6:.1f} MB, {time.perf_counter() - start:.0f} s)")
     return 0
+
+
+def _detector(model: "MaskRCNN", size: tuple[int, int], image: str | None) -> "Exported":
+    from repgraph.engine.export import detector
+    from repgraph.engine.prediction.reading import read_upright
+
+    example = None if image is None else read_upright(Path(os.path.expanduser(image)))
+    exported, count = detector.to_onnx(model, size, example)
+    assert exported.difference is not None
+    _say(
+        f"onnxruntime against the network: {count} objects, which differ by at most {exported.difference.absolute:.2g} "
+        "(boxes as shares of the image's longer side, scores)"
+    )
+    if not count:
+        _say("note: no object was found in the example, so that little was compared; --image gives another")
+    return exported
 
 
 def _out(arguments: argparse.Namespace) -> Path:

@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from repgraph.errors import UsageError
 from repgraph.layers.repgraph import RepGraph
-from repgraph.models import RGNet
+from repgraph.models import MaskRCNN, RGNet
 
 INPUT, OUTPUT = "images", "logits"
 _AXES = {0: "batch", 2: "height", 3: "width"}
@@ -45,7 +45,7 @@ class Exported:
     difference: Difference | None
 
 
-def to_safetensors(model: RGNet) -> Exported:
+def to_safetensors(model: RGNet | MaskRCNN) -> Exported:
     """All weights, with the config in the metadata; :func:`repgraph.models.load` reads it.
 
     >>> len(to_safetensors(RGNet(5, "resnet18", channels=16)).data) > 40_000_000
@@ -65,7 +65,7 @@ def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False, plain: 
     """
     axes = (dict.fromkeys(_AXES, Dim.DYNAMIC),) if dynamic else None
     file = io.BytesIO()
-    with _exporting("torch.export", model, dynamic):
+    with exporting("torch.export", model.backbone.name, dynamic):
         with _prepared(model, plain):
             program = torch.export.export(model, (_images(size, batch=2 if dynamic else 1),), dynamic_shapes=axes)
         torch.export.save(program, file, extra_files={"config.json": json.dumps(model.config)})
@@ -86,7 +86,7 @@ def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Expor
     import onnx
     import onnxruntime  # type: ignore[import-untyped]
 
-    with _exporting("ONNX", model, dynamic):
+    with exporting("ONNX", model.backbone.name, dynamic):
         program = torch.onnx.export(
             model,
             (_images(size, batch=2 if dynamic else 1),),
@@ -149,7 +149,7 @@ def _prepared(model: RGNet, plain: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _exporting(what: str, model: RGNet, dynamic: bool) -> Iterator[None]:
+def exporting(what: str, backbone: str, dynamic: bool) -> Iterator[None]:
     """Without the exporters' own warnings, and with their failures as an error of ours: backbones are not our code."""
     try:
         with warnings.catch_warnings():
@@ -158,4 +158,4 @@ def _exporting(what: str, model: RGNet, dynamic: bool) -> Iterator[None]:
     except Exception as error:  # of any kind: they trace and rewrite code that they do not know
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         remedy = "leave out --dynamic, or export to another format" if dynamic else "export to another format"
-        raise UsageError(f"{what} cannot do {model.backbone.name!r}: {reason[:200]}; {remedy}") from error
+        raise UsageError(f"{what} cannot do {backbone!r}: {reason[:200]}; {remedy}") from error
