@@ -148,6 +148,80 @@ def test_a_missing_file_is_named(tmp_path):
         recipes.load(tmp_path / "none.json")
 
 
+DETECTION = recipes.get("coco-r50-repgraph", recipes.DetectionRecipe)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("model.min_size=640,672,800", (640, 672, 800)),
+        ("model.min_size=320", (320,)),
+        ("model.context=none", "none"),
+        ('model.where={"layer3": 2}', {"layer3": 2}),
+        ("model.caffe_style=yes", "yes"),
+        ("optim.steps=0.5", (0.5,)),
+        ("optim.steps=[]", ()),
+        ("optim.clip=10", 10.0),
+        ("data.by_orientation=false", False),
+        ("data.hold_out=5", 5),
+        ("test.detections=50", 50),
+    ],
+)
+def test_settings_of_a_detector(setting, value):
+    section, _, name = setting.partition("=")[0].partition(".")
+    assert getattr(getattr(recipes.with_settings(DETECTION, [setting]), section), name) == value
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("data.crop=320", "no setting 'data.crop'; data has name, root"),
+        ("optim.power=1", "no setting 'optim.power'; optim has lr, head"),
+        ("model.min_sise=3", "did you mean 'model.min_size'?"),
+        ("steps=0.5", "did you mean 'optim.steps'?"),
+        ("zebra=1", "the sections are data, model, optim, train, test"),
+        ("optim.steps=60000", "optim.steps is (60000.0,); shares of the iterations, up to 1, is needed"),
+        ("optim.warmup=-1", "of at least 0"),
+        ("optim.warmup_factor=2", "optim.warmup_factor is 2.0; a number from 0 to 1 is needed"),
+        ("optim.clip=-1", "of at least 0"),
+        ("optim.gamma=0", "a number above 0"),
+        ("model.context=control", "model.context is 'control'"),
+        ("model.trainable_stages=6", "a number from 0 to 5"),
+        ("model.min_size=[]", "one number above 0 and up to 16384, or several"),
+        ("model.max_size=99999", "model.max_size is 99999; a number above 0 and up to 16384"),
+        ("model.caffe_style=maybe", "there are auto, no, yes"),
+        ("test.nms_threshold=2", "test.nms_threshold is 2.0; a number from 0 to 1"),
+        ("test.detections=0", "a number above 0"),
+        ("test.mode=slide", "no setting 'test.mode'"),
+        ("model.backbone=", "model.backbone is ''; the name of a ResNet"),
+    ],
+)
+def test_mistakes_in_settings_of_a_detector(setting, words):
+    with pytest.raises(UsageError) as caught:
+        recipes.with_settings(DETECTION, [setting])
+    assert words in str(caught.value)
+
+
+def test_a_file_says_its_task_and_older_ones_are_of_segmentation(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"task": "detection", "data": {"root": "here"}}')
+    assert recipes.load(path) == recipes.DetectionRecipe("mine", recipes.DetectionData(root="here"))
+    path.write_text('{"base": "coco-r50-nl", "optim": {"lr": 0.01}}')
+    assert recipes.load(path, recipes.DetectionRecipe).model.context == "non_local"
+    older = recipes.to_dict(RECIPE)
+    del older["task"], older["data"]["hold_out"], older["optim"]["clip"]  # as files were before there was detection
+    path.write_text(json.dumps(older))
+    assert recipes.load(path, recipes.Recipe) == RECIPE
+    with pytest.raises(UsageError, match="is a recipe for segmentation; one for detection is needed"):
+        recipes.load(path, recipes.DetectionRecipe)
+    path.write_text('{"task": "detecting"}')
+    with pytest.raises(UsageError, match=r"task is 'detecting'; did you mean 'detection'\?"):
+        recipes.load(path)
+    path.write_text('{"base": "coco-r50-nl", "task": "segmentation"}')
+    with pytest.raises(UsageError, match="no setting"):
+        recipes.load(path)
+
+
 def test_recipes_cannot_be_changed_in_place():
     with pytest.raises(dataclasses.FrozenInstanceError):
         RECIPE.optim.lr = 1.0

@@ -1,5 +1,7 @@
 """The named recipes have the paper's numbers."""
 
+import itertools
+
 import pytest
 
 from repgraph import recipes
@@ -17,7 +19,9 @@ def test_every_data_set_has_both_backbones_and_all_three_networks():
     sets = ("ade20k", "cityscapes", "cityscapes_trainval", "pascal_context", "voc", "camvid", "stanford", "folder")
     expected = {f"{s}-{b}-{c}" for s in sets for b in ("r50", "r101") for c in ("baseline", "nl", "rgnet")}
     scenes = {name for name in recipes.NAMES if name.startswith("scenes-")}
-    assert set(recipes.NAMES) == expected | scenes
+    detection = {f"{s}-r50-{c}" for s in ("coco", "voc_instances") for c in ("baseline", "nl", "repgraph")}
+    assert set(recipes.NAMES) == expected | scenes | detection
+    assert {name for name in recipes.NAMES if recipes.get(name).task == "detection"} == detection
     assert scenes >= {"scenes-baseline", "scenes-rgnet"}
 
 
@@ -28,7 +32,11 @@ def test_a_recipe_is_what_its_name_says(name):
     assert f"repgraph train {name} " in recipe.description
     *_, context = name.split("-")
     assert recipe.model.context == {"baseline": "none", "nl": "non_local", "rgnet": "repgraph"}.get(context, context)
-    if not name.startswith("scenes"):
+    if recipe.task == "detection":
+        assert recipe.model.backbone == "resnet50" and recipe.model.weights == "" and recipe.data.name == "coco"
+        assert recipe.model.where == {}  # the network's default, one layer in res4
+        assert recipe.model.norm == "frozen" and recipe.data.flip and recipe.data.by_orientation
+    elif not name.startswith("scenes"):
         assert recipe.model.backbone == {"r50": "resnet50", "r101": "resnet101"}[name.split("-")[1]]
         assert recipe.model.weights == ""  # nobody trains from random numbers without having said so
         assert recipe.model.output_stride == 8 and recipe.model.auxiliary and recipe.model.channels == 512
@@ -52,6 +60,7 @@ def test_what_the_paper_scored_is_said_where_it_did():
         *(f"ade20k-{network}" for network in ("r50-baseline", "r50-nl", "r50-rgnet", "r101-rgnet")),
         "cityscapes_trainval-r101-rgnet",
         "pascal_context-r101-rgnet",
+        *(f"coco-r50-{network}" for network in ("baseline", "nl", "repgraph")),
     ]
     assert "45.8 mIoU, 81.76" in recipes.get("ade20k-r101-rgnet").description
 
@@ -73,6 +82,33 @@ def test_the_rate_falls_by_a_power():
     assert recipe.rate(0) == 1.0
     assert recipe.rate(1250) == 0.5**0.9
     assert 0 < recipe.rate(2499) < 0.001
+
+
+@pytest.mark.parametrize("context", ["baseline", "nl", "repgraph"])
+def test_mask_rcnn_on_coco_is_the_usual_schedule(context):
+    recipe = recipes.get(f"coco-r50-{context}", recipes.DetectionRecipe)
+    assert (recipe.train.batch, recipe.train.iterations, recipe.optim.lr) == (16, 90_000, 0.02)
+    assert (recipe.optim.weight_decay, recipe.optim.momentum, recipe.optim.warmup) == (1e-4, 0.9, 500)
+    assert (recipe.model.min_size, recipe.model.max_size, recipe.model.trainable_stages) == ((800,), 1333, 3)
+    rates = {iteration: recipe.rate(iteration) for iteration in (0, 500, 59_999, 60_000, 79_999, 80_000, 89_999)}
+    expected = {0: 0.001, 500: 1, 59_999: 1, 60_000: 0.1, 79_999: 0.1, 80_000: 0.01, 89_999: 0.01}
+    assert rates == pytest.approx(expected)
+
+
+def test_the_rate_of_a_detector_warms_up_in_a_line():
+    recipe = recipes.get("voc_instances-r50-repgraph", recipes.DetectionRecipe)
+    warm = [recipe.rate(iteration) for iteration in range(recipe.optim.warmup + 1)]
+    steps = {round(after - before, 9) for before, after in itertools.pairwise(warm)}
+    assert warm[0] == recipe.optim.warmup_factor and warm[-1] == 1.0 and len(steps) == 1
+    assert recipe.rate(1666) == 1.0 and recipe.rate(1667) == pytest.approx(0.1)
+    short = recipes.with_settings(recipe, ["train.iterations=9", "optim.warmup=0"])  # steps go with the iterations
+    assert [short.rate(iteration) for iteration in range(9)] == pytest.approx([1] * 6 + [0.1] * 2 + [0.01])
+
+
+def test_a_recipe_for_another_task_is_refused():
+    assert recipes.get("voc-r50-rgnet", recipes.Recipe).task == "segmentation"
+    with pytest.raises(UsageError, match="coco-r50-nl is a recipe for detection; one for segmentation is needed"):
+        recipes.get("coco-r50-nl", recipes.Recipe)
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():

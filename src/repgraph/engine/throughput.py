@@ -11,9 +11,8 @@ import torch
 
 from repgraph.engine import train as training
 from repgraph.engine.training import places
-from repgraph.engine.training.loader import Batch
 from repgraph.engine.training.module import Training
-from repgraph.recipes import Recipe, with_settings
+from repgraph.recipes import AnyRecipe, with_settings
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,15 @@ class _Timer(pl.Callback):
 class _Same:
     """One batch again and again."""
 
-    def __init__(self, batch: Batch, count: int) -> None:
+    def __init__(self, batch: Any, count: int) -> None:
         self.batch, self.count = batch, count
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         for iteration in range(self.count):
             yield self.batch._replace(iteration=iteration)
 
 
-def throughput(recipe: Recipe, *, iterations: int = 100, warm: int = 20, show: TextIO | None = None) -> Throughput:
+def throughput(recipe: AnyRecipe, *, iterations: int = 100, warm: int = 20, show: TextIO | None = None) -> Throughput:
     """Train for a moment with the data, and with a fixed batch; nothing is written.
 
     Args:
@@ -87,7 +86,7 @@ def throughput(recipe: Recipe, *, iterations: int = 100, warm: int = 20, show: T
         for name, source in (("one batch in memory", fixed), ("the data", real)):
             if show is not None and place.first:
                 print(f"{total} iterations with {name}", file=show, flush=True)
-            module, timer = Training(first.model, recipe), _Timer(warm)
+            module, timer = Training(first.model, first.task), _Timer(warm)
             training.fit(module, place, source, timer)
             found.append(iterations * recipe.train.batch / (timer.end - timer.begin))
     return Throughput(real=found[1], fixed=found[0])

@@ -3,8 +3,7 @@
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,25 +11,21 @@ import lightning.pytorch as pl
 import torch
 from timm.layers import convert_sync_batchnorm
 
-from repgraph import data as datasets
-from repgraph.data.transforms import TrainTransform
-from repgraph.engine.metrics import Scores
+from repgraph.engine import tasks
+from repgraph.engine.tasks.task import Where
 from repgraph.engine.training import checkpoint as checkpoints
 from repgraph.engine.training import folder as folders
 from repgraph.engine.training import places
 from repgraph.engine.training.cache import Cached
 from repgraph.engine.training.callbacks import Overseer, Stop, columns
-from repgraph.engine.training.chance import seed_of
 from repgraph.engine.training.loader import Batches, Pairs, Stream, loader, workers_for
 from repgraph.engine.training.module import Best, Training
-from repgraph.engine.training.parts import Part, first, held_out
 from repgraph.engine.training.places import Place
 from repgraph.engine.training.progress import Display
 from repgraph.engine.training.records import Records
-from repgraph.engine.training.validate import validate
-from repgraph.errors import UsageError, out_of_memory
-from repgraph.models import RGNet, rgnet
-from repgraph.recipes import Recipe, load, with_settings
+from repgraph.errors import UsageError
+from repgraph.recipes import AnyRecipe, load, with_settings
+from repgraph.recipes.settings import R
 
 NOT_FINITE = 3  # the exit code
 
@@ -41,10 +36,11 @@ class Outcome:
 
     folder: Path
     iteration: int
-    scores: Scores | None
+    scores: Any  # repgraph.engine.metrics.Scores, or repgraph.engine.detection.DetectionScores; None for none
     best: Best
     stop: Stop | None
     first: bool = True  # whether this is the first of several processes, which speaks for all
+    told: str = ""  # the last test, in a line
 
     @property
     def code(self) -> int:
@@ -54,14 +50,14 @@ class Outcome:
         return 128 + self.stop.signal if self.stop.signal else NOT_FINITE
 
 
-def train(recipe: Recipe, out: str | Path, *, show: TextIO | None = None) -> Outcome:
+def train(recipe: AnyRecipe, out: str | Path, *, show: TextIO | None = None) -> Outcome:
     """Train a network by a recipe; all that comes of it goes into the folder ``out``.
 
     Args:
         recipe: see :mod:`repgraph.recipes`.
         out: a folder that is empty or not there yet. It gets ``recipe.json``, ``versions.json`` (versions, seed,
             command), ``metrics.csv``, ``tensorboard/``, ``checkpoints/`` and at the end ``model/``, which
-            :meth:`repgraph.models.RGNet.from_pretrained` and :func:`repgraph.models.load` take.
+            ``from_pretrained`` of the network and :func:`repgraph.models.load` take.
         show: where progress goes, such as ``sys.stderr``; None for nowhere.
     """
     recipe = _rooted(recipe)
@@ -108,14 +104,14 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
         return _fit(module, folder, place, images, tests, show)
 
 
-def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Any]:
+def prepare(recipe: AnyRecipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Any]:
     """The network in training, the images to learn from, and those to test on, if any; before anything is written."""
-    images, tests = splits(recipe)
-    labels = images.labels
+    task = tasks.of(recipe)
+    images, tests = task.splits()
     known = folders.identity(training=images, testing=tests)
     if found is not None:
         folders.check_same_data(known, found, recipe.data.root)
-    module = Training(network(recipe, labels, found), recipe, known)
+    module = Training(task.network(images.labels, found), task, known)
     if found is not None:
         module.restore(found)
     Batches(len(images), recipe.train.batch, 0, 0, 0, place.rank, place.world)  # can the devices share a batch?
@@ -124,94 +120,37 @@ def prepare(recipe: Recipe, place: Place, found: dict[str, Any] | None) -> tuple
             f"train.accumulate is {recipe.train.accumulate}, and each of {place.world} devices has "
             f"{recipe.train.batch // place.world} images of a batch; give a divisor of that"
         )
-    chosen: Pairs = first(images, recipe.data.limit) if recipe.data.limit else images
-    if recipe.data.cache:
-        chosen = Cached(chosen)
-    return module, chosen, tests
+    if recipe.data.limit:
+        count = min(recipe.data.limit, len(images))
+        images = task.pick(images, range(count), f"the first {count}")
+    return module, Cached(images, codec=task.codec) if recipe.data.cache else images, tests
 
 
-def splits(recipe: Recipe) -> tuple[Any, Any]:
-    """The images to learn from, and those to test on, which may be none."""
-    data = recipe.data
-    images = _images(recipe, data.split)
-    if data.hold_out:
-        kept, held = held_out(len(images), data.hold_out)
-        if not held:
-            raise UsageError(
-                f"data.hold_out is {data.hold_out}, and there are only {len(images)} images; give a smaller number"
-            )
-        return Part(images, kept), Part(images, held)
-    tests = _images(recipe, data.val_split) if data.val_split else None
-    if tests is not None and not tests.labelled:
-        raise UsageError(f"data.val_split is {data.val_split!r}, which has no labels; give another, or nothing")
-    return images, tests
-
-
-def _rooted(recipe: Recipe) -> Recipe:
+def _rooted(recipe: R) -> R:
     """The recipe with the data where they are, wherever one is later."""
     if not recipe.data.root:
         return recipe
-    root = os.path.abspath(os.path.expanduser(recipe.data.root))
-    return replace(recipe, data=replace(recipe.data, root=root))
-
-
-def _images(recipe: Recipe, split: str) -> Any:
-    data = recipe.data
-    if not data.root and data.name != "scenes":
-        raise UsageError(f"where is {data.name}? Give its folder: --data ROOT")
-    return datasets.load(data.name, data.root or None, split, **data.options)
-
-
-def network(recipe: Recipe, labels: datasets.Labels, found: dict[str, Any] | None = None) -> RGNet:
-    """The recipe's network for these classes: with its backbone's weights, or as a checkpoint says."""
-    if found is not None:
-        return RGNet.build(found["config"], "the config in the checkpoint")
-    model = recipe.model
-    if not model.weights:
-        raise UsageError(
-            f"say where the backbone {model.backbone} starts: --weights FILE (torchvision's, timm's or caffe-style), "
-            "--weights pretrained (timm's; may download), or --weights none for random numbers"
-        )
-    torch.manual_seed(seed_of(recipe.train.seed, "network"))
-    try:
-        return rgnet(
-            len(labels),
-            model.backbone,
-            weights=None if model.weights == "none" else model.weights,
-            output_stride=model.output_stride,
-            context=model.context,
-            context_options=model.context_options or None,
-            channels=model.channels,
-            fusion=None if model.fusion == "auto" else model.fusion,
-            inserted=model.inserted or None,
-            inserted_options=model.inserted_options or None,
-            auxiliary=model.auxiliary,
-            dropout=model.dropout,
-            labels=labels.to_dict(),
-        )
-    except UsageError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"model: {error}") from error
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        raise UsageError("the network does not fit into memory; look at model.channels and the options") from error
+    return with_settings(recipe, [f"data.root={os.path.abspath(os.path.expanduser(recipe.data.root))}"])
 
 
 def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any, show: TextIO | None) -> Outcome:
     recipe, model, start = module.recipe, module.model, module.iteration
     display = Display(start, recipe.train.iterations, recipe.train.batch, show if place.first else None)
     io = checkpoints.AtomicIO()
-    test = None if tests is None else partial(validate, model, tests, recipe, place.rank, place.world)
-    records = Records(folder, columns(model), start)
-    overseer = Overseer(folder / folders.CHECKPOINTS, io, records, display, test)
+
+    def test(iteration: int, progress: Any = None) -> tasks.Tested:
+        return module.task.test(model, tests, Where(place.rank, place.world, iteration, folder), progress)
+
+    records = Records(folder, columns(module.task, model), start)
+    overseer = Overseer(folder / folders.CHECKPOINTS, io, records, display, None if tests is None else test)
     if start < recipe.train.iterations:
-        display.say(_announced(module, place, images, tests))
+        for line in (_announced(module, place, images, tests), *module.task.remarks()):
+            display.say(line)
         batches = stream(module, place, images)
         with places.settled(recipe.train, place), display, contextlib.closing(batches):
             fit(module, place, batches, overseer, io)
-    outcome = Outcome(folder, module.iteration, overseer.scores, module.best, overseer.stop, place.first)
+    tested = overseer.tested or tasks.Tested(None, "")
+    outcome = Outcome(folder, module.iteration, tested.scores, module.best, overseer.stop, place.first, tested.told)
     if outcome.stop is None and place.first:
         model.save_pretrained(folder / folders.MODEL)
     return outcome
@@ -230,11 +169,12 @@ def _announced(module: Training, place: Place, images: Pairs, tests: Any) -> str
 
 def stream(module: Training, place: Place, images: Pairs) -> Stream:
     """This process's batches from the module's iteration on."""
-    train, data, start = module.recipe.train, module.recipe.data, module.iteration
-    batches = Batches(len(images), train.batch, train.seed, start, train.iterations, place.rank, place.world)
-    transform = TrainTransform(data.crop, data.scales, data.flip, module.model.mean, module.model.std)
-    workers = workers_for(data.workers, place.local)
-    source = loader(images, transform, batches, workers=workers, pin=place.kind == "cuda")
+    task, train, start = module.task, module.recipe.train, module.iteration
+    share = (place.rank, place.world, task.choice(images))
+    batches = Batches(len(images), train.batch, train.seed, start, train.iterations, *share)
+    workers, pin = workers_for(module.recipe.data.workers, place.local), place.kind == "cuda"
+    transform, remedy = task.transform(module.model), task.remedy
+    source = loader(images, transform, batches, task.collate, workers=workers, pin=pin, remedy=remedy)
     return Stream(source, train.period, start, train.iterations)
 
 
@@ -249,7 +189,7 @@ def fit(module: Training, place: Place, batches: Any, overseer: Any, io: checkpo
     if train.compile:
         module.model.compile(dynamic=False)
     trainer = pl.Trainer(
-        **places.trainer_options(train, place),
+        **places.trainer_options(train, place, module.task.fixed),
         logger=getattr(overseer, "records", False),
         callbacks=[overseer],
         max_epochs=-(-train.iterations // train.period) - module.iteration // train.period,

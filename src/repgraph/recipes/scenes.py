@@ -8,7 +8,8 @@ cent of the pixels, weigh five times as much as the rest.
 
 from typing import Any
 
-from repgraph.recipes.recipe import Context, Data, Model, Optim, Recipe, Test, Train
+from repgraph.recipes.recipe import Context, Data, Model, Optim, Recipe, Test
+from repgraph.recipes.sections import Train
 
 SIZE = (96, 128)
 NODES = {"spread": "ring", "radius": 10.0, "scale": 0.125}

@@ -9,10 +9,15 @@ import typing
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 from repgraph.errors import UsageError
+from repgraph.recipes.detection import DetectionRecipe
 from repgraph.recipes.recipe import Recipe
+
+AnyRecipe = Recipe | DetectionRecipe
+R = TypeVar("R", bound=AnyRecipe)
+KINDS: dict[str, type[Recipe] | type[DetectionRecipe]] = {kind.task: kind for kind in (Recipe, DetectionRecipe)}
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _ALSO = {"gpu": "cuda"}  # what others say for it
@@ -25,7 +30,7 @@ def nearest(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
-def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+def with_settings(recipe: R, settings: Iterable[str]) -> R:
     """The recipe with some values changed, each given as ``section.name=value``.
 
     Several values are separated by commas; one number for a crop is a square. Options that are passed on have a third
@@ -42,22 +47,23 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         if not equals:
             raise UsageError(f"the setting {setting!r} has no value; write NAME=VALUE, such as optim.lr=0.02")
         given[name.strip()] = text.strip()
-    if "data.crop" in given and recipe.test.crop == recipe.data.crop:
+    if isinstance(recipe, Recipe) and "data.crop" in given and recipe.test.crop == recipe.data.crop:
         given.setdefault("test.crop", given["data.crop"])
     for name, text in given.items():
         recipe = _set(recipe, name, text)
     return recipe
 
 
-def to_dict(recipe: Recipe) -> dict[str, Any]:
+def to_dict(recipe: AnyRecipe) -> dict[str, Any]:
     """As JSON has it; :func:`from_dict` takes it back."""
-    return dataclasses.asdict(recipe)
+    return {"task": recipe.task, **dataclasses.asdict(recipe)}
 
 
-def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> Recipe:
+def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe:
     """The recipe that :func:`to_dict` wrote; what is left out has its default.
 
-    ``"base": NAME`` starts from the recipe of that name instead. ``origin`` is what errors call it.
+    ``"task"`` is "segmentation" where it is left out. ``"base": NAME`` starts from the recipe of that name instead.
+    ``origin`` is what errors call it.
     """
     given = dict(given)
     base: dict[str, Any] = {}
@@ -67,13 +73,20 @@ def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> Recipe:
         base = to_dict(get(str(name)))
         base["description"] = ""
     try:
-        return _section(Recipe, _merge(base, given), "")
+        task = given.pop("task", base.pop("task", Recipe.task))
+        if task not in KINDS:
+            raise UsageError(f"task is {task!r}{nearest(str(task), KINDS)}")
+        return _section(KINDS[task], _merge(base, given), "")
     except UsageError as error:
         raise UsageError(f"{origin}: {error}") from None
 
 
-def load(path: str | Path) -> Recipe:
-    """The recipe in a JSON file."""
+@overload
+def load(path: str | Path) -> AnyRecipe: ...
+@overload
+def load(path: str | Path, kind: type[R]) -> R: ...
+def load(path: str | Path, kind: Any = None) -> Any:
+    """The recipe in a JSON file; with a ``kind``, such as :class:`~repgraph.recipes.Recipe`, no other will do."""
     path = Path(path)
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
@@ -83,10 +96,17 @@ def load(path: str | Path) -> Recipe:
         raise UsageError(f"{path} is not JSON: {error}") from error
     if not isinstance(given, dict):
         raise UsageError(f"{path} holds no recipe: a JSON object is needed")
-    return from_dict({"name": path.stem} | given, str(path))
+    return only(from_dict({"name": path.stem} | given, str(path)), kind, str(path))
 
 
-def to_json(recipe: Recipe) -> str:
+def only(recipe: AnyRecipe, kind: type[R] | None, origin: str) -> Any:
+    """The recipe, if it is of the kind that is asked for, if any is."""
+    if kind is not None and not isinstance(recipe, kind):
+        raise UsageError(f"{origin} is a recipe for {recipe.task}; one for {kind.task} is needed")
+    return recipe
+
+
+def to_json(recipe: AnyRecipe) -> str:
     return json.dumps(to_dict(recipe), indent=2) + "\n"
 
 
@@ -99,47 +119,47 @@ def _merge(base: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _types(section: type) -> dict[str, Any]:
+def _types(section: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(section)
     return {field.name: hints[field.name] for field in dataclasses.fields(section)}
 
 
-def _sections() -> dict[str, type]:
-    return {name: kind for name, kind in _types(Recipe).items() if isinstance(kind, type) and kind is not str}
+def _sections(recipe: AnyRecipe) -> dict[str, type]:
+    whole: Any = type(recipe)
+    return {name: kind for name, kind in _types(whole).items() if isinstance(kind, type) and kind is not str}
 
 
-def _names() -> list[str]:
-    return [f"{section}.{name}" for section, kind in _sections().items() for name in _types(kind)]
-
-
-def _set(recipe: Recipe, name: str, text: str) -> Recipe:
+def _set(recipe: R, name: str, text: str) -> R:
     section, _, rest = name.partition(".")
     field, _, key = rest.partition(".")
-    kinds = _types(_sections()[section]) if section in _sections() else {}
+    sections = _sections(recipe)
+    kinds = _types(sections[section]) if section in sections else {}
     kind = kinds.get(field)
     if kind is None or (key and typing.get_origin(kind) is not dict):
-        raise UsageError(f"there is no setting {name!r}{_near_setting(name)}")
+        raise UsageError(f"there is no setting {name!r}{_near_setting(name, sections)}")
     old = getattr(recipe, section)
     if key:
         value = getattr(old, field) | {key: _convert(typing.get_args(kind)[1], _parse(text), name)}
     else:
         value = _convert(kind, text if kind is str else _parse(text), name)
-    return dataclasses.replace(recipe, **{section: dataclasses.replace(old, **{field: value})})
+    changes: dict[str, Any] = {section: dataclasses.replace(old, **{field: value})}
+    return dataclasses.replace(recipe, **changes)
 
 
-def _near_setting(name: str) -> str:
+def _near_setting(name: str, sections: Mapping[str, type]) -> str:
     """The nearest setting; also for one whose section is wrong or left out."""
+    names = [f"{section}.{field}" for section, kind in sections.items() for field in _types(kind)]
     last, section = name.rpartition(".")[2], name.partition(".")[0]
-    same = [known for known in _names() if known.rpartition(".")[2] == last]
+    same = [known for known in names if known.rpartition(".")[2] == last]
     if same:
         return f"; did you mean {same[0]!r}?"
-    if section in _sections():
+    if section in sections:
         field = name.split(".")[1] if "." in name else ""
-        fields = list(_types(_sections()[section]))
+        fields = list(_types(sections[section]))
         close = difflib.get_close_matches(field, fields, n=1)
         return f"; did you mean '{section}.{close[0]}'?" if close else f"; {section} has {', '.join(fields)}"
-    close = difflib.get_close_matches(name, _names(), n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; the sections are {', '.join(_sections())}"
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; the sections are {', '.join(sections)}"
 
 
 def _section(kind: type, given: Mapping[str, Any], prefix: str) -> Any:

@@ -6,12 +6,13 @@ leaves open follows its authors' other work (docs/training.md). The others are s
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from repgraph.errors import UsageError
-from repgraph.recipes import scenes
-from repgraph.recipes.recipe import Context, Data, Model, Optim, Recipe, Test, Train
-from repgraph.recipes.settings import nearest
+from repgraph.recipes import coco, scenes
+from repgraph.recipes.recipe import Context, Data, Model, Optim, Recipe, Test
+from repgraph.recipes.sections import Train
+from repgraph.recipes.settings import AnyRecipe, R, nearest, only
 
 BACKBONES = {"r50": "resnet50", "r101": "resnet101"}
 CONTEXTS: dict[str, Context] = {"baseline": "none", "nl": "non_local", "rgnet": "repgraph"}
@@ -104,24 +105,29 @@ def _recipe(row: str, backbone: str, context: str) -> Recipe:
     )
 
 
-def _all() -> dict[str, Recipe]:
-    found = [_recipe(row, b, c) for row in ROWS for b in BACKBONES for c in CONTEXTS]
-    return {recipe.name: recipe for recipe in (*found, *scenes.RECIPES)}
+def _all() -> dict[str, AnyRecipe]:
+    found: list[AnyRecipe] = [_recipe(row, b, c) for row in ROWS for b in BACKBONES for c in CONTEXTS]
+    found += [*scenes.RECIPES, *coco.RECIPES]
+    return {recipe.name: recipe for recipe in found}
 
 
 _RECIPES = _all()
 NAMES: tuple[str, ...] = tuple(_RECIPES)
 
 
-def get(name: str) -> Recipe:
-    """The recipe of that name.
+@overload
+def get(name: str) -> AnyRecipe: ...
+@overload
+def get(name: str, kind: type[R]) -> R: ...
+def get(name: str, kind: Any = None) -> Any:
+    """The recipe of that name; with a ``kind``, such as :class:`~repgraph.recipes.Recipe`, no other will do.
 
     >>> get("ade20k-r101-rgnet").train.iterations
     100000
     """
     if name not in _RECIPES:
         raise UsageError(f"there is no recipe {name!r}{_nearest(name)} (repgraph train --list shows all)")
-    return _RECIPES[name]
+    return only(_RECIPES[name], kind, name)
 
 
 def _nearest(name: str) -> str:

@@ -10,9 +10,9 @@ from PIL import Image as Picture
 from tests.engine.training.tiny import at_iteration, make_data, recipe, same_weights, weights
 
 from repgraph.engine import train as training
+from repgraph.engine.tasks import segmentation
 from repgraph.engine.train import resume, train
 from repgraph.engine.training import callbacks, checkpoint, places
-from repgraph.engine.training.module import Training
 from repgraph.errors import UsageError
 
 
@@ -166,9 +166,9 @@ TOLD = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 345600
 @pytest.mark.parametrize(
     ("where", "name", "words"),
     [
-        (Training, "_losses", r"out of memory with train\.batch=4, .* give fewer images"),
-        (training.TrainTransform, "__call__", r"images, 3 classes.*: out of memory; give a smaller data\.crop"),
-        (training, "rgnet", "the network does not fit into memory"),
+        (segmentation.Segmentation, "loss", r"out of memory with train\.batch=4, .* give fewer images"),
+        (segmentation.TrainTransform, "__call__", r"images, 3 classes.*: out of memory; give a smaller data\.crop"),
+        (segmentation, "rgnet", "the network does not fit into memory"),
     ],
     ids=["iteration", "image", "network"],
 )

@@ -10,11 +10,12 @@ import torch
 from torchvision.tv_tensors import Image, Mask
 
 from repgraph.data.transforms import TrainTransform
+from repgraph.engine.tasks.segmentation import Batch, collate
 from repgraph.engine.training import cache
 from repgraph.engine.training.cache import Cached
 from repgraph.engine.training.chance import chosen, generator, seed_of
-from repgraph.engine.training.loader import Augmented, Batch, Batches, Failure, Stream, loader, workers_for
-from repgraph.engine.training.parts import first
+from repgraph.engine.training.loader import Augmented, Batches, Failure, Stream, loader, workers_for
+from repgraph.engine.training.parts import Part
 from repgraph.errors import UsageError
 
 TRANSFORM = TrainTransform((17, 23))
@@ -49,7 +50,7 @@ def batches(first=0, last=6, rank=0, world=1, batch=4, seed=0, length=7):
 
 
 def load(data, workers=0, **options):
-    return list(loader(data, TRANSFORM, batches(**options), workers=workers, pin=False))
+    return list(loader(data, TRANSFORM, batches(**options), collate, workers=workers, pin=False))
 
 
 @pytest.mark.parametrize(("length", "batch"), [(7, 4), (8, 4), (3, 4), (1, 2), (100, 7)])
@@ -127,7 +128,7 @@ def test_a_stream_goes_on_where_the_last_period_ended():
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_unusable_image_is_one_line(workers):
-    stream = Stream(loader(Pictures(broken=True), TRANSFORM, batches(), workers=workers, pin=False), 6, 0, 6)
+    stream = Stream(loader(Pictures(broken=True), TRANSFORM, batches(), collate, workers=workers, pin=False), 6, 0, 6)
     with pytest.raises(UsageError) as caught:
         list(stream)
     assert str(caught.value) == "images/4.png: broken"
@@ -144,7 +145,7 @@ def test_an_image_without_mask_is_named():
     with pytest.raises(UsageError, match="image 0 of pictures has no mask"):
         Cached(Unlabelled())
     with pytest.raises(UsageError, match="pictures has no images"):
-        loader(Pictures(0), TRANSFORM, batches(), workers=0, pin=False)
+        loader(Pictures(0), TRANSFORM, batches(), collate, workers=0, pin=False)
 
 
 def test_a_cache_gives_the_same_and_reads_once(monkeypatch):
@@ -169,11 +170,10 @@ def test_memory_is_known_here():
     assert 2**20 < cache.available() < 2**60
 
 
-def test_the_first_images_only():
-    data = first(Pictures(), 3)
+def test_some_images_only():
+    data = Part(Pictures(), range(3), "the first 3")
     assert len(data) == 3 and torch.equal(data[2][0], Pictures()[2][0])
     assert repr(data) == "the first 3 of pictures"
-    assert len(first(Pictures(), 99)) == 7
     with pytest.raises(IndexError):
         data[3]
 

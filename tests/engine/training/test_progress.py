@@ -7,7 +7,7 @@ import time
 from repgraph.engine.training.module import Report
 from repgraph.engine.training.progress import Clock, Display
 
-REPORT = Report(10, 1.2345, 0.5, None, False)
+REPORT = Report(10, {"loss": 1.2345, "auxiliary_loss": 0.5}, None, False)
 
 
 class Terminal(io.StringIO):

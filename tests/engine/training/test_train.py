@@ -12,9 +12,9 @@ from PIL import Image as Picture
 from tests.engine.training.tiny import at_iteration, make_data, recipe, rows, same_weights, weights
 
 from repgraph import models, recipes
-from repgraph.engine import train as training
+from repgraph.engine import tasks
 from repgraph.engine.train import resume, train
-from repgraph.engine.training import callbacks, checkpoint
+from repgraph.engine.training import checkpoint
 from repgraph.errors import UsageError
 
 
@@ -243,7 +243,7 @@ def test_labels_are_missed_where_there_are_none(pictures, tmp_path):
     outcome = train(recipe(data, "train.iterations=2"), tmp_path / "run", show=shown)
     assert "2/2  no score: not one pixel of the validation images is labelled" in shown.getvalue()
     assert "warning" not in shown.getvalue() and "nan" not in shown.getvalue()
-    assert callbacks.told(outcome.scores).startswith("no score: ")
+    assert outcome.told.startswith("no score: ")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,8 @@ def test_the_network_starts_the_same_whatever_was_drawn_before(pictures):
     made = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        made.append(training.network(recipe(pictures), training.datasets.load("folder", pictures, "train").labels))
+        task = tasks.of(recipe(pictures))
+        made.append(task.network(task.splits()[0].labels))
     same_weights(made[0].state_dict(), made[1].state_dict())
 
 
@@ -293,7 +294,7 @@ def test_a_compiled_network_learns_the_same(whole, pictures, tmp_path):
 def test_images_that_are_held_out_are_tested_on_and_not_learned_from(pictures, tmp_path):
     """Of 6 images every third is held out, and of the 4 that are left the first 3 are taken."""
     asked = recipe(pictures, "data.hold_out=3", "data.val_split=nowhere", "data.limit=3", "train.iterations=2")
-    images, tests = training.splits(asked)
+    images, tests = tasks.of(asked).splits()
     assert [item.name for item in images.items] == ["0", "1", "3", "4"]
     assert [item.name for item in tests.items] == ["2", "5"]
     shown = io.StringIO()
@@ -303,4 +304,4 @@ def test_images_that_are_held_out_are_tested_on_and_not_learned_from(pictures, t
     labelled = sum((height - 1) * width for height, width in shapes)  # the first row is not
     assert outcome.scores.pixels == labelled
     with pytest.raises(UsageError, match=r"data\.hold_out is 7, and there are only 6 images"):
-        training.splits(recipe(pictures, "data.hold_out=7"))
+        tasks.of(recipe(pictures, "data.hold_out=7")).splits()

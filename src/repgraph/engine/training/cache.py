@@ -1,56 +1,100 @@
 """Decoded images in memory, in a few large blocks that worker processes share."""
 
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torchvision.tv_tensors import Image, Mask
 
-from repgraph.engine.training.loader import Pair, Pairs
+from repgraph.engine.training.loader import Pairs
 from repgraph.errors import UsageError
 
 BLOCK = 256 * 2**20
 PROBE = 16  # images whose sizes tell how much memory all of them need
 
 
-class Place(NamedTuple):
-    """Where an image and its mask lie: height, width, the block, and the first of 4 H W bytes in it.
+class Codec(NamedTuple):
+    """How an image and its target become bytes, and the other way round.
 
-    Images stay in the order that they came in: ``planar`` (3, H, W), or (H, W, 3).
+    ``pack(image, target)`` gives what is small and uint8 tensors with the rest; ``unpack(small, bytes)`` takes them,
+    all bytes in one tensor (N). What is small has the image's ``height`` and ``width``.
     """
+
+    pack: Callable[[Any, Any], tuple[Any, Sequence[Tensor]]]
+    unpack: Callable[[Any, Tensor], tuple[Any, Any]]
+
+
+class Kept(NamedTuple):
+    """Where an image lies: what is small of it, the block, and the bytes in it."""
+
+    small: Any
+    block: int
+    start: int
+    size: int
+
+
+class Shape(NamedTuple):
+    """Of an image. Its bytes stay in the order that they came in: ``planar`` (3, H, W), or (H, W, 3)."""
 
     height: int
     width: int
-    block: int
-    start: int
     planar: bool
+
+    @classmethod
+    def of(cls, image: Tensor) -> "Shape":
+        return cls(int(image.shape[1]), int(image.shape[2]), image.is_contiguous())
+
+    def bytes(self, image: Tensor) -> Tensor:
+        """Those of the image (3, H, W) in their order."""
+        plain = image.as_subclass(Tensor)
+        return (plain if self.planar else plain.permute(1, 2, 0)).reshape(-1)
+
+    def image(self, values: Tensor) -> Image:
+        if self.planar:
+            return Image(values.view(3, self.height, self.width))
+        return Image(values.view(self.height, self.width, 3).permute(2, 0, 1))
+
+
+def _pack(image: Tensor, mask: Tensor) -> tuple[Shape, list[Tensor]]:
+    shape = Shape.of(image)
+    return shape, [shape.bytes(image), mask.as_subclass(Tensor).reshape(-1)]
+
+
+def _unpack(shape: Shape, values: Tensor) -> tuple[Image, Mask]:
+    pixels = shape.height * shape.width
+    image, mask = values.split([3 * pixels, pixels])
+    return shape.image(image), Mask(mask.view(shape.height, shape.width))
+
+
+PAIRS = Codec(_pack, _unpack)  # images and masks
 
 
 class Cached:
-    """The same images and masks as ``data``, read once and kept; blocks are shared with forked worker processes.
+    """The same images and targets as ``data``, read once and kept; blocks are shared with forked worker processes.
 
     >>> data = [(torch.full((3, 2, 2), i, dtype=torch.uint8), torch.zeros(2, 2, dtype=torch.uint8)) for i in range(3)]
     >>> int(Cached(data)[2][0].max())
     2
     """
 
-    def __init__(self, data: Pairs, threads: int | None = None) -> None:
-        self.name = repr(data)
-        self.places: list[Place] = []
+    def __init__(self, data: Pairs, threads: int | None = None, codec: Codec = PAIRS) -> None:
+        self.name, self.codec = repr(data), codec
+        self.kept: list[Kept] = []
         self.blocks: list[Tensor] = []
         self._used = 0
         with ThreadPoolExecutor(threads or min(16, os.cpu_count() or 1)) as pool:
             window = 64  # decoded ahead of what is stored: no more than that waits in memory
             for begin in range(0, len(data), window):
-                for pair in pool.map(data.__getitem__, range(begin, min(begin + window, len(data)))):
-                    self._store(pair)
-                    if len(self.places) == PROBE:
+                for image, target in pool.map(data.__getitem__, range(begin, min(begin + window, len(data)))):
+                    self._store(image, target)
+                    if len(self.kept) == PROBE:
                         self._check_memory(len(data))
 
     def _check_memory(self, images: int) -> None:
-        each = sum(4 * place.height * place.width for place in self.places) / len(self.places)
+        each = sum(kept.size for kept in self.kept) / len(self.kept)
         free = available()
         if each * images > free:
             raise UsageError(
@@ -58,35 +102,34 @@ class Cached:
                 f"{free / 2**30:.1f} GiB of memory are free; leave it off"
             )
 
-    def _store(self, pair: Pair) -> None:
-        image, mask = pair
-        if mask is None:
-            raise UsageError(f"image {len(self.places)} of {self.name} has no mask to learn from")
-        height, width = mask.shape
-        size = 4 * height * width
+    def _store(self, image: Any, target: Any) -> None:
+        if target is None:
+            raise UsageError(f"image {len(self.kept)} of {self.name} has no mask to learn from")
+        small, parts = self.codec.pack(image, target)
+        size = sum(part.numel() for part in parts)
         if not self.blocks or self._used + size > self.blocks[-1].numel():
             self.blocks.append(torch.empty(max(BLOCK, size), dtype=torch.uint8))
             self._used = 0
-        place = Place(height, width, len(self.blocks) - 1, self._used, image.is_contiguous())
+        kept = Kept(small, len(self.blocks) - 1, self._used, size)
         self._used += size
-        self.places.append(place)
-        for kept, given in zip(self._at(place), (image, mask), strict=True):
-            kept.copy_(given)
+        self.kept.append(kept)
+        for place, part in zip(self._at(kept).split([part.numel() for part in parts]), parts, strict=True):
+            place.copy_(part)
 
-    def _at(self, place: Place) -> tuple[Tensor, Tensor]:
-        """Views of an image (3, H, W) and its mask (H, W)."""
-        height, width, block, start, planar = place
-        pixels = height * width
-        image, mask = self.blocks[block][start : start + 4 * pixels].split([3 * pixels, pixels])
-        shaped = image.view(3, height, width) if planar else image.view(height, width, 3).permute(2, 0, 1)
-        return shaped, mask.view(height, width)
+    def _at(self, kept: Kept) -> Tensor:
+        return self.blocks[kept.block][kept.start : kept.start + kept.size]
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """(H, W) of every image."""
+        return [(kept.small.height, kept.small.width) for kept in self.kept]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.kept)
 
-    def __getitem__(self, index: int) -> Pair:
-        image, mask = self._at(self.places[index])
-        return Image(image), Mask(mask)
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        kept = self.kept[index]
+        return self.codec.unpack(kept.small, self._at(kept))
 
     def __repr__(self) -> str:
         return self.name

@@ -14,7 +14,7 @@ import lightning.pytorch as pl
 import torch
 
 from repgraph.engine.inference.network import NotFinite
-from repgraph.engine.metrics import Scores
+from repgraph.engine.tasks import Task, Tested
 from repgraph.engine.training.checkpoint import BEST, LAST, AtomicIO, SaveError, also_known_as
 from repgraph.engine.training.module import Best, Report, Training
 from repgraph.engine.training.progress import Clock, Display
@@ -33,13 +33,13 @@ class Stop:
     reason: str
 
 
-def columns(model: torch.nn.Module) -> list[str]:
+def columns(task: Task, model: torch.nn.Module) -> list[str]:
     """What is noted in the course of a run."""
-    found = ["loss", "auxiliary_loss", "rate", "images_per_second", "peak_memory_mib"]
+    found = [*task.losses, "rate", "images_per_second", "peak_memory_mib"]
     for path, layer in model.named_modules():
         if isinstance(layer, RepGraph):
             found += [f"reach_{kind}/{path}" for kind in ("mean", "p95")]
-    return [*found, "val_miou", "val_pixel_accuracy", "val_mean_accuracy"]
+    return [*found, *(f"val_{name}" for name in task.scores)]
 
 
 class Overseer(pl.Callback):
@@ -50,11 +50,11 @@ class Overseer(pl.Callback):
     """
 
     def __init__(
-        self, folder: Path, io: AtomicIO, records: Records, display: Display, validate: Callable[..., Scores] | None
+        self, folder: Path, io: AtomicIO, records: Records, display: Display, test: Callable[..., Tested] | None
     ) -> None:
-        self.folder, self.io, self.records, self.display, self.validate = folder, io, records, display, validate
+        self.folder, self.io, self.records, self.display, self.test = folder, io, records, display, test
         self.stop: Stop | None = None
-        self.scores: Scores | None = None
+        self.tested: Tested | None = None
         self._clock = Clock()
         self._received = 0
         self._leaving = False
@@ -123,21 +123,18 @@ class Overseer(pl.Callback):
             self._halt(trainer, f"the weights are not finite after iteration {now}")
             return
         if not module.had_labels():
-            self.display.say(
-                f"warning: up to iteration {now}, not one pixel was labelled since the last checkpoint, and nothing "
-                "was learned; look at the masks with repgraph data check"
-            )
+            self.display.say(f"warning: up to iteration {now}, {module.task.unlearned} with repgraph data check")
         self._clock.pause()
         last, often = now == train.iterations, train.validate_every * train.period
-        scores = None
-        if self.validate is not None and (last or (often and now % often == 0)):
+        tested = None
+        if self.test is not None and (last or (often and now % often == 0)):
             try:
-                scores = self.scores = self._test(module, self.validate)
+                tested = self.tested = self._test(module, self.test)
             except NotFinite:
                 self._halt(trainer, f"the logits in the test after iteration {now} are not finite")
                 return
         self.records.save()
-        self.save(trainer, module, scores)
+        self.save(trainer, module, tested)
         self._clock.resume()
         if self._leaving and not last:
             self._leave(trainer, now)
@@ -148,31 +145,31 @@ class Overseer(pl.Callback):
             return
         recipe = module.recipe
         row = {
-            "loss": report.loss,
-            "auxiliary_loss": report.auxiliary_loss,
+            **report.losses,
             "rate": recipe.optim.lr * recipe.rate(module.iteration - 1),
             "images_per_second": report.iterations * recipe.train.batch / seconds,
             "peak_memory_mib": peak_memory(module.device) / 2**20,
-            **reaches(module, batch.images[:1] if recipe.train.compile else None),
+            **reaches(module, batch),
         }
         self.records.log_metrics(row, module.iteration)
         if module.iteration % recipe.train.period and module.iteration != recipe.train.iterations:
             self.records.save()  # at the end of a period the scores go into the same row
         self.display.report(module.iteration, report, seconds)
 
-    def _test(self, module: Training, validate: Callable[..., Scores]) -> Scores:
+    def _test(self, module: Training, test: Callable[..., Tested]) -> Tested:
         module.share_statistics()
-        scores = validate(progress=self.display.testing)
-        noted = {f"val_{name}": getattr(scores, name) for name in ("miou", "pixel_accuracy", "mean_accuracy")}
+        tested = test(module.iteration, progress=self.display.testing)
+        noted = {f"val_{name}": value for name, value in tested.noted.items()}
         self.records.log_metrics(noted, module.iteration)
-        self.display.say(f"{module.iteration}/{module.recipe.train.iterations}  {told(scores)}")
-        return scores
+        self.display.say(f"{module.iteration}/{module.recipe.train.iterations}  {tested.told}")
+        return tested
 
-    def save(self, trainer: pl.Trainer, module: Training, scores: Scores | None = None) -> None:
+    def save(self, trainer: pl.Trainer, module: Training, tested: Tested | None = None) -> None:
         """A checkpoint, which is also the best one if the network has never scored as well."""
-        best = scores is not None and scores.miou > module.best.miou
-        if scores is not None and best:
-            module.best = Best(scores.miou, module.iteration)
+        score = None if tested is None else tested.best
+        best = score is not None and score > module.best.score
+        if score is not None and best:
+            module.best = Best(score, module.iteration)
         path = self.folder / LAST
         trainer.save_checkpoint(path)
         error = trainer.strategy.broadcast(self.io.error)
@@ -207,21 +204,11 @@ class Overseer(pl.Callback):
         trainer.should_stop = True
 
 
-def told(scores: Scores) -> str:
-    """Scores in a line."""
-    if not scores.pixels:
-        return (
-            "no score: not one pixel of the validation images is labelled; look at the masks with repgraph data check"
-        )
-    return f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %"
-
-
-def reaches(module: Training, images: torch.Tensor | None) -> dict[str, float]:
-    """How far nodes reach, for each layer; compiled code keeps no offsets, and the network is run for it on images."""
+def reaches(module: Training, batch: Any) -> dict[str, float]:
+    """How far nodes reach, for each layer."""
     if not any(isinstance(layer, RepGraph) for layer in module.model.modules()):
         return {}
-    inputs = [] if images is None else [module.prepared(images)]
-    found = reach(module.model, *inputs)
+    found = reach(module.model, *module.task.probe(module.model, batch))
     return {f"reach_{kind}/{path}": getattr(each, kind) for path, each in found.items() for kind in ("mean", "p95")}
 
 

@@ -100,7 +100,7 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-def _recipe(text: str) -> recipes.Recipe:
+def _recipe(text: str) -> recipes.AnyRecipe:
     is_file = text.endswith(".json") or os.sep in text
     return recipes.load(text) if is_file else recipes.get(text)
 
@@ -118,9 +118,7 @@ def _told(outcome: "Outcome") -> int:
         again = f"; go on with: repgraph train --resume {outcome.folder}" if outcome.stop.signal else ""
         print(f"repgraph train: {outcome.stop.reason}{again}", file=sys.stderr)
         return outcome.code
-    if outcome.scores is not None:
-        from repgraph.engine.training.callbacks import told
-
-        print(told(outcome.scores))
+    if outcome.told:
+        print(outcome.told)
     print(f"{outcome.folder / 'model'}: the network after {outcome.iteration} iterations")
     return 0

@@ -18,7 +18,7 @@ import torch
 from repgraph import __version__
 from repgraph.engine.training.checkpoint import LAST, PREVIOUS, SaveError, replacing
 from repgraph.errors import UsageError
-from repgraph.recipes import Recipe, from_dict, to_json
+from repgraph.recipes import AnyRecipe, from_dict, to_json
 
 RECIPE, VERSIONS, CHECKPOINTS, MODEL = "recipe.json", "versions.json", "checkpoints", "model"
 LOCK = ".lock"  # in the folder of checkpoints
@@ -42,7 +42,7 @@ def check_free(folder: Path) -> None:
     raise UsageError(f"{folder} is not empty; give another folder with --out{again}")
 
 
-def create(folder: Path, recipe: Recipe) -> None:
+def create(folder: Path, recipe: AnyRecipe) -> None:
     """A new run's folder with its recipe and versions."""
     check_free(folder)
     try:
@@ -83,7 +83,7 @@ def locked(folder: Path, first: bool = True) -> Iterator[None]:
         yield
 
 
-def note_session(folder: Path, recipe: Recipe, start: int) -> None:
+def note_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
     """Versions, seed and command of this attempt, in ``versions.json``, after those of earlier ones."""
     path = folder / VERSIONS
     try:
@@ -188,9 +188,11 @@ def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) 
         raise UsageError(f"{root or 'the data'}: not what the run began with: {how}; give that with --data ROOT")
 
 
-def check_same(recipe: Recipe, checkpoint: dict[str, Any], path: Path) -> None:
+def check_same(recipe: AnyRecipe, checkpoint: dict[str, Any], path: Path) -> None:
     """Refuse a checkpoint of another recipe than the run's."""
     theirs = from_dict(checkpoint["recipe"], str(path))
+    if theirs.task != recipe.task:
+        raise UsageError(f"{path} is of a run for {theirs.task}, and {RECIPE} says {recipe.task}; give another run")
     for section in ("data", "model", "optim", "train", "test"):
         for field in dataclasses.fields(getattr(recipe, section)):
             ours, then = getattr(getattr(recipe, section), field.name), getattr(getattr(theirs, section), field.name)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from repgraph.engine.training.chance import chosen, generator
@@ -20,24 +19,16 @@ from repgraph.errors import UsageError, out_of_memory
 MOST_WORKERS = 16
 GRACE = 10  # seconds that workers go on after SIGTERM
 
-Pair = tuple[Tensor, Tensor | None]
-Transform = Callable[[Any, Any, torch.Generator], tuple[Tensor, Tensor]]
+Transform = Callable[[Any, Any, torch.Generator], tuple[Any, Any]]
+Collate = Callable[[int, Sequence[tuple[Any, Any]]], Any]
 
 
 class Pairs(Protocol):
-    """Images (3, H, W) and masks (H, W), by number."""
+    """Images (3, H, W) and what is to be learned of them, by number."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> Pair: ...
-
-
-class Batch(NamedTuple):
-    """What one device gets in an iteration: uint8 images (B, 3, h, w) and masks (B, h, w)."""
-
-    iteration: int
-    images: Tensor
-    masks: Tensor
+    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
 
 
 class Failure(NamedTuple):
@@ -47,17 +38,28 @@ class Failure(NamedTuple):
 
 
 class Batches:
-    """The (iteration, index) of the images of each batch, for one of ``world`` devices, from ``first`` to ``last``."""
+    """The (iteration, index) of the images of each batch, for one of ``world`` devices, from ``first`` to ``last``.
+
+    ``choose`` says which images the batch of an iteration has; by default each comes once before any comes again.
+    """
 
     def __init__(
-        self, length: int, batch: int, seed: int, first: int, last: int, rank: int = 0, world: int = 1
+        self,
+        length: int,
+        batch: int,
+        seed: int,
+        first: int,
+        last: int,
+        rank: int = 0,
+        world: int = 1,
+        choose: Callable[[int], list[int]] | None = None,
     ) -> None:
         if batch % world:
             raise UsageError(
                 f"train.batch is {batch}, which {world} devices cannot share evenly; give a multiple of it"
             )
-        self.length, self.batch, self.seed = length, batch, seed
-        self.first, self.last = first, last
+        self.seed, self.first, self.last = seed, first, last
+        self.choose = choose or (lambda iteration: chosen(seed, length, iteration, batch))
         self.part = slice(rank * batch // world, (rank + 1) * batch // world)
 
     def __len__(self) -> int:
@@ -65,39 +67,47 @@ class Batches:
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         for iteration in range(self.first, self.last):
-            indices = chosen(self.seed, self.length, iteration, self.batch)[self.part]
-            yield [(iteration, index) for index in indices]
+            yield [(iteration, index) for index in self.choose(iteration)[self.part]]
 
 
-class Augmented(Dataset[tuple[int, Tensor, Tensor] | Failure]):
-    """Images and masks as an iteration sees them: item (iteration, index)."""
+Item = tuple[int, Any, Any]
 
-    def __init__(self, data: Pairs, transform: Transform, seed: int) -> None:
-        self.data, self.transform, self.seed = data, transform, seed
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Tensor, Tensor] | Failure:
+class Augmented(Dataset[Item | Failure]):
+    """Images and targets as an iteration sees them: item (iteration, index)."""
+
+    def __init__(self, data: Pairs, transform: Transform, seed: int, remedy: str = "") -> None:
+        self.data, self.transform, self.seed, self.remedy = data, transform, seed, remedy
+
+    def __getitem__(self, key: tuple[int, int]) -> Item | Failure:
         iteration, index = key
         try:
-            image, mask = self.data[index]
-            if mask is None:
+            image, target = self.data[index]
+            if target is None:
                 raise UsageError(f"image {index} of {self.data} has no mask to learn from")
-            image, mask = self.transform(image, mask, generator(self.seed, "augment", iteration, index))
+            image, target = self.transform(image, target, generator(self.seed, "augment", iteration, index))
         except UsageError as error:  # an exception from another process would come with the traceback of that process
             return Failure(str(error))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            return Failure(f"image {index} of {self.data}: out of memory; give a smaller data.crop or data.scales")
-        return iteration, image.as_subclass(Tensor), mask.as_subclass(Tensor)
+            return Failure(f"image {index} of {self.data}: out of memory{self.remedy}")
+        return iteration, image, target
 
 
-def collate(items: Sequence[tuple[int, Tensor, Tensor] | Failure]) -> Batch | Failure:
-    good: list[tuple[int, Tensor, Tensor]] = []
-    for item in items:
-        if isinstance(item, Failure):
-            return item
-        good.append(item)
-    return Batch(good[0][0], torch.stack([image for _, image, _ in good]), torch.stack([mask for *_, mask in good]))
+class Collated:
+    """What makes a batch of items, unless one of them is a failure."""
+
+    def __init__(self, collate: Collate) -> None:
+        self.collate = collate
+
+    def __call__(self, items: Sequence[Item | Failure]) -> Any:
+        good: list[Item] = []
+        for item in items:
+            if isinstance(item, Failure):
+                return item
+            good.append(item)
+        return self.collate(good[0][0], [(image, target) for _, image, target in good])
 
 
 class Stream:
@@ -106,12 +116,12 @@ class Stream:
     The processes behind it stay, and work ahead, also while the network is tested.
     """
 
-    def __init__(self, batches: Iterable[Batch | Failure], period: int, first: int, last: int) -> None:
+    def __init__(self, batches: Iterable[Any], period: int, first: int, last: int) -> None:
         self.batches, self.period, self.last = batches, period, last
         self.iteration = first
-        self._source: Iterator[Batch | Failure] | None = None
+        self._source: Iterator[Any] | None = None
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         if self._source is None:
             self._source = iter(self.batches)
         end = min((self.iteration // self.period + 1) * self.period, self.last)
@@ -130,15 +140,27 @@ class Stream:
             end()
 
 
-def loader(data: Pairs, transform: Transform, batches: Batches, *, workers: int, pin: bool) -> DataLoader[Any]:
-    """What loads and cuts images, in ``workers`` processes (0: in this one)."""
+def loader(
+    data: Pairs,
+    transform: Transform,
+    batches: Batches,
+    collate: Collate,
+    *,
+    workers: int,
+    pin: bool,
+    remedy: str = "",
+) -> DataLoader[Any]:
+    """What loads and cuts images, in ``workers`` processes (0: in this one).
+
+    ``remedy`` is said where the memory does not suffice for one.
+    """
     if len(data) == 0:
         raise UsageError(f"{data} has no images to learn from")
     options: dict[str, Any] = dict(prefetch_factor=2, worker_init_fn=_deaf) if workers else {}
     return DataLoader(
-        Augmented(data, transform, batches.seed),
+        Augmented(data, transform, batches.seed, remedy),
         batch_sampler=batches,  # type: ignore[arg-type]  # any iterable of lists of keys will do
-        collate_fn=collate,
+        collate_fn=Collated(collate),
         num_workers=workers,
         pin_memory=pin,
         **options,

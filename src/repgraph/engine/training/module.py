@@ -1,8 +1,8 @@
 """One iteration of training, as a LightningModule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,57 +11,62 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from repgraph.data.transforms import normalise
+from repgraph.engine.tasks import Task
+from repgraph.engine.together import several, summed
 from repgraph.engine.training.chance import seed_of
 from repgraph.engine.training.folder import versions
-from repgraph.engine.training.loader import Batch
-from repgraph.engine.training.loss import cross_entropy, hard, labelled
 from repgraph.errors import UsageError, out_of_memory
-from repgraph.models import RGNet, param_groups
-from repgraph.recipes import Recipe, to_dict
+from repgraph.models import param_groups
+from repgraph.recipes import to_dict
 
 NEVER = 2**53  # an iteration that does not come; exact as float64
 
 
 @dataclass
 class Report:
-    """What happened since the last look, over all devices; losses are means over ``iterations``."""
+    """What happened since the last look, over all devices; losses, by name, are means over ``iterations``."""
 
     iterations: int
-    loss: float
-    auxiliary_loss: float
+    losses: dict[str, float]
     bad: int | None  # the first iteration whose loss was not finite
     stop: bool  # whether any process was asked to stop
+
+    @property
+    def loss(self) -> float:
+        """The first of them, which stands for all."""
+        return next(iter(self.losses.values()))
 
 
 @dataclass
 class Best:
-    """The best score on the validation images so far, and the iteration after which it was."""
+    """The best score on the validation images so far, whichever the task compares, and after which iteration it was."""
 
-    miou: float = -1.0
+    score: float = -1.0
     iteration: int = 0
 
 
 class Training(pl.LightningModule):
     """A network in training: loss, gradients, a step; its state is ``iteration`` and what the optimiser holds.
 
-    Nothing is read back from the device in an iteration: losses are summed there until :meth:`report` looks.
+    What the losses are is the task's business. Nothing is read back from the device in an iteration: losses are summed
+    there until :meth:`report` looks.
     """
 
-    def __init__(self, model: RGNet, recipe: Recipe, data: dict[str, Any] | None = None) -> None:
+    def __init__(self, model: Any, task: Task, data: dict[str, Any] | None = None) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.model = model
-        self.recipe = recipe
+        self.task = task
+        self.recipe = task.recipe
         self.data = data or {}  # what tells them from others
         self.iteration = 0  # iterations done
         self.best = Best()
         self.stop_asked = False
         self._restored: dict[str, Any] | None = None
-        self._sums = torch.zeros(3, dtype=torch.float64)  # iterations, loss, auxiliary loss
-        self._labelled = torch.zeros((), dtype=torch.float64)  # pixels, or their classes' weights, to learn from
+        self._sums = torch.zeros(1 + len(task.losses), dtype=torch.float64)  # iterations, losses
+        self._learned = torch.zeros((), dtype=torch.float64)  # how much there was to learn from
         self._bad = torch.full((), float(NEVER), dtype=torch.float64)
-        self._weights = _class_weights(recipe.optim.class_weights, model.classes)
+        task.bind(model)
 
     def train(self, mode: bool = True) -> "Training":
         super().train(mode)
@@ -91,9 +96,8 @@ class Training(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         self._sums, self._bad = self._sums.to(self.device), self._bad.to(self.device)
-        self._labelled = self._labelled.to(self.device)
-        if self._weights is not None:
-            self._weights = self._weights.to(self.device)
+        self._learned = self._learned.to(self.device)
+        self.task.to(self.device)
         if self._restored is not None:
             self.trainer.optimizers[0].load_state_dict(self._restored["optimizer_states"][0])
             scaler = self._restored.get(type(self.trainer.precision_plugin).__qualname__)
@@ -103,7 +107,7 @@ class Training(pl.LightningModule):
                 self._sums[1:] = 0
             self._restored = None
 
-    def training_step(self, batch: Batch, batch_idx: int) -> None:
+    def training_step(self, batch: Any, batch_idx: int) -> None:
         if batch.iteration != self.iteration:
             raise RuntimeError(f"batch of iteration {batch.iteration} in iteration {self.iteration}")
         recipe, world = self.recipe, self.trainer.world_size
@@ -112,42 +116,30 @@ class Training(pl.LightningModule):
         assert isinstance(optimiser, torch.optim.Optimizer)
         for group in optimiser.param_groups:
             group["lr"] = group["initial_lr"] * recipe.rate(self.iteration)
-        total = summed(labelled(batch.masks, self._weights))
-        parts = recipe.train.accumulate
-        losses = torch.zeros(2, dtype=torch.float64, device=self.device)
-        chunks = zip(batch.images.tensor_split(parts), batch.masks.tensor_split(parts), strict=True)
-        for number, (images, masks) in enumerate(chunks, 1):
-            with explained(recipe), nullcontext() if number == parts else self._unsynchronised():
-                loss, auxiliary = self._losses(images, masks, total)
-                whole = loss + recipe.optim.auxiliary_weight * auxiliary
+        amount, parts = self.task.amount(batch), recipe.train.accumulate
+        losses = torch.zeros(len(self.task.losses), dtype=torch.float64, device=self.device)
+        for number, part in enumerate(self.task.parts(batch, parts), 1):
+            with explained(self.task), nullcontext() if number == parts else self._unsynchronised():
+                whole, shares = self.task.loss(self.model, part, amount, parts * world)
                 with torch.autocast(self.device.type, enabled=False):
                     self.manual_backward(whole * world)  # what comes out is the mean over all devices
-                losses += torch.stack((loss, auxiliary)).detach()
-        with explained(recipe), torch.autocast(self.device.type, enabled=False):
+                losses += torch.stack(shares).detach()
+        with explained(self.task), torch.autocast(self.device.type, enabled=False):
+            self._clip(optimiser)
             optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         self._note(losses)
-        self._labelled += total
+        self._learned += amount
         self.iteration += 1
 
-    def _losses(self, images: Tensor, masks: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        """This device's share of the losses: summed over parts and devices they are those of the whole batch."""
-        optim = self.recipe.optim
-        result = self.model(self.prepared(images))
-        logits, auxiliary = result if isinstance(result, tuple) else (result, None)
-        targets, of = masks, total
-        if optim.ohem > 0:  # how many pixels are hard is known after each part only: a mean over the parts
-            targets = hard(logits, masks, optim.ohem, optim.ohem_least * len(masks))
-            of = summed(labelled(targets, self._weights)) * self.recipe.train.accumulate
-        loss = cross_entropy(logits, targets, of, self._weights)
-        if auxiliary is None:
-            return loss, torch.zeros_like(loss)
-        return loss, cross_entropy(auxiliary, masks, total, self._weights)
-
-    def prepared(self, images: Tensor) -> Tensor:
-        """Bytes as the network takes them."""
-        layout = torch.channels_last if self.recipe.train.channels_last else torch.contiguous_format
-        return normalise(images, self.model.mean, self.model.std).contiguous(memory_format=layout)
+    def _clip(self, optimiser: torch.optim.Optimizer) -> None:
+        """Shorten gradients that are too long; those of fp16 are multiplied by the loss scale here."""
+        if not self.recipe.optim.clip:
+            return
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        given = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(given, self.recipe.optim.clip * scale)
 
     def _note(self, losses: Tensor) -> None:
         self._sums[0] += 1
@@ -160,18 +152,18 @@ class Training(pl.LightningModule):
         least = torch.stack((self._bad, self._bad.new_full((), -float(self.stop_asked))))
         if several():
             dist.all_reduce(least, dist.ReduceOp.MIN)
-        _, loss, auxiliary = sums.tolist()
+        _, *losses = sums.tolist()
         count = int(self._sums[0])
         bad, asked = least.tolist()
         if reset:
             self._sums.zero_()
-        each = max(count, 1)
-        return Report(count, loss / each, auxiliary / each, None if bad == NEVER else int(bad), asked < 0)
+        means = {name: loss / max(count, 1) for name, loss in zip(self.task.losses, losses, strict=True)}
+        return Report(count, means, None if bad == NEVER else int(bad), asked < 0)
 
     def had_labels(self) -> bool:
-        """Whether any pixel of any process was labelled since this was last asked."""
-        found = bool(self._labelled > 0)
-        self._labelled.zero_()
+        """Whether there was anything to learn from in any process since this was last asked; all have to ask."""
+        found = bool(summed(self._learned.clone()) > 0)
+        self._learned.zero_()
         return found
 
     def share_statistics(self) -> None:
@@ -191,7 +183,7 @@ class Training(pl.LightningModule):
             checkpoint.pop(name, None)  # Lightning's own counts: ours is the iteration
         checkpoint |= {"iteration": self.iteration, "seed": self.recipe.train.seed, "versions": versions()}
         checkpoint["recipe"] = to_dict(self.recipe)
-        checkpoint["best"] = asdict(self.best)
+        checkpoint["best"] = {self.task.best: self.best.score, "iteration": self.best.iteration}
         checkpoint["sums"] = torch.cat((self._sums[:1], summed(self._sums[1:].clone()))).cpu()
         checkpoint["config"] = self.model.config
         checkpoint["data"] = self.data
@@ -200,7 +192,7 @@ class Training(pl.LightningModule):
         """Go on from a checkpoint; the optimiser's part of it is taken when there is an optimiser."""
         self.load_state_dict(checkpoint["state_dict"])
         self.iteration = int(checkpoint["iteration"])
-        self.best = Best(**checkpoint["best"])
+        self.best = Best(checkpoint["best"][self.task.best], checkpoint["best"]["iteration"])
         self._sums = checkpoint["sums"].clone()
         self._restored = checkpoint
 
@@ -211,36 +203,18 @@ class Training(pl.LightningModule):
 
 
 @contextmanager
-def explained(recipe: Recipe) -> Iterator[None]:
+def explained(task: Task) -> Iterator[None]:
     """Say what to change where a batch is too large for the memory, or too small for batch normalisation."""
     try:
         yield
     except (RuntimeError, MemoryError, ValueError) as error:
-        train = recipe.train
-        given = f"train.batch={train.batch}, train.accumulate={train.accumulate}, data.crop={recipe.data.crop}"
+        train = task.recipe.train
+        given = f"train.batch={train.batch}, train.accumulate={train.accumulate}, {task.size}"
         if out_of_memory(error):
-            raise UsageError(f"out of memory with {given}; give fewer images, more parts or a smaller crop") from error
+            raise UsageError(f"out of memory with {given}; give fewer images, more parts or {task.smaller}") from error
         if "more than 1 value per channel" in str(error):
             raise UsageError(
                 f"batch normalisation cannot learn from a single value, which is all that is left of {given}; "
                 "give more images or a larger crop, or train.norm=frozen"
             ) from error
         raise
-
-
-def several() -> bool:
-    """Whether there are other processes to talk to."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def summed(value: Tensor) -> Tensor:
-    """The sum over all processes."""
-    if several():
-        dist.all_reduce(value)
-    return value
-
-
-def _class_weights(weights: Sequence[float], classes: int) -> Tensor | None:
-    if weights and len(weights) != classes:
-        raise UsageError(f"optim.class_weights has {len(weights)} numbers for {classes} classes; one each is needed")
-    return torch.tensor(weights, dtype=torch.float64) if weights else None

@@ -39,16 +39,6 @@ class Part:
         return f"{self.about} of {self.data!r}"
 
 
-def first(data: Any, count: int) -> Part:
-    """The first ``count`` images, or all if there are fewer.
-
-    >>> len(first("abcdefg", 3)), repr(first("ab", 3))
-    (3, "the first 2 of 'ab'")
-    """
-    count = min(count, len(data))
-    return Part(data, range(count), f"the first {count}")
-
-
 def held_out(length: int, every: int) -> tuple[list[int], list[int]]:
     """The numbers of the images to learn from, and of those to test on: every so many of them, the last of each run.
 

@@ -67,14 +67,14 @@ def find(train: Train) -> Place:
     return Place(kind, int(os.environ.get("LOCAL_RANK", "0")) if count > 1 else 0, count, count, False)
 
 
-def trainer_options(train: Train, place: Place) -> dict[str, Any]:
-    """Arguments of Lightning's Trainer that say where it runs."""
+def trainer_options(train: Train, place: Place, fixed: bool = True) -> dict[str, Any]:
+    """Arguments of Lightning's Trainer that say where it runs; ``fixed``: whether all batches have one size."""
     options: dict[str, Any] = dict(
         accelerator=place.kind,
         devices=place.local,
         num_nodes=place.world // place.local,
         precision=_PRECISIONS[train.precision],
-        benchmark=place.kind == "cuda" and not train.deterministic,
+        benchmark=place.kind == "cuda" and not train.deterministic and fixed,
         deterministic=train.deterministic or None,
     )
     if place.world > 1:

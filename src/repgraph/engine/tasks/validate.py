@@ -9,7 +9,7 @@ from repgraph.engine.evaluate import Pairs, Progress, evaluate
 from repgraph.engine.inference import Settings
 from repgraph.engine.inference.network import NotFinite
 from repgraph.engine.metrics import Confusion, Scores
-from repgraph.engine.training.module import summed
+from repgraph.engine.together import summed
 from repgraph.models import RGNet
 from repgraph.recipes import Recipe
 

@@ -9,7 +9,7 @@ from tests.engine.training.tiny import recipe
 
 from repgraph.data import load
 from repgraph.engine.inference.network import NotFinite
-from repgraph.engine.training.validate import validate
+from repgraph.engine.tasks.validate import validate
 from repgraph.models import RGNet
 
 # The second of two processes has the image of which the network makes numbers that are not finite.
@@ -18,11 +18,11 @@ import sys
 import torch
 import torch.distributed as dist
 from pathlib import Path
-from tests.engine.training.test_validate import spoilt
+from tests.engine.tasks.test_validate import spoilt
 from tests.engine.training.tiny import recipe
 from repgraph.data import load
 from repgraph.engine.inference.network import NotFinite
-from repgraph.engine.training.validate import validate
+from repgraph.engine.tasks.validate import validate
 
 rank, root, store = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)

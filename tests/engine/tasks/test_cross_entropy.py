@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from repgraph.engine.training.loss import cross_entropy, hard, labelled
+from repgraph.engine.tasks.cross_entropy import cross_entropy, hard, labelled
 
 WEIGHTS = torch.tensor([0.5, 2.0, 0.0, 1.0], dtype=torch.float64)
 
