@@ -51,7 +51,7 @@ TITLES = {
 
 def network(name: str, seed: int, settings: Sequence[str], runs: Path, show: TextIO | None) -> Network:
     """The network of recipe ``scenes-NAME`` with some settings, in a folder of its own in ``runs``."""
-    recipe = recipes.with_settings(recipes.get(f"scenes-{name}"), [*settings, f"train.seed={seed}"])
+    recipe = recipes.with_settings(recipes.get(f"scenes-{name}", Recipe), [*settings, f"train.seed={seed}"])
     folder = runs / f"{name}-{seed}"
     if not (folder / RECIPE).exists():
         start = time.perf_counter()
