@@ -9,10 +9,12 @@ import torch
 
 from repgraph import recipes
 from repgraph.engine.inference.network import NotFinite
-from repgraph.engine.report import facts, network
+from repgraph.engine.progress import Meter
+from repgraph.engine.report import facts, labels, network, objects
 from repgraph.engine.report.log import FINISHED, Log, network_of, read
-from repgraph.engine.report.testing import PICTURES, Tested, as_validated, described, test
+from repgraph.engine.report.testing import PICTURES, Tested, described
 from repgraph.errors import UsageError
+from repgraph.models import MaskRCNN
 from repgraph.pictures.report import Contents, Run, Test, write
 
 __all__ = ["Options", "page", "report"]
@@ -125,14 +127,19 @@ def _tested(
         if model is None:
             continue
         try:
-            data = network.validation(log, options.data)
-            assert log.recipe is not None
-            limit = options.limit or log.recipe.data.val_limit or None
-            device = next(model.parameters()).device
-            settings = as_validated(log.recipe, log.recipe.train.precision if device.type == "cuda" else "fp32")
-            of = "" if log.state == FINISHED else f"its last checkpoint, {network_of(log)}"
-            more: dict[str, Any] = dict(limit=limit, workers=options.workers, show=show)
-            found.append(test(number, model, data, settings, name=names[number], of=of, **more))
+            found.append(_test(number, log, names[number], model, options, show))
         except (UsageError, NotFinite) as error:
             notes[number].append(f"It was not evaluated: {error}.")
     return found
+
+
+def _test(number: int, log: Log, name: str, model: Any, options: Options, show: TextIO | None) -> Tested:
+    data = network.validation(log, options.data)
+    limit = options.limit or log.recipe.data.val_limit or None
+    device = next(model.parameters()).device
+    precision = log.recipe.train.precision if device.type == "cuda" else "fp32"
+    of = "" if log.state == FINISHED else f"its last checkpoint, {network_of(log)}"
+    with Meter(f"evaluating {name}", min(limit or len(data), len(data)), show) as meter:
+        if isinstance(model, MaskRCNN):
+            return objects.test(number, model, data, precision, limit, options.workers, meter, of)
+        return labels.test(number, model, data, log.recipe, precision, limit, options.workers, meter, of)
