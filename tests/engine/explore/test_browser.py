@@ -286,7 +286,7 @@ def test_a_non_local_layer_shows_its_strongest_positions_and_says_so(opened, pag
     first = found["nodes"][0]
     assert (first["x"], first["y"]) == pytest.approx((8 * (top % 12) + 3.5, 8 * (top // 12) + 3.5), abs=0.1)
     note = page.evaluate("document.getElementById('note').textContent")
-    share = int(re.search(r"attends to all positions.* 64 strongest, which have (\d+) %", note)[1])
+    share = float(re.search(r"attends to all positions.* 64 strongest, which have ([\d.]+) %", note)[1])
     assert share == pytest.approx(100 * best.sum(), abs=1)
 
 

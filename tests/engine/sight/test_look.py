@@ -63,8 +63,8 @@ def test_layers_inserted_in_all_stages_are_seen_where_they_run():
         *(f"backbone.body.layer{i}.1.repgraph" for i in (1, 2, 3, 4)),
         "head.context",
     ]
-    assert seen.layers[0].title == "layer1.1 (res2): Bottleneck RepGraph, 9 nodes, grid 2"
-    assert seen.layers[4].title == "head: Bottleneck RepGraph, 9 nodes"
+    assert seen.layers[0].title == "layer1.1 (res2): Bottleneck, 9 nodes, grid 2"
+    assert seen.layers[4].title == "head: Bottleneck, 9 nodes"
     for layer in seen.layers:
         nodes, weights, x = own(model, image, layer.path)
         assert layer.shape == tuple(x.shape[2:])

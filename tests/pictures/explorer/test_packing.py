@@ -62,11 +62,13 @@ def test_weights_of_the_mean_and_of_each_group(groups):
     sets = 1 if groups == 1 else 1 + groups
     assert packed["sets"] == sets
     roots = unpacked(packed["weights"], "u1").reshape(6, 8, sets, 9)
-    weights = (roots / 255.0) ** 2
+    tops = unpacked(packed["tops"], "<f4").reshape(6, 8, sets, 1)
+    weights = tops * (roots / 255.0) ** 2
     expected = [given.weights.mean(0)] if groups == 1 else [given.weights.mean(0), *given.weights]
     np.testing.assert_allclose(weights.transpose(2, 3, 0, 1), expected, atol=0.004)
     small = np.array(expected).transpose(2, 3, 0, 1) < 1e-3
     assert small.any() and (weights[small] < 2e-3).all()
+    np.testing.assert_array_equal(weights.max(3), np.array(expected).max(1).transpose(1, 2, 0))
 
 
 def test_maps_are_those_of_the_layer():
@@ -88,7 +90,7 @@ def test_of_many_positions_so_many_are_kept_as_there_is_room_for():
     assert large["count"] == 24 and plain["count"] == 9  # 5 bytes for each of 128 x 128 positions
     share = (unpacked(large["share"], "u1") / 255.0) ** 2
     np.testing.assert_allclose(share.reshape(128, 128), two[0].weights[0, :24].sum(0), atol=0.004)
-    assert sum(len(large[name]) for name in ("places", "weights")) < 2.8e6
+    assert sum(len(large[name]) for name in ("places", "weights", "tops")) < 2.8e6
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 7), (400, 700)])

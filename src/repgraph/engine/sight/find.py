@@ -13,8 +13,8 @@ from repgraph.layers.stages import NAME
 
 Layer = RepGraph | NonLocal | PositionAttention
 KINDS = {
-    BottleneckRepGraph: "Bottleneck RepGraph",
-    SimpleRepGraph: "Simple RepGraph",
+    BottleneckRepGraph: "Bottleneck",
+    SimpleRepGraph: "Simple",
     NonLocal: "Non-local",
     PositionAttention: "position attention of DANet",
 }
@@ -48,7 +48,7 @@ def title(path: str, layer: Layer) -> str:
     """A layer in few words: where it is, and what.
 
     >>> title("backbone.body.layer3.5.repgraph", BottleneckRepGraph(64, nodes=27, grid=4))
-    'layer3.5 (res4): Bottleneck RepGraph, 27 nodes, grid 4'
+    'layer3.5 (res4): Bottleneck, 27 nodes, grid 4'
     """
     parts = [next((name for kind, name in KINDS.items() if isinstance(layer, kind)), type(layer).__name__)]
     if isinstance(layer, RepGraph):

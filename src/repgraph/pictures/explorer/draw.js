@@ -6,7 +6,7 @@ const RIM = "#fff";
 
 /** The radius of a node on the screen; the least can still be seen. */
 function radius(view, image, weight) {
-  const unit = view.fitting(image) * Math.min(image.width, image.height);
+  const unit = Math.min(640, view.fitting(image) * Math.min(image.width, image.height));
   return Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight)));
 }
 

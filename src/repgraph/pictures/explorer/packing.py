@@ -1,7 +1,8 @@
 """Numbers in few bytes, as the page's ``data.js`` reads them: little-endian arrays in base64.
 
-Places are 16-bit steps over the range that they have, weights and shares bytes of their root, so that small ones keep
-their size; a place is off by half a step, 1/150 pixel for an image of 512 pixels, a weight by 0.004 at most.
+Places are 16-bit steps over the range that they have: off by half a step, 1/50 pixel at most for an image of 512.
+Weights are bytes: the root of their share of the position's largest, so that small ones keep their size; that is off by
+0.4 % of the largest at most.
 """
 
 import base64
@@ -45,7 +46,7 @@ def pack_layer(layer: LayerSight, size: tuple[int, int], keep: int) -> dict[str,
         "count": len(nodes),
         "sets": len(weights),  # one, or the mean and each group
         **pack_places(nodes, size),
-        "weights": encode(_root(weights.transpose(2, 3, 0, 1))),  # [h, w, sets, S]
+        **_weights(weights),
         "reach": _maps([layer.reach(group) for group in _groups(layer)], root=False),
         "chosen": _maps([layer.chosen(group) for group in _groups(layer)], root=True),
     }
@@ -95,6 +96,16 @@ def _groups(layer: LayerSight) -> list[int | None]:
 
 def _sets(layer: LayerSight) -> np.ndarray:
     return np.stack([layer.of(group) for group in _groups(layer)])
+
+
+def _weights(weights: np.ndarray) -> dict[str, Any]:
+    """Weights (sets, S, h, w): the largest of each position as it is, and the roots of all as shares of it."""
+    tops = weights.max(1)
+    shares = weights / np.maximum(tops, 1e-30)[:, None]
+    return {
+        "tops": encode(tops.transpose(1, 2, 0).astype("<f4")),  # [h, w, sets]
+        "weights": encode(_root(shares.transpose(2, 3, 0, 1))),  # [h, w, sets, S]
+    }
 
 
 def _root(values: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ function number(value) {
 }
 
 function percent(weight) {
-  return weight > 0 && weight < 0.005 ? "< 1 %" : `${Math.round(100 * weight)} %`;
+  if (weight < 0.0005) return "< 0.1 %";
+  return `${(100 * weight).toFixed(weight < 0.0995 ? 1 : 0)} %`;
 }
 
 function chip(colour, name = "span") {
@@ -176,9 +177,9 @@ function fillLegend(view, image, layer, shown) {
     rows.push(scaleBar("0", "", "strongest", "attention of the strongest positions"));
   } else {
     const sizes = element("div", "", { className: "row sizes" });
-    for (const weight of [0.01, 0.25, 1]) {
+    for (const weight of [0.01, 0.1, 0.5]) {
       const one = element("span");
-      one.append(dot(Math.min(46, 2 * radius(view, image, weight))), percent(weight));
+      one.append(dot(2 * radius(view, image, weight)), percent(weight));
       sizes.append(one);
     }
     rows.push(element("div", "nodes, by the attention they get"), sizes);
