@@ -183,7 +183,7 @@ def test_positions_for_each_image(repgraph, photo, tmp_path, capsys):
 def test_nodes_of_a_non_local_layer_are_its_strongest_positions(nl, photo, tmp_path, capsys):
     out = tmp_path / "figure.svg"
     assert command("nodes", nl, photo, "--at", "60,20", "--strongest", "7", "--out", out) == 0
-    assert "7 nodes" in capsys.readouterr().out
+    assert "the 7 strongest positions, which have " in capsys.readouterr().out
     assert out.read_text().count('id="PathCollection_') == 8
 
 

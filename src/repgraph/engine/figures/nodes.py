@@ -15,6 +15,7 @@ from repgraph.engine.inference import predict
 from repgraph.engine.sight import LayerSight, layers, look
 from repgraph.engine.trained import Trained
 from repgraph.errors import UsageError
+from repgraph.layers.repgraph import RepGraph
 from repgraph.pictures import detections, overlay
 from repgraph.pictures.figure.nodes import Cell
 
@@ -108,6 +109,11 @@ def choose(model: Any, path: str | None) -> str:
     if path is not None and len(found) > 1:
         raise UsageError(f"{path!r} is the end of several layers' paths: {', '.join(found)}; give one of them")
     return found[-1]
+
+
+def has_nodes(model: Any, path: str | None) -> bool:
+    """Whether a layer has nodes, and does not attend to all positions."""
+    return isinstance(model.get_submodule(choose(model, path)), RepGraph)
 
 
 def sight_of(subject: Subject, wanted: Wanted) -> LayerSight:

@@ -92,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         _say(name, rows[-1])
     with paper.style():
         style = dict(links=arguments.links, captions=arguments.captions, legend=arguments.legend)
-        chart = draw(rows, width=arguments.width, dpi=arguments.dpi, **style)
+        what = "node" if nodes.has_nodes(network.model, wanted.layer) else "position attended to"
+        chart = draw(rows, width=arguments.width, dpi=arguments.dpi, what=what, **style)
         written = [paper.save(chart, path, arguments.dpi) for path in arguments.out]
     print(f"layer {wanted.layer}; written: " + ", ".join(map(str, written)))
     return 0
@@ -107,5 +108,8 @@ def _say(name: str, cells: "list[Cell]") -> None:
         total = sum(weight for _, _, weight in look.nodes)
         away = sum(weight * math.hypot(x - look.x, y - look.y) for x, y, weight in look.nodes) / max(total, 1e-12)
         largest = max(weight for _, _, weight in look.nodes)
+        seen = f"{len(look.nodes)} nodes"
+        if total < 0.999:  # of a layer that attends to all positions
+            seen = f"the {len(look.nodes)} strongest positions, which have {100 * total:.1f} % of the weight"
         place = f"{name} at {look.x:g},{look.y:g} ({cell.caption})"
-        print(f"{place}: {len(look.nodes)} nodes, {away:.1f} pixels away by weight, the largest weight {largest:.2f}")
+        print(f"{place}: {seen}, {away:.1f} pixels away by weight; the largest weight is {largest:.2g}")

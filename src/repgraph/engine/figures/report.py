@@ -117,8 +117,8 @@ def draw(found: Affinity, one: Position, images: Pictures, first: Tensor, argume
         panel("one position", one.histogram, lines(one.statistics, one.uniform, found)),
     ]
     picture = np.ascontiguousarray(first.as_subclass(Tensor).permute(1, 2, 0).cpu().numpy())
-    place = histogram.Map("the weights of that position (blue)", picture, one.at, one.weights.mean(0), one.step)
-    with paper.style():
+    place = histogram.Map("its weights", picture, one.at, one.weights.mean(0), one.step)
+    with paper.style(paper.scale(arguments.width)):
         chart = histogram.draw(panels, place, width=arguments.width)
         return [
             paper.save(chart, arguments.out / f"affinity.{kind}", arguments.dpi)

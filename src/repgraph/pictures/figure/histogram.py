@@ -8,12 +8,13 @@ import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter
 
 from repgraph.pictures.figure import paper
 from repgraph.pictures.nodes import HERE, RIM
 
 HIDDEN = 1e-3  # of the weights: so many of the smallest are shown in one bar
+SHOWN = 1e-5  # weight times N at which the axis begins, at the least
 LEAST = 0.1  # weight times N below which the map shows no difference
 
 
@@ -53,7 +54,7 @@ def draw(panels: Sequence[Panel], place: Map | None = None, *, width: float = 6.
     """
     columns = len(panels) + (place is not None)
     lines = max(len(panel.lines) for panel in panels)
-    chart = paper.blank(width, 0.24 * width + 0.14 * lines + 0.75, layout="constrained")
+    chart = paper.blank(width, 0.24 * width + (0.14 * lines + 0.75) * paper.scale(width), layout="constrained")
     axes = [chart.add_subplot(1, columns, number + 1) for number in range(columns)]
     low = min(_first(panel) for panel in panels)
     high = max(_last(panel) for panel in panels)
@@ -62,7 +63,7 @@ def draw(panels: Sequence[Panel], place: Map | None = None, *, width: float = 6.
     top = max(axis.get_ylim()[1] for axis in axes[: len(panels)])
     for axis in axes[: len(panels)]:
         axis.set_ylim(0, top)
-        axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if top > 0.05 else 1, symbol=" %"))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
     if place is not None:
         _map(chart, axes[-1], place)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -72,7 +73,8 @@ def draw(panels: Sequence[Panel], place: Map | None = None, *, width: float = 6.
 
 def _first(panel: Panel) -> int:
     """The bin that the axis begins with; smaller weights are shown in it."""
-    return int(np.argmax(np.cumsum(panel.weights) > HIDDEN))
+    found = int(np.argmax(np.cumsum(panel.weights) > HIDDEN))
+    return max(found, int(np.searchsorted(panel.edges, 0.999 * SHOWN)))
 
 
 def _last(panel: Panel) -> int:
@@ -92,6 +94,12 @@ def _bars(axis: Axes, panel: Panel, low: int, high: int) -> None:
     axis.axvline(1, color=paper.INK, linewidth=0.8, linestyle="--", label="equal weights")
     axis.set_xscale("log")
     axis.set_xlim(edges[0], edges[-1])
+    smaller = sum(panel.weights[:low])
+    if smaller > HIDDEN:
+        note = f" {100 * smaller:.1f} % are smaller"
+        axis.text(
+            edges[1], axis.get_ylim()[1] / 2, note, rotation=90, va="center", fontsize="x-small", color=paper.SOFT
+        )
     axis.set_title(panel.title, parse_math=False)
     axis.set_xlabel("\n".join(["weight x N", *panel.lines]), linespacing=1.35)
 

@@ -39,12 +39,13 @@ def draw(
     links: bool = False,
     captions: bool = True,
     legend: bool = True,
+    what: str = "node",
 ) -> Figure:
     """Rows of pictures, ``width`` inches wide in all; inside :func:`paper.style`.
 
     The current position is blue, its nodes are red and the larger the more weight they have, by area; those with next
-    to none have a size that can still be seen. A node outside of the image is a ring at its rim. Pictures have the
-    resolution ``dpi`` at most.
+    to none have a size that can still be seen. A node outside of the image is a ring at its rim. The legend calls them
+    ``what``. Pictures have the resolution ``dpi``.
 
     >>> cell = Cell(np.zeros((6, 8, 3), np.uint8), (6, 8), Look(3, 2, ((1, 1, 0.9), (9, 3, 0.1))), "sky")
     >>> with paper.style():
@@ -75,7 +76,7 @@ def draw(
                 chart.text(*place, shown, ha="center", va="top", fontsize=LETTERS, color=paper.INK, parse_math=False)
         top -= height + text + GAP
     if legend:
-        _legend(chart, [cell for row in rows for cell in row], links)
+        _legend(chart, [cell for row in rows for cell in row], what)
     return chart
 
 
@@ -104,7 +105,7 @@ def _cell(axis: Axes, cell: Cell, across: float, dpi: float, links: bool) -> Non
     axis.scatter(look.x, look.y, s=(2 * POSITION) ** 2, facecolors=HERE, edgecolors=RIM, linewidths=0.7, zorder=4)
 
 
-def _legend(chart: Figure, cells: Sequence[Cell], links: bool) -> None:
+def _legend(chart: Figure, cells: Sequence[Cell], what: str) -> None:
     """What the marks are, at the bottom."""
     outside = any(
         not (-0.5 <= x <= cell.size[1] - 0.5 and -0.5 <= y <= cell.size[0] - 0.5)
@@ -113,11 +114,11 @@ def _legend(chart: Figure, cells: Sequence[Cell], links: bool) -> None:
     style: dict[str, Any] = dict(marker="o", linestyle="", markeredgewidth=0.5, markeredgecolor=RIM)
     marks = [
         ("current position", style | dict(color=HERE, markersize=2 * POSITION)),
-        ("node, larger for more weight", style | dict(color=NODE, markersize=6, alpha=0.75)),
+        (f"{what}, larger for more weight", style | dict(color=NODE, markersize=6, alpha=0.75)),
     ]
     if outside:
         ring = dict(markerfacecolor="none", markeredgecolor=NODE, markeredgewidth=0.9, markersize=5)
-        marks.append(("node outside of the image", style | ring))
+        marks.append((f"{what}, outside of the image", style | ring))
     axis = chart.add_axes((0, 0, 1, LEGEND / chart.get_figheight()))
     axis.set_axis_off()
     handles = [axis.plot([], [], label=label, **given)[0] for label, given in marks]

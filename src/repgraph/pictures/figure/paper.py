@@ -37,10 +37,20 @@ _NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationD
 
 
 @contextmanager
-def style() -> Iterator[None]:
-    """The letters and lines of a paper, for all that is drawn and saved inside."""
-    with matplotlib.rc_context(_STYLE):
+def style(scale: float = 1.0) -> Iterator[None]:
+    """The letters and lines of a paper, for all that is drawn and saved inside; ``scale`` is for the letters."""
+    letters = {name: value * scale for name, value in _STYLE.items() if name.endswith("size")}
+    with matplotlib.rc_context(_STYLE | letters):
         yield
+
+
+def scale(width: float) -> float:
+    """How large letters are in a figure of so many inches: smaller where it is narrow.
+
+    >>> scale(6.9), round(scale(4.8), 2)
+    (1.0, 0.75)
+    """
+    return min(1.0, max(0.75, width / 6.9))
 
 
 def blank(width: float, height: float, **more: Any) -> Figure:
