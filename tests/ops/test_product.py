@@ -8,6 +8,7 @@ from torch import Tensor
 
 from repgraph.ops import product as products
 from repgraph.ops.product import (
+    _WideFork,
     as_map,
     as_rows,
     column_sums,
@@ -309,6 +310,50 @@ def test_gradients_of_the_wide_operator(kernels, memory_format, batch: int) -> N
     for mine, true, tensor in zip(got, want, tensors, strict=True):
         assert mine.dtype == tensor.dtype and distance(mine, true) < 2 * torch.finfo(torch.float16).eps
     assert distance(got[2], want[2]) < 1e-6  # the bias: sums in float32
+
+
+@pytest.mark.parametrize("dtype", HALF_KERNELS, ids=str)
+@pytest.mark.parametrize(("shape", "outputs"), [((2, 16, 5, 7), 6), ((1, 24, 1, 1), 18), ((1, 8, 12, 13), 16)], ids=str)
+def test_narrow_kernel(kernels, poisoned, shape: tuple, outputs: int, dtype: torch.dtype) -> None:
+    y = normal(shape[0], outputs, *shape[2:])
+    rows, sums = kernels.narrow_rows(y, dtype)
+    flat = y.permute(0, 2, 3, 1).reshape(-1, outputs)
+    assert rows.shape == (len(flat), -(-outputs // 8) * 8) and rows.dtype == dtype
+    assert torch.equal(rows[:, :outputs], flat.to(dtype)) and not rows[:, outputs:].any()
+    assert distance(sums, flat.double().sum(0), least=1.0) < 1e-5
+
+
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+@pytest.mark.parametrize("weights", [torch.float32, torch.float16], ids=str)
+def test_gradients_of_the_wide_fork(kernels, weights: torch.dtype, memory_format) -> None:
+    """Of both results; and of either alone, where the other is not used."""
+    a = normal(2, 16, 5, 7, dtype=torch.float16).contiguous(memory_format=LAST)
+    tensors = [a, normal(6, 16, dtype=weights), normal(6, dtype=weights)]
+    grads = [normal(2, 6, 5, 7, seed=9), normal(2, 16, 5, 7, dtype=torch.float16, seed=8)]
+    grads[1] = grads[1].contiguous(memory_format=memory_format)
+
+    def run(function, tensors, used, dtype):
+        leaves = [t.detach().to(dtype or t.dtype).requires_grad_() for t in tensors]
+        results = function(*leaves)
+        given = [grad.to(dtype or grad.dtype) for grad in grads]
+        return torch.autograd.grad(
+            [results[i] for i in used], leaves, [given[i] for i in used], allow_unused=True, materialize_grads=True
+        )
+
+    for used in ((0, 1), (0,), (1,)):
+        got = run(_WideFork.apply, tensors, used, None)
+        want = run(lambda a, w, b: (as_convolution(a, w, b), a), tensors, used, torch.float64)
+        for mine, true, tensor in zip(got, want, tensors, strict=True):
+            assert mine.dtype == tensor.dtype and distance(mine, true, 1e-6) < 2 * torch.finfo(torch.float16).eps
+    assert got[0].shape == a.shape
+
+
+def test_the_wide_fork_can_be_differentiated_once(kernels) -> None:
+    a = normal(1, 16, 3, 4, dtype=torch.float16).contiguous(memory_format=LAST).requires_grad_()
+    offsets, same = _WideFork.apply(a, normal(6, 16).requires_grad_(), normal(6).requires_grad_())
+    (grad,) = torch.autograd.grad(offsets.square().sum() + same.float().square().sum(), a, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.float().sum().backward()
 
 
 def test_only_the_gradients_that_are_asked_for(kernels) -> None:

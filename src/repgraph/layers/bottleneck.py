@@ -96,7 +96,8 @@ class BottleneckRepGraph(RepGraph):
 
     def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
         feature, x = self.reduced(self.check(x))
-        response, *nodes = self.attend(feature, feature, feature, self.offset(feature), return_nodes)
+        offsets, feature = self.offset.fork(feature) if plain(self.offset) else (self.offset(feature), feature)
+        response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
         y = self.final_act(fuse(x, response, self.expand, self.expand_norm, self.fusion))
         return (y, *nodes) if return_nodes else y
 

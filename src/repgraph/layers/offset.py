@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from repgraph.layers.spread import Spread, shrink
 from repgraph.ops import library
 from repgraph.ops.backends import direct
-from repgraph.ops.product import wide_product
+from repgraph.ops.product import wide_fork, wide_product
 
 WHOLE = 2**30  # a grid that is larger than any map: one cell
 SIDE = 64  # steps along a side of the paper's 65 x 65 map, on which an offset in units of the map is one in pixels
@@ -76,7 +76,18 @@ class Offset(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Offsets (B, 2S, Hc, Wc) from features (B, C, H, W)."""
         height, width = x.shape[2:]
-        offsets = self._regressed(self.pooled(x), height, width)
+        return self._noted(self._regressed(self.pooled(x), height, width), height, width)
+
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The offsets, and the features for what else is done with them: in training that saves an addition."""
+        if self.kernel_size != (1, 1) or self.grid != 1 or self.around is not None:
+            return self.forward(x), x
+        height, width = x.shape[2:]
+        weight = self._scaled(self.weight, height, width).flatten(1)
+        offsets, x = wide_fork(x, weight, self.bias_on(height, width))
+        return self._noted(offsets, height, width), x
+
+    def _noted(self, offsets: Tensor, height: int, width: int) -> Tensor:
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
         return offsets

@@ -54,7 +54,7 @@ torch.library.register_autograd("repgraph::moments", _moments_backward, setup_co
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(rows.dtype, torch.float32)
-    mean = column_sums(rows) / len(rows)
+    mean = column_sums(rows, 1 / len(rows))
     if rows.is_cuda and rows.dtype != wide:  # of half precision, whose own rounding is what cancels first
         products = torch.mm(rows.t(), rows, out_dtype=wide)
         return mean, torch.addr(products, mean, mean, beta=1 / len(rows), alpha=-1)
@@ -103,16 +103,13 @@ class _NormalisedProduct(torch.autograd.Function):
         a, weight, wide, gamma, beta, mean, projected, folded, means, rstds = ctx.saved_tensors
         kernels = library.kernels("triton")
         rows, grads = as_rows(a), as_rows(grad)
-        count = len(rows)
         grad_shift = kernels.column_sums(grads)
         with library.unrounded(a.device.type):
-            grad_weight, grad_gamma, weighted, grad_means = kernels.fold_backward(
-                weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift
+            grad_weight, grad_gamma, weighted = kernels.fold_backward(
+                weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift, len(rows)
             )
-            slope = (wide.t() @ weighted).mul_(2 / count).to(a.dtype)
-            # of the rounded slope: the means cancel
-            shift = torch.addmv(wide.t() @ grad_means, slope.float(), mean, beta=1 / count, alpha=-1)
-            grad_a = torch.addmm(shift.to(a.dtype), rows, slope).addmm_(grads, folded)
+            slope, shift = kernels.settle(wide.t() @ weighted, mean, a.dtype)
+            grad_a = torch.addmm(shift, rows, slope).addmm_(grads, folded)
         grad_beta = None if beta is None else grad_shift.to(beta.dtype)
         return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_beta, None, None, None
 
@@ -136,12 +133,6 @@ class _NormalisedRelu(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         x, gamma, beta, numbers = ctx.saved_tensors
-        grad_x, (of_beta, of_gamma) = library.kernels("triton").norm_relu_backward(as_rows(grad), as_rows(x), numbers)
-        return (
-            as_map(grad_x, x),
-            None if gamma is None else of_gamma.to(gamma.dtype),
-            None if beta is None else of_beta.to(beta.dtype),
-            None,
-            None,
-            None,
-        )
+        grad_x, sums = library.kernels("triton").norm_relu_backward(as_rows(grad), as_rows(x), numbers)
+        of_beta, of_gamma = (None, None) if gamma is None or beta is None else sums.to(gamma.dtype)
+        return as_map(grad_x, x), of_gamma, of_beta, None, None, None

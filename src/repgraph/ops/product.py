@@ -18,7 +18,7 @@ MOST_OUTPUTS = 128  # of the wide product: what one tile holds
 _library = torch.library.Library("repgraph", "FRAGMENT")
 _library.define("residual_product(Tensor x, Tensor a, Tensor weight, Tensor? bias) -> Tensor")
 _library.define("wide_product(Tensor a, Tensor weight, Tensor bias) -> Tensor")
-_library.define("column_sums(Tensor rows) -> Tensor")
+_library.define("column_sums(Tensor rows, float factor=1.0) -> Tensor")
 
 
 def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -77,11 +77,12 @@ def product(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(a.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
 
 
-def column_sums(rows: Tensor) -> Tensor:
-    """Sums (C,) over the rows of a matrix (R, C), in float32 at least; for use inside of derivatives, it has none."""
+def column_sums(rows: Tensor, factor: float = 1.0) -> Tensor:
+    """Sums (C,) over the rows of a matrix (R, C) times a factor, in float32 at least; for use inside of derivatives:
+    it has none."""
     if not fits(rows):
-        return rows.sum(0, dtype=torch.promote_types(rows.dtype, torch.float32))
-    return _sums(rows) if direct(rows) else torch.ops.repgraph.column_sums(rows)
+        return rows.sum(0, dtype=torch.promote_types(rows.dtype, torch.float32)) * factor
+    return _sums(rows, factor) if direct(rows) else torch.ops.repgraph.column_sums(rows, factor)
 
 
 class _Fork(torch.autograd.Function):
@@ -105,6 +106,52 @@ def fork(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     if not torch.is_grad_enabled() or not x.requires_grad or forward_mode():
         return product(x, weight), x
     return _Fork.apply(x, weight)
+
+
+class _WideFork(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, weight, bias):
+        ctx.save_for_backward(a, weight, bias)
+        ctx.set_materialize_grads(False)
+        return _wide(a, weight, bias), torch.ops.aten.alias(a)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad, grad_a):
+        a, weight, bias = ctx.saved_tensors
+        if grad is None:
+            return grad_a, None, None
+        rows, sums = library.kernels("triton").narrow_rows(grad.contiguous(), a.dtype)
+        with library.unrounded(a.device.type):
+            grad_weight = (rows.t() @ as_rows(a))[: len(weight)].to(weight.dtype)
+            if grad_a is None:
+                grad_a = as_map(rows[:, : len(weight)] @ weight.to(a.dtype), a)
+            else:
+                back = F.pad(weight.to(a.dtype).t(), (0, rows.shape[1] - len(weight)))
+                grad_a = residual_product(grad_a, as_map(rows, a), back)
+        return grad_a, grad_weight, sums.to(bias.dtype)
+
+
+def wide_fork(a: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`wide_product`, and ``a`` itself for what else is done with it.
+
+    The two gradients of ``a`` meet in one product, instead of a product and an addition.
+    """
+    if forks_wide(a, weight, bias):
+        return _WideFork.apply(a, weight, bias)
+    return wide_product(a, weight, bias), a
+
+
+def forks_wide(a: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Whether :func:`wide_fork` has kernels for these: in training, where :func:`wide_product` has."""
+    return (
+        torch.is_grad_enabled()
+        and a.requires_grad
+        and a.dtype in (torch.float16, torch.bfloat16)
+        and weight.shape[0] <= MOST_OUTPUTS
+        and direct(a, weight, bias)
+        and fits(a)
+    )
 
 
 def fits(*maps: Tensor) -> bool:
@@ -149,8 +196,8 @@ def _wide(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return library.kernels("triton").wide_product(a, weight.contiguous(), bias)
 
 
-def _sums(rows: Tensor) -> Tensor:
-    return library.kernels("triton").column_sums(rows)
+def _sums(rows: Tensor, factor: float = 1.0) -> Tensor:
+    return library.kernels("triton").column_sums(rows, factor)
 
 
 for _device in ("CPU", "CUDA"):  # on the CPU in Triton's interpreter
@@ -170,7 +217,7 @@ def _(a, weight, bias):
 
 
 @torch.library.register_fake("repgraph::column_sums", lib=_library)
-def _(rows):
+def _(rows, factor=1.0):
     return rows.new_empty(rows.shape[1], dtype=torch.float32)
 
 

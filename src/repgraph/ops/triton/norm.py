@@ -82,8 +82,8 @@ def _fold_plan(shape, dtype, folded, gamma, running, device, is_aligned, affine,
 
 @triton.jit
 def _fold_backward(
-    weight, projected, mean, gamma, means, rstds, grad_folded, grad_shift, grad_weight, grad_gamma, weighted,
-    grad_means, channels, inner, AFFINE: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
+    weight, projected, mean, gamma, means, rstds, grad_folded, grad_shift, grad_weight, grad_gamma, weighted, count,
+    channels, inner, AFFINE: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     channel = tl.program_id(0) * M + tl.arange(0, M)
     k = tl.arange(0, K)
@@ -107,17 +107,20 @@ def _fold_backward(
     from_mean = grad_mean[:, None] * tl.load(mean + k, mask=k < inner, other=0.0)[None, :]
     grad_w = scale[:, None] * d + 2 * grad_variance[:, None] * p + from_mean
     tl.store(grad_weight + where, grad_w.to(grad_weight.dtype.element_ty), mask=inside)
-    tl.store(weighted + where, grad_variance[:, None] * w, mask=inside)
-    tl.store(grad_means + channel, grad_mean, mask=here)
+    place = channel * (inner + 1)
+    tl.store(weighted + place[:, None] + k[None, :], (2 / count * grad_variance)[:, None] * w, mask=inside)
+    tl.store(weighted + place + inner, grad_mean / count, mask=here)
 
 
 def fold_backward(
     weight: Tensor, projected: Tensor, mean: Tensor, gamma: Tensor | None, means: Tensor, rstds: Tensor,
-    grad_folded: Tensor, grad_shift: Tensor,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
-    """Gradients of weight and gamma; the weight times each channel's gradient of the variance; those of the means."""
+    grad_folded: Tensor, grad_shift: Tensor, count: int,
+) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
+    """Gradients of weight and gamma; and (C, C' + 1), of ``count`` rows: the weight times twice the mean gradient of
+    each channel's variance, and beside it that of its mean."""
+    channels, inner = weight.shape
     grad_weight, grad_gamma = torch.empty_like(weight), None if gamma is None else torch.empty_like(gamma)
-    weighted, grad_means = torch.empty_like(projected), torch.empty_like(means)
+    weighted = torch.empty((channels, inner + 1), dtype=torch.float32, device=weight.device)
     unused = mean
     gammas = (unused, unused) if gamma is None else (gamma, grad_gamma)
     plan = _fold_backward_plan(
@@ -127,14 +130,44 @@ def fold_backward(
     with on(weight):
         plan(
             weight, projected, mean, gammas[0], means, rstds, grad_folded, grad_shift, grad_weight, gammas[1],
-            weighted, grad_means, *weight.shape,
+            weighted, float(count), *weight.shape,
         )  # fmt: skip
-    return grad_weight, grad_gamma, weighted, grad_means
+    return grad_weight, grad_gamma, weighted
 
 
 @lru_cache(256)
 def _fold_backward_plan(shape, dtype, folded, gamma, device, is_aligned, affine) -> Plan:
     return Plan(_fold_backward, *_tiles(shape, {"AFFINE": affine}), num_warps=4)
+
+
+@triton.jit
+def _settle(product, mean, slope, shift, inner, K: tl.constexpr):
+    row = tl.program_id(0)
+    k = tl.arange(0, K)
+    here = k < inner
+    place = product + row * (inner + 1)
+    s = tl.load(place + k, mask=here, other=0.0).to(slope.dtype.element_ty)
+    tl.store(slope + row * inner + k, s, mask=here)
+    moved = tl.sum(s.to(tl.float32) * tl.load(mean + k, mask=here, other=0.0), 0)
+    tl.store(shift + row, (tl.load(place + inner) - moved).to(shift.dtype.element_ty))
+
+
+def settle(product: Tensor, mean: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Slope (C', C') and shift (C') in ``dtype`` from a product (C', C' + 1), the slope and what is beside it.
+
+    The shift is what is beside it, less the rounded slope times ``mean``, so that the means cancel.
+    """
+    inner = len(mean)
+    slope = torch.empty((inner, inner), dtype=dtype, device=mean.device)
+    shift = torch.empty(inner, dtype=dtype, device=mean.device)
+    with on(mean):
+        _settle_plan(inner, dtype, mean.get_device(), aligned(product, mean))(product, mean, slope, shift)
+    return slope, shift
+
+
+@lru_cache(256)
+def _settle_plan(inner, dtype, device, is_aligned) -> Plan:
+    return Plan(_settle, (inner,), (inner,), {"K": power_of_two(inner)}, num_warps=2)
 
 
 def _tiles(shape: tuple[int, int], constants: dict[str, bool]) -> tuple[tuple[int], tuple, dict]:

@@ -15,6 +15,7 @@ from repgraph.ops.triton.tiles import power_of_two
 _TILES = {2: (128, 128, 64, 4, 2), 4: (128, 64, 32, 4, 2)}  # by the size of an element
 _ROWS_TOGETHER = 4  # tiles of rows that go through the columns together: what they share stays in the cache
 _CHUNKS = 128  # of rows that are summed up on their own
+_NARROW = 128  # rows in one program
 
 
 @triton.jit
@@ -121,7 +122,42 @@ def _wide_plan(shape, outputs, dtype, weight, bias, device, is_aligned) -> Plan:
 
 
 @triton.jit
-def _sums(x, parts, rows, columns, chunk, M: tl.constexpr, N: tl.constexpr):
+def _narrow(
+    y, rows_out, parts, rows, outputs, padded, positions, M: tl.constexpr, OUT: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * M + tl.arange(0, M)
+    output = tl.arange(0, OUT)
+    batch, position = row // positions, row % positions
+    where = y + batch[:, None] * outputs * positions + output[None, :] * positions + position[:, None]
+    values = tl.load(where, mask=(row < rows)[:, None] & (output < outputs)[None, :], other=0.0)
+    where = rows_out + row[:, None] * padded + output[None, :]
+    tl.store(where, values.to(rows_out.dtype.element_ty), mask=(row < rows)[:, None] & (output < padded)[None, :])
+    tl.store(parts + tl.program_id(0) * outputs + output, tl.sum(values, 0), mask=output < outputs)
+
+
+def narrow_rows(y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What the gradients of :func:`wide_product` are made of, from that of its result (B, O, H, W), contiguous.
+
+    Gives rows (B H W, P) in ``dtype``, P being O and as many zeros as make a multiple of 16 bytes, and sums (O).
+    """
+    batch, outputs, height, width = y.shape
+    step = 16 // dtype.itemsize
+    padded, rows = -(-outputs // step) * step, batch * height * width
+    narrow = torch.empty((rows, padded), dtype=dtype, device=y.device)
+    parts = torch.empty((-(-rows // _NARROW), outputs), dtype=torch.float32, device=y.device)
+    with on(y):
+        _narrow_plan(rows, outputs, padded, height * width, dtype, y.get_device(), aligned(y))(y, narrow, parts)
+    return narrow, parts.sum(0)
+
+
+@lru_cache(256)
+def _narrow_plan(rows, outputs, padded, positions, dtype, device, is_aligned) -> Plan:
+    constants = {"M": _NARROW, "OUT": power_of_two(padded)}
+    return Plan(_narrow, (-(-rows // _NARROW),), (rows, outputs, padded, positions), constants, num_warps=4)
+
+
+@triton.jit
+def _sums(x, parts, factor, rows, columns, chunk, M: tl.constexpr, N: tl.constexpr):
     column = tl.program_id(0) % tl.cdiv(columns, N) * N + tl.arange(0, N)
     part = (tl.program_id(0) // tl.cdiv(columns, N)).to(tl.int64)
     total = tl.zeros((M, N), tl.float32)
@@ -129,15 +165,15 @@ def _sums(x, parts, rows, columns, chunk, M: tl.constexpr, N: tl.constexpr):
         row = part * chunk + first + tl.arange(0, M)
         inside = ((row < rows) & (first + tl.arange(0, M) < chunk))[:, None] & (column < columns)[None, :]
         total += tl.load(x + row[:, None] * columns + column[None, :], mask=inside, other=0.0).to(tl.float32)
-    tl.store(parts + part * columns + column, tl.sum(total, 0), mask=column < columns)
+    tl.store(parts + part * columns + column, tl.sum(total, 0) * factor, mask=column < columns)
 
 
-def column_sums(x: Tensor) -> Tensor:
-    """Sums (C,) over the rows of a matrix (R, C), in float32 and always in the same order."""
+def column_sums(x: Tensor, factor: float = 1.0) -> Tensor:
+    """Sums (C,) over the rows of a matrix (R, C) times a factor, in float32 and always in the same order."""
     rows, columns = x.shape
     parts = torch.empty((min(_CHUNKS, rows), columns), dtype=torch.float32, device=x.device)
     with on(x):
-        _sums_plan(rows, columns, len(parts), x.dtype, x.get_device(), aligned(x))(x, parts)
+        _sums_plan(rows, columns, len(parts), x.dtype, x.get_device(), aligned(x))(x, parts, factor)
     return parts.sum(0)
 
 
