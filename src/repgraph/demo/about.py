@@ -11,6 +11,7 @@ from repgraph.demo import figures, report
 from repgraph.demo.demo import Plan
 from repgraph.demo.measure import SWAPS, seen
 from repgraph.demo.report import Results, percent
+from repgraph.demo.runs import EXPLORER, REPORT
 from repgraph.demo.training import TITLES, Network
 from repgraph.engine.progress import duration
 from repgraph.engine.training.folder import versions
@@ -23,12 +24,14 @@ from repgraph.recipes import Recipe
 TITLE = "What a region is may depend on something far away"
 
 
-def write(plan: Plan, trained: Sequence[Network], results: Results, data: Scenes, spent: float) -> str:
-    """The page as HTML; ``spent`` are the seconds that tests took."""
+def write(
+    plan: Plan, trained: Sequence[Network], results: Results, data: Scenes, spent: float, *, explorer: bool = False
+) -> str:
+    """The page as HTML; ``spent`` are the seconds that tests took, ``explorer`` is whether there is such a page."""
     firsts = {one.name: one for one in trained if one.seed == 0}
     chosen = _telling(data)
     parts = [
-        _opening(firsts, results),
+        _opening(firsts, results, explorer),
         _task(data, chosen),
         _why(firsts, results, data, chosen),
         _scores(results),
@@ -46,7 +49,7 @@ def _telling(data: Scenes) -> Scene:
     return (telling or scenes)[0]
 
 
-def _opening(firsts: dict[str, Network], results: Results) -> Html:
+def _opening(firsts: dict[str, Network], results: Results, explorer: bool) -> Html:
     networks = ("A small network", "Two small networks", "Three small networks", "Four small networks")[len(firsts) - 1]
     lead = (
         f"{networks} learned, from nothing, to say what is what in drawn pictures of a bay. For half of the classes "
@@ -67,7 +70,13 @@ def _opening(firsts: dict[str, Network], results: Results) -> Html:
                 tag("div", tag("span", f"{far} on the four classes decided far away")), class_="tile",
             )
         )  # fmt: skip
-    return tag("header", tag("h1", TITLE), tag("p", lead, class_="lead"), tag("div", *tiles, class_="tiles"))
+    links = [tag("li", tag("a", "The runs in numbers", href=REPORT), ": curves, classes, best and worst pictures")]
+    if explorer:
+        what = ": point anywhere in a picture and see where the layer looks from there"
+        links.append(tag("li", tag("a", "The explorer", href=EXPLORER), what))
+    return tag(
+        "header", tag("h1", TITLE), tag("p", lead, class_="lead"), tag("div", *tiles, class_="tiles"), tag("ul", *links)
+    )
 
 
 def _task(data: Scenes, scene: Scene) -> Html:

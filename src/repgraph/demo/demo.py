@@ -10,8 +10,9 @@ from typing import TextIO
 from rich.console import Console
 
 from repgraph.data.scenes import LABELS, Scenes
-from repgraph.demo import report
+from repgraph.demo import report, runs
 from repgraph.demo.measure import Measured, measure
+from repgraph.demo.runs import EXPLORER, REPORT
 from repgraph.demo.training import Network, Stopped, network
 from repgraph.engine.progress import Meter, duration
 from repgraph.engine.training.folder import write_text
@@ -33,7 +34,7 @@ class Plan:
 
 
 def demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> Path:
-    """Train the networks, test them, and write a page about it; the path of the page.
+    """Train the networks, test them, and write a page about it, and one about the runs; the path of the first.
 
     ``show`` is where progress goes, ``out`` where scores go; None for nowhere. What is in the folder already is used.
     """
@@ -56,8 +57,12 @@ def demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> P
     if out is not None:
         Console(file=out).print(report.terminal(results))
     write_text(plan.out / "scores.json", json.dumps(_scores(trained, results), indent=2) + "\n")
+    write_text(plan.out / REPORT, runs.page(trained, results, data))
+    explorer = runs.explorer(trained, data, plan.pictures)
+    if explorer is not None:
+        write_text(plan.out / EXPLORER, explorer)
     path = plan.out / "index.html"
-    write_text(path, write(plan, trained, results, data, spent))
+    write_text(path, write(plan, trained, results, data, spent, explorer=explorer is not None))
     if show is not None:
         print(f"done in {duration(time.perf_counter() - start)}", file=show, flush=True)
     return path

@@ -1,5 +1,6 @@
 """What the demo measures of a network: scores, whether it follows the cues, and what an answer depends on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from repgraph.data.transforms import normalise
 from repgraph.engine.evaluate import Evaluation, evaluate
 from repgraph.engine.inference import predict
 from repgraph.engine.progress import Meter
+from repgraph.engine.report.labels import PerImage
 from repgraph.models import RGNet
 
 SWAPS = 40  # scenes whose cues are swapped
@@ -20,16 +22,19 @@ class Measured:
     """Scores on the test pictures, and two shares of the pixels whose classes are decided far away.
 
     ``right``: those that are right before their cue is swapped and after; ``changed``: those whose prediction changes.
+    ``each`` has the mIoU of each picture.
     """
 
     evaluation: Evaluation
     right: float
     changed: float
+    each: Sequence[float] = ()
 
 
 def measure(model: RGNet, data: Scenes, meter: Meter) -> Measured:
-    evaluation = evaluate(model, data, progress=lambda done, _: meter.at(done))
-    return Measured(evaluation, *swap(model, data, min(SWAPS, len(data))))
+    each = PerImage(len(data.labels))
+    evaluation = evaluate(model, data, progress=lambda done, _: meter.at(done), each=each)
+    return Measured(evaluation, *swap(model, data, min(SWAPS, len(data))), each=each.scores)
 
 
 def swap(model: RGNet, data: Scenes, count: int) -> tuple[float, float]:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from repgraph import recipes
+from repgraph.engine import tasks
 from repgraph.engine.progress import duration
 from repgraph.engine.report.log import FINISHED, RUNNING, Log
 from repgraph.pictures.report import Session
+from repgraph.pictures.report.charts import TESTS, words
 
 ASTRAY = 1e4  # a loss that nothing is learned at
-TESTS = "val_"  # columns with scores begin so
-MAIN = ("val_miou", "val_mask_ap", "val_box_ap")  # the score of a run: the first of these, or of all, that it has
 
 
 def facts(log: Log, parameters: int | None = None) -> dict[str, str]:
@@ -27,11 +27,11 @@ def facts(log: Log, parameters: int | None = None) -> dict[str, str]:
         found["data"] = f"{data.name}, {data.split}{root}"
         found["network"] = _network(log)
         found["batch"] = f"{train.batch} images, {train.precision}, seed {train.seed}"
-    column = main_score(log.series)
+    column = main_score(log)
     if column is not None:
         points = [(i, v) for i, v in log.series[column] if math.isfinite(v)]
         last, best = points[-1], max(points, key=lambda point: point[1])
-        found["last test"] = f"{title(column)} {100 * last[1]:.2f} % after {last[0]:.0f} iterations"
+        found["last test"] = f"{words(column)} {100 * last[1]:.2f} % after {last[0]:.0f} iterations"
         found["best test"] = f"{100 * best[1]:.2f} % after {best[0]:.0f} iterations"
     elif any(name.startswith(TESTS) for name in log.series):
         found["last test"] = "none yet" if log.state != FINISHED else "none"
@@ -54,24 +54,15 @@ def state(log: Log) -> str:
     return f"not finished: {log.reached}{of} iterations were noted"
 
 
-def main_score(series: Mapping[str, Any]) -> str | None:
+def main_score(log: Log) -> str | None:
     """The column whose best value makes the best checkpoint; None if there was no test."""
-    tested = [name for name, line in series.items() if name.startswith(TESTS) and _some(line)]
-    return next((name for name in MAIN if name in tested), tested[0] if tested else None)
+    tested = [name for name, line in log.series.items() if name.startswith(TESTS) and _some(line)]
+    best = None if log.recipe is None else TESTS + tasks.of(log.recipe).best
+    return best if best in tested else tested[0] if tested else None
 
 
 def _some(line: Iterable[tuple[float, float]]) -> bool:
     return any(math.isfinite(value) for _, value in line)
-
-
-def title(column: str) -> str:
-    """What a column of scores is called.
-
-    >>> title("val_miou"), title("val_mask_ap50")
-    ('mIoU', 'mask AP50')
-    """
-    words = column.removeprefix(TESTS).split("_")
-    return " ".join({"miou": "mIoU"}.get(w, w.upper() if w.startswith("ap") else w) for w in words)
 
 
 def _network(log: Log) -> str:

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from repgraph import data as datasets
 from repgraph import models
-from repgraph.engine import sight
+from repgraph.engine import sight, tasks
 from repgraph.engine.report.log import Log, Points, network_of
-from repgraph.engine.training.parts import Part, held_out
 from repgraph.errors import UsageError
 from repgraph.models import RGNet
 
@@ -67,25 +65,17 @@ def validation(log: Log, root: str | None = None) -> Any:
 
     A run that tests on nothing, or data that are not there, are errors.
     """
-    recipe = log.recipe
-    if recipe is None:
-        raise UsageError(f"the recipe of {log.folder} cannot be used")
-    data = recipe.data if root is None else replace(recipe.data, root=root)
-    split = data.split if data.hold_out else data.val_split
-    if not split:
-        raise UsageError(f"{log.name} has no validation images: its data.val_split is empty")
-    if not data.root and data.name != "scenes":
-        raise UsageError(f"where is {data.name}? Give its folder: --data ROOT")
+    if log.recipe is None:
+        raise UsageError("the recipe cannot be used")
+    data = log.recipe.data if root is None else replace(log.recipe.data, root=root)
     if data.root and not Path(data.root).expanduser().is_dir():
-        raise UsageError(f"the data are not there: {data.root} is no folder; give it with --data ROOT")
-    if data.name in datasets.INSTANCES:
-        from repgraph.data import coco
-
-        images: Any = coco.load(data.root, split, **data.options)
-    else:
-        images = datasets.load(data.name, data.root or None, split, **data.options)
+        raise UsageError(f"the data are not there: {data.root} is no folder; give another with --data ROOT")
+    task = tasks.of(replace(log.recipe, data=data))
     if data.hold_out:
-        images = Part(images, held_out(len(images), data.hold_out)[1])
+        return task.splits()[1]
+    if not data.val_split:
+        raise UsageError("it has no validation images: data.val_split is empty")
+    images = task.open(data.val_split, False)
     if not images.labelled:
-        raise UsageError(f"{data.name} {split} has no labels to compare with")
+        raise UsageError(f"{data.name} {data.val_split} has no labels to compare with")
     return images

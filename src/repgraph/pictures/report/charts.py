@@ -8,7 +8,7 @@ from repgraph.pictures.page import Html, figure, table, tag
 from repgraph.pictures.report.contents import Run
 
 X = "iteration"
-TESTS = "val_"
+TESTS = "val_"  # columns with scores begin so
 REACH = {"reach_mean/": "pixels of the image", "steps_mean/": "positions of its map"}  # columns, and their unit
 KNOWN = {  # column: what its chart is called, and its axis
     "loss": ("Loss in training", "loss"),
@@ -41,7 +41,7 @@ def charts(runs: Sequence[Run]) -> Html:
         parts.append(
             tag(
                 "details",
-                tag("summary", f"{len(rest)} more: {', '.join(_titled(name)[0].lower() for name in rest)}"),
+                tag("summary", f"{len(rest)} more: {', '.join(words(name) for name in rest)}"),
                 more,
             )
         )
@@ -93,12 +93,22 @@ def _titled(column: str) -> tuple[str, str]:
         if column.startswith(prefix):
             return f"Reach of the nodes of {column.removeprefix(prefix) or 'the network'}", unit
     if column.startswith(TESTS):
-        return f"{_words(column).capitalize()} on the validation images", "%"
-    return _words(column).capitalize(), "loss" if "loss" in column else ""
+        return f"{_capital(words(column))} on the validation images", "%"
+    return _capital(words(column)), "loss" if "loss" in column else ""
 
 
-def _words(column: str) -> str:
-    return column.removeprefix(TESTS).replace("_", " ")
+def words(column: str) -> str:
+    """What a column is called.
+
+    >>> words("val_miou"), words("val_mask_ap50"), words("loss_box_reg")
+    ('mIoU', 'mask AP50', 'loss box reg')
+    """
+    parts = column.removeprefix(TESTS).split("_")
+    return " ".join({"miou": "mIoU"}.get(word, word.upper() if word.startswith("ap") else word) for word in parts)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _any(run: Run, column: str) -> bool:
