@@ -24,10 +24,10 @@ LETTERS = (13, 64)  # pixels of letters, from the smallest to the largest
 PALE = (255, 255, 255)
 
 Colour = tuple[int, int, int]
-# Vermillion, sky blue, yellow, bluish green, reddish purple, blue, orange, grey
+# Vermillion, sky blue, yellow, bluish green, reddish purple, blue, orange, light grey
 BASE: tuple[Colour, ...] = (
     (213, 94, 0), (86, 180, 233), (240, 228, 66), (0, 158, 115), (204, 121, 167), (0, 114, 178), (230, 159, 0),
-    (160, 160, 160),
+    (222, 222, 222),
 )  # fmt: skip
 
 

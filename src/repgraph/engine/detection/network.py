@@ -60,8 +60,7 @@ def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Found
 def _of_mask_rcnn(detector: Any, image: Tensor, size: tuple[int, int], device: torch.device) -> Found:
     """The steps of torchvision's network, but for the last, which makes the masks."""
     transform = detector.transform
-    filled = _filled(image, transform.max_size)
-    resized = _resized(filled, transform, device)
+    resized = _resized(_stretched(image, transform.max_size), transform, device)
     shape = int(resized.shape[1]), int(resized.shape[2])
     images = ImageList(transform.batch_images([resized], transform.size_divisible), [shape])
     del resized
@@ -70,25 +69,20 @@ def _of_mask_rcnn(detector: Any, image: Tensor, size: tuple[int, int], device: t
         proposals, _ = detector.rpn(images, features)
         found, _ = detector.roi_heads(features, proposals, images.image_sizes)
     del features, images
-    boxes = resize_boxes(found[0]["boxes"].float(), list(shape), list(filled.shape[1:]))
-    boxes = boxes.minimum(boxes.new_tensor([size[1], size[0], size[1], size[0]]))  # where it was filled up
-    kept = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    boxes, labels, scores = boxes[kept], found[0]["labels"][kept], found[0]["scores"][kept]
-    masks = _masks(found[0]["masks"][kept].float(), boxes, size)
-    return Found(
-        size, boxes.cpu().numpy().astype(np.float64), labels.cpu().numpy(), scores.float().cpu().numpy(), masks
-    )
+    boxes = resize_boxes(found[0]["boxes"].float(), list(shape), list(size))
+    masks = _masks(found[0]["masks"].float(), boxes, size)
+    labels, scores = found[0]["labels"].cpu().numpy(), found[0]["scores"].float().cpu().numpy()
+    return Found(size, boxes.cpu().numpy().astype(np.float64), labels, scores, masks)
 
 
-def _filled(image: Tensor, longest: int) -> Tensor:
-    """The image, repeated at its rim if it is so narrow that nothing would be left of it when it is resized."""
+def _stretched(image: Tensor, longest: int) -> Tensor:
+    """The image; if it is so narrow that nothing would be left of it when it is resized, its pixels are repeated."""
     short, long = sorted(image.shape[1:])
     needed = long // longest + 1
-    if short * longest >= long or short >= needed:
+    if short >= needed:
         return image
     dim = 1 if image.shape[1] == short else 2
-    rim = image.narrow(dim, short - 1, 1)
-    return torch.cat([image, *[rim] * (needed - short)], dim)
+    return image.index_select(dim, torch.arange(needed, device=image.device) * short // needed)
 
 
 def _resized(image: Tensor, transform: Any, device: torch.device) -> Tensor:
