@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from repgraph import recipes
 
@@ -63,6 +66,7 @@ def settings(data: Path, *more: str) -> list[str]:
         "model.weights=none",
         "model.min_size=64",
         "model.max_size=96",
+        "model.trainable_stages=0",
         "optim.warmup=2",
         "optim.lr=0.005",
         "train.batch=2",
@@ -80,3 +84,19 @@ def settings(data: Path, *more: str) -> list[str]:
 def recipe(data: Path, *more: str) -> recipes.DetectionRecipe:
     named = recipes.get("voc_instances-r50-repgraph", recipes.DetectionRecipe)
     return recipes.with_settings(named, settings(data, *more))
+
+
+def shrink(model):
+    """The network with small heads, of the same names, that look at few boxes; not the one that its config says."""
+    detector, classes = model.detector, model.classes + 1
+    if not hasattr(detector.roi_heads, "shrunk"):
+        with torch.random.fork_rng():
+            detector.roi_heads.box_head = TwoMLPHead(256 * 7**2, 16)
+            detector.roi_heads.box_predictor = FastRCNNPredictor(16, classes)
+            detector.roi_heads.mask_head = MaskRCNNHeads(256, (8, 8, 8, 8), 1)
+            detector.roi_heads.mask_predictor = MaskRCNNPredictor(8, 8, classes)
+        detector.roi_heads.fg_bg_sampler.batch_size_per_image = 16
+        detector.rpn.fg_bg_sampler.batch_size_per_image = 32
+        detector.rpn._pre_nms_top_n = detector.rpn._post_nms_top_n = {"training": 50, "testing": 10}
+        detector.roi_heads.shrunk = True
+    return model

@@ -1,6 +1,7 @@
 """Runs that end otherwise than they should, and what can be done about them."""
 
 import io
+import json
 import os
 import signal
 
@@ -9,10 +10,11 @@ import torch
 from PIL import Image as Picture
 from tests.engine.training.tiny import at_iteration, make_data, recipe, same_weights, weights
 
+from repgraph import recipes
 from repgraph.engine import train as training
 from repgraph.engine.tasks import segmentation
 from repgraph.engine.train import resume, train
-from repgraph.engine.training import callbacks, checkpoint, places
+from repgraph.engine.training import callbacks, checkpoint, folder, places
 from repgraph.errors import UsageError
 
 
@@ -236,6 +238,31 @@ def test_checkpoints_that_do_not_say_of_which_data_they_are(whole, pictures):
     found = checkpoint.read(whole[0] / "checkpoints" / "last.ckpt")
     del found["data"]
     training.prepare(recipe(pictures), places.find(recipe(pictures).train), found)
+
+
+def test_checkpoints_and_recipes_of_before_there_were_other_tasks(pictures, tmp_path, monkeypatch):
+    """They have no task, and sections lack what came later."""
+    run = tmp_path / "run"
+    at_iteration(monkeypatch, 5, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    train(recipe(pictures), run)
+    monkeypatch.undo()
+    path = run / "checkpoints" / "last.ckpt"
+    found = checkpoint.read(path)
+    assert set(found["best"]) == {"miou", "iteration"} and found["best"]["iteration"] == 4 and len(found["sums"]) == 3
+    said = json.loads((run / "recipe.json").read_text())
+    for older in (found["recipe"], said):
+        del older["task"], older["data"]["hold_out"], older["optim"]["clip"]
+    checkpoint.write(path, found)
+    (run / "recipe.json").write_text(json.dumps(said))
+    outcome = resume(run)
+    assert outcome.code == 0 and outcome.best.score >= found["best"]["miou"]
+
+
+def test_a_checkpoint_of_another_task_is_refused(whole):
+    found = checkpoint.read(whole[0] / "checkpoints" / "last.ckpt")
+    found["recipe"] = recipes.to_dict(recipes.get("coco-r50-nl"))
+    with pytest.raises(UsageError, match=r"is of a run for detection, and recipe\.json says segmentation"):
+        folder.check_same(recipes.load(whole[0] / "recipe.json"), found, whole[0])
 
 
 def test_what_has_changed_since_is_said(whole, pictures, monkeypatch):

@@ -201,6 +201,14 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(pictures, tmp_path, 
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6 * float(theirs.abs().max() + 1))
 
 
+def test_long_gradients_are_shortened(pictures, tmp_path):
+    for clip in (0, 0.01):
+        train(recipe(pictures, *ONE, f"optim.clip={clip}"), tmp_path / str(clip))
+    free, clipped = (torch.cat([g.flatten() for g in gradients(tmp_path / str(clip))]) for clip in (0, 0.01))
+    assert float(free.norm()) > 0.02
+    torch.testing.assert_close(clipped, free * 0.01 / free.norm(), rtol=1e-3, atol=1e-8)
+
+
 def test_frozen_normalisation_keeps_its_statistics(pictures, tmp_path):
     train(recipe(pictures, *ONE), tmp_path / "run")
     found = weights(tmp_path / "run")
