@@ -118,6 +118,7 @@ def test_an_image_beyond_pillows_limit(network, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(one_image, "LARGE", 500)
     options = ["--out", tmp_path / "out", "--side", "20", "--score", "0", *CPU]
     assert command(network, photos / "b.png", *options) == 0
+    monkeypatch.undo()
     assert len(read(tmp_path / "out" / "detections.json")["annotations"]) == 4
     with Image.open(tmp_path / "out" / "overlays" / "b.png") as picture:
         assert picture.width >= 20 and picture.height >= 15  # with room for names
