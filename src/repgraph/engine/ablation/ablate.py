@@ -1,11 +1,11 @@
 """Ablations from beginning to end: lay out the runs, do what is not done, and make the tables."""
 
 import contextlib
-import os
 import shutil
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +44,9 @@ def ablate(plan: Plan, show: TextIO | None = None) -> Report:
 
     Progress goes to ``show``; None for nowhere. What is done stays done: the same call goes on after a stop.
     """
-    check_ready(plan)
     results = Results(plan.out)
+    lay_out(plan, results.read())  # mistakes in the plan come first
+    check_ready(plan)
     records = results.collect()
     layout = lay_out(plan, records)
     if plan.again:
@@ -158,7 +159,7 @@ def _schedule(
     """Do the runs: how each ended, and the signal by which all was stopped, or 0."""
     if not todo:
         return [], 0
-    stop = plan.out / f".stop-{os.getpid()}-{threading.get_ident()}"
+    stop = plan.out / f".{uuid.uuid4().hex[:8]}.stop"
     deadline = None if plan.time_limit is None else time.time() + plan.time_limit
     tasks = [_task(run, plan, stop, deadline) for run in todo]
     usual = mean_seconds(records.values(), plan.dataset, layout.start.train.iterations)

@@ -34,8 +34,8 @@ _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELAST
 class Task:
     """A run, for a worker that may be on another machine with the same folder.
 
-    ``out`` is the folder of results; ``stop`` a file whose presence asks for an end; ``deadline`` as ``time.time()``
-    has it; ``jobs`` runs are side by side.
+    ``out`` is the folder of results; ``stop`` a file whose presence asks for an end, with a name that no other call
+    has; ``deadline`` as ``time.time()`` has it; ``jobs`` runs are side by side.
     """
 
     about: dict[str, Any]  # key, dataset, seed, settings, weights: of the record
@@ -45,6 +45,7 @@ class Task:
     jobs: int = 1
     keep: bool = False
     deadline: float | None = None
+    command: tuple[str, ...] = ()  # in place of the worker's own Python
 
     @property
     def key(self) -> str:
@@ -56,8 +57,8 @@ class Task:
 
     @property
     def file(self) -> Path:
-        """Is there while the run is."""
-        return self.folder.with_name(f".{self.key}.json")
+        """Is there while the run is, or while it waits to hear that another process is at it."""
+        return self.folder.with_name(f".{self.key}-{Path(self.stop).name.strip('.').removesuffix('.stop')}.json")
 
     @property
     def iterations(self) -> int:
@@ -142,9 +143,8 @@ def cores() -> int:
 
 
 def _run(task: Task, slot: int) -> Ended:
-    folder, log = task.folder, task.folder.with_name(f"{task.key}.log")
-    result = folder.with_name(f".{task.key}.result")
-    result.unlink(missing_ok=True)
+    folder, result = task.folder, task.file.with_suffix(".result")
+    log = folder.with_name(task.file.with_suffix(".log").name.lstrip("."))
     given: dict[str, Any] = {
         "about": task.about,
         "recipe": task.recipe,
@@ -179,7 +179,7 @@ def _wait(task: Task, log: Any, variables: dict[str, str]) -> tuple[bool, int]:
     """
     parent, asked = os.getppid(), False
     with subprocess.Popen(
-        [*COMMAND, str(task.file)],
+        [*(task.command or COMMAND), str(task.file)],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,

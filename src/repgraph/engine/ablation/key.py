@@ -28,8 +28,8 @@ FIRST = """
     train.accumulate train.seed train.precision train.norm train.compile train.channels_last train.deterministic
     test.mode test.crop test.stride
 """
-_NODES = ("mid_channels", "nodes", "grid", "groups", "scale", "spread", "radius")
-_NODES += ("offset_view", "offset_unit", "learn_scale")
+_POSITIONS = ("spread", "radius", "offset_view", "offset_unit")
+_NODES = ("mid_channels", "nodes", "grid", "groups", "scale", "learn_scale", *_POSITIONS)
 OPTIONS: dict[str, tuple[str, ...]] = {
     "repgraph": _NODES,
     "simple": (*_NODES, "norm_qk"),

@@ -69,7 +69,7 @@ class Results:
         """All records by key; of two with one key the first that is done counts."""
         try:
             text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read {self.path}: {error}") from error

@@ -1,5 +1,6 @@
 """From entries of tables to runs: a recipe and a key for each seed."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -126,7 +127,7 @@ def applied(recipe: Recipe, settings: Settings) -> Recipe:
         if value is None:
             inner.pop(last, None)
         else:
-            inner[last] = value
+            inner[last] = copy.deepcopy(value)  # later settings may go into it
     origin = f"the settings {', '.join(settings)}"
     return only(recipes.from_dict(found, origin), Recipe, origin)
 
