@@ -14,7 +14,7 @@ from repgraph import cli, recipes
 from repgraph.data.scenes import FAR, LABELS, Scenes
 from repgraph.demo import measure, report, training
 from repgraph.demo.demo import Plan, demo
-from repgraph.engine.train import network
+from repgraph.engine import tasks
 from repgraph.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,11 +54,25 @@ def test_the_page_stands_alone_and_names_are_escaped(done):
     page = path.read_text(encoding="utf-8")
     addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
     # Explained, truth, 4 of what answers depend on, 2 x 4 swapped, 2 x 4 predictions, 2 with nodes.
-    assert len(addresses) == 2 + 4 + 8 + 8 + 2 and all(a.startswith("data:image/") for a in addresses)
-    assert len(re.findall(r"<circle", page)) == 4 + 2 * 2 * (9 + 1)
+    assert addresses[:2] == ["report.html", "explore.html"]
+    assert len(addresses[2:]) == 2 + 4 + 8 + 8 + 2 and all(a.startswith("data:image/") for a in addresses[2:])
+    pictures = page.split("What was run")[0]  # after it there are curves
+    assert len(re.findall(r"<circle", pictures)) == 4 + 2 * 2 * (9 + 1)
     assert "a<b>" not in page and "a&lt;b&gt;&amp;c" in page
     assert str(plan.out) in text_of(page)
     assert page.count("<figure") == page.count("</figure>") and page.rstrip().endswith("</html>")
+
+
+def test_there_are_pages_about_the_runs_and_to_explore(done):
+    plan, _ = done
+    page = (plan.out / "report.html").read_text(encoding="utf-8")
+    text = text_of(page)
+    for one in json.loads((plan.out / "scores.json").read_text()):
+        assert f"{one['network']}-0: mIoU {100 * one['miou']:.2f} %" in text  # of the tests that were made anyway
+    assert "scenes test, all 4 images" in text and "Where the runs differ most" not in text  # too few for that
+    assert 'href="index.html"' in page and page.count("<img") == 4 * 4
+    explorer = (plan.out / "explore.html").read_text(encoding="utf-8")
+    assert "test picture 1" in explorer and "test picture 2" not in explorer and "head.context" in explorer
 
 
 def test_a_second_call_takes_the_networks_that_are_there(done, capsys):
@@ -105,6 +119,7 @@ def test_several_seeds(tmp_path):
     path = demo(Plan(tmp_path, ("control",), seeds=2, settings=QUICK, tests=2, pictures=1))
     found = json.loads((tmp_path / "scores.json").read_text())
     assert [(one["network"], one["seed"]) for one in found] == [("control", 0), ("control", 1)]
+    assert not (tmp_path / "explore.html").exists() and (tmp_path / "report.html").is_file()  # the control has no nodes
     low, high = sorted(100 * one["miou"] for one in found)
     assert f"({low:.1f} to {high:.1f} over 2 seeds)" in path.read_text(encoding="utf-8")
 
@@ -147,7 +162,7 @@ def test_swapping_tells_who_follows_the_cues(monkeypatch):
 
 def test_what_an_answer_depends_on_is_measured():
     torch.manual_seed(0)
-    model = network(recipes.get("scenes-baseline"), LABELS).eval()
+    model = tasks.of(recipes.get("scenes-baseline")).network(LABELS).eval()
     assert measure.seen(model, (96, 128)) == (35, 35)
     image, _ = Scenes(None, "test")[0]
     counts = measure.depends_on(model, image, (60, 50))

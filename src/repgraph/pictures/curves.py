@@ -144,9 +144,9 @@ def is_cut(lines: Sequence[Points]) -> bool:
 
 
 def _ceiling(values: Sequence[float]) -> float:
-    """Three times what nine of ten values stay below, if any is above that; what is higher is cut off."""
+    """Five times what 95 % of the values stay below, if any is above that; what is higher is cut off."""
     ordered = sorted(values)
-    limit = 3 * ordered[int(0.9 * (len(ordered) - 1))] if ordered else math.inf
+    limit = 5 * ordered[int(0.95 * (len(ordered) - 1))] if ordered else math.inf
     return limit if len(ordered) >= 10 and 0 < limit < ordered[-1] else math.inf
 
 

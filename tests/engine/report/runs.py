@@ -7,9 +7,9 @@ from tests.engine.trained import save_data, save_run
 
 from repgraph import recipes
 
-COLUMNS = (
-    "iteration,loss,rate,images_per_second,peak_memory_mib,reach_mean/head.context,reach_p95/head.context,val_miou"
-)
+REACH = "reach_mean/head.context,reach_p95/head.context"
+COLUMNS = f"iteration,loss,rate,images_per_second,peak_memory_mib,{REACH},val_miou"
+SETTINGS = ("train.iterations=40", "train.batch=8")
 ROWS = (
     "10,2.5,0.01,40,900,1.5,2,",
     "20,1.25,0.008,50,1100,2,3,0.25",

@@ -46,12 +46,11 @@ def _cell(share: float, true: str, predicted: str, x: float, y: float, side: int
     words = f"{true}: {100 * share:.1f} % right" if true == predicted else f"{true} seen as {predicted}"
     words = words if true == predicted else f"{words}: {100 * share:.1f} %"
     box = tag("rect", x=x, y=y, width=side, height=side, fill_opacity=f"{0.08 + 0.92 * share**0.6:.2f}")
-    value = None
-    if count <= VALUES:
-        kind = "value light" if share > 0.4 else "value"
-        place = dict(x=x + side / 2, y=y + side / 2 + 4, text_anchor="middle", class_=kind)
-        value = tag("text", f"{100 * share:.0f}", **place)
-    return tag("g", box, tag("text", words), value, class_="cell")
+    if count > VALUES:  # the corner may be out of sight
+        return tag("g", tag("title", words), box, class_="cell")
+    kind = "value light" if share > 0.4 else "value"
+    place = dict(x=x + side / 2, y=y + side / 2 + 4, text_anchor="middle", class_=kind)
+    return tag("g", box, tag("text", words), tag("text", f"{100 * share:.0f}", **place), class_="cell")
 
 
 def by_rows(confusion: np.ndarray) -> np.ndarray:
