@@ -68,7 +68,7 @@ def train(recipe: AnyRecipe, out: str | Path, *, show: TextIO | None = None) -> 
     if place.first:
         folders.create(folder, recipe)
     with folders.locked(folder, place.first):
-        return _fit(module, folder, place, images, tests, show)
+        return _noted(module, folder, place, images, tests, show)
 
 
 def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None = None) -> Outcome:
@@ -101,7 +101,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
             folders.note_session(folder, recipe, 0 if found is None else int(found["iteration"]))
             if path is not None and path.name != checkpoints.LAST:
                 checkpoints.also_known_as(path, path.with_name(checkpoints.LAST))
-        return _fit(module, folder, place, images, tests, show)
+        return _noted(module, folder, place, images, tests, show)
 
 
 def prepare(recipe: AnyRecipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Any]:
@@ -131,6 +131,21 @@ def _rooted(recipe: R) -> R:
     if not recipe.data.root:
         return recipe
     return with_settings(recipe, [f"data.root={os.path.abspath(os.path.expanduser(recipe.data.root))}"])
+
+
+def _noted(module: Training, folder: Path, place: Place, images: Pairs, tests: Any, show: TextIO | None) -> Outcome:
+    """Train, and note in the run's folder how it ended."""
+    reason = ""
+    try:
+        outcome = _fit(module, folder, place, images, tests, show)
+        reason = outcome.stop.reason if outcome.stop else "finished"
+        return outcome
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise
+    finally:
+        if place.first:
+            folders.note_end(folder, reason)
 
 
 def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any, show: TextIO | None) -> Outcome:

@@ -3,11 +3,16 @@
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from tests.engine.report.runs import COLUMNS, ROWS, bare, note, session
 
+from repgraph.engine import train
 from repgraph.engine.report import facts, log
+from repgraph.engine.training.callbacks import Stop
+from repgraph.engine.training.folder import note_end
 from repgraph.errors import UsageError
 
 
@@ -116,3 +121,35 @@ def test_settings_of_the_named_recipe_are_known(tmp_path):
     assert usual["train.batch"] == "16" and facts.settings(found.settings)["train.batch"] == "8"
     (tmp_path / "run" / "recipe.json").write_text('{"name": "mine", "data": {"name": "folder"}}')
     assert facts.usual(log.read(tmp_path / "run")) == {}
+
+
+@pytest.mark.parametrize(
+    ("stop", "error", "reason"),
+    [
+        (None, None, "finished"),
+        (Stop(15, "stopped by SIGTERM after iteration 7"), None, "stopped by SIGTERM after iteration 7"),
+        (None, RuntimeError("out of memory\nmore"), "RuntimeError: out of memory"),
+        (None, KeyboardInterrupt(), "KeyboardInterrupt: "),
+    ],
+)
+def test_training_notes_how_it_ended(tmp_path, monkeypatch, stop, error, reason):
+    def fit(*arguments):
+        if error is not None:
+            raise error
+        return SimpleNamespace(stop=stop)
+
+    run = note(bare(tmp_path / "run"), session(), session(20))
+    monkeypatch.setattr(train, "_fit", fit)
+    with nullcontext() if error is None else pytest.raises(type(error)):
+        train._noted(None, run, SimpleNamespace(first=True), None, None, None)
+    sessions = log.read(run).sessions
+    assert "ended" not in sessions[0] and sessions[1]["ended"]["reason"] == reason
+    assert outcomes(run)[1].startswith(reason)
+
+
+def test_a_note_of_the_end_never_fails(tmp_path, monkeypatch):
+    note_end(tmp_path, "finished")
+    for content in ('{"sessions": [3]}', '{"sessions": []}', "[]"):
+        (tmp_path / "versions.json").write_text(content)
+        note_end(tmp_path, "finished")
+        assert (tmp_path / "versions.json").read_text() == content

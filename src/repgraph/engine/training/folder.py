@@ -85,11 +85,6 @@ def locked(folder: Path, first: bool = True) -> Iterator[None]:
 
 def note_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
     """Versions, seed and command of this attempt, in ``versions.json``, after those of earlier ones."""
-    path = folder / VERSIONS
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))["sessions"] if path.exists() else []
-    except (OSError, ValueError, KeyError, TypeError):
-        before = []  # only told, never needed
     session = {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -97,7 +92,28 @@ def note_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
         "seed": recipe.train.seed,
         "versions": versions(),
     }
-    write_text(path, json.dumps({"sessions": [*before, session]}, indent=2) + "\n")
+    _write_sessions(folder, [*_sessions(folder), session])
+
+
+def note_end(folder: Path, reason: str) -> None:
+    """How this attempt ended, into its entry; nothing depends on it, and so it never fails."""
+    sessions = _sessions(folder)
+    if sessions:
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        with contextlib.suppress(SaveError, TypeError, AttributeError):
+            sessions[-1] |= {"ended": {"at": at, "reason": reason}}
+            _write_sessions(folder, sessions)
+
+
+def _sessions(folder: Path) -> list[Any]:
+    try:
+        return list(json.loads((folder / VERSIONS).read_text(encoding="utf-8"))["sessions"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # only told, never needed
+
+
+def _write_sessions(folder: Path, sessions: list[Any]) -> None:
+    write_text(folder / VERSIONS, json.dumps({"sessions": sessions}, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
