@@ -144,6 +144,7 @@ examples:
   repgraph predict runs/voc-r50-rgnet photos --out predictions
   repgraph report runs/baseline runs/rgnet        curves, scores and images of runs, on a page
   repgraph explore photo.jpg --model runs/voc-r50-rgnet --out nodes.html
+  repgraph nodes runs/voc-r50-rgnet dog.jpg --out nodes.pdf
   repgraph export runs/voc --to onnx              a trained network for other programs
   repgraph bench operator --help                  all options of a command
 """

@@ -71,9 +71,9 @@ def draw(
             axis = chart.add_axes(box)
             _cell(axis, cell, across, dpi, links)
             if text and cell.caption:
-                place = (left + across / 2) / width, (top - own - 0.03) / total
-                shown = _fitting(cell.caption, across)
-                chart.text(*place, shown, ha="center", va="top", fontsize=LETTERS, color=paper.INK, parse_math=False)
+                place = (left + across / 2) / width, (top - own - 0.11) / total
+                style: Any = dict(ha="center", va="baseline", fontsize=LETTERS, color=paper.INK, parse_math=False)
+                chart.text(*place, _fitting(cell.caption, across), **style)
         top -= height + text + GAP
     if legend:
         _legend(chart, [cell for row in rows for cell in row], what)
