@@ -62,7 +62,7 @@ class Layer {
     Object.assign(this, { path, title, kind, rows, columns, step, grid, count, sets, origin, unit, cells });
     this.image = image;
     this.places = shorts(packed.places); // [cell rows, cells, count, 2]
-    this.tops = new Float32Array(bytes(packed.tops).buffer); // [rows, columns, sets], the largest weights
+    this.tops = shorts(packed.tops); // [rows, columns, sets], roots of the largest weights
     this.weights = bytes(packed.weights); // [rows, columns, sets, count], roots of shares of the largest
     this.share = packed.share ? bytes(packed.share) : null; // [rows, columns], roots
     this.maps = { reach: new Maps(packed.reach, rows, columns), chosen: new Maps(packed.chosen, rows, columns) };
@@ -85,6 +85,7 @@ class Layer {
     const [x, y] = this.place(row, column);
     const cell = (Math.floor(row / this.grid) * this.cells + Math.floor(column / this.grid)) * this.count;
     const own = (row * this.columns + column) * this.sets + set;
+    const top = (this.tops[own] / 65535) ** 2;
     const nodes = [];
     let outside = 0;
     for (let n = 0; n < this.count; n++) {
@@ -92,7 +93,7 @@ class Layer {
       const node = {
         x: this.origin[0] + this.unit[0] * this.places[2 * (cell + n)],
         y: this.origin[1] + this.unit[1] * this.places[2 * (cell + n) + 1],
-        weight: this.tops[own] * root * root,
+        weight: top * root * root,
       };
       node.away = Math.hypot(node.x - x, node.y - y);
       const { width, height } = this.image;

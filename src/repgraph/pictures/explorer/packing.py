@@ -99,11 +99,12 @@ def _sets(layer: LayerSight) -> np.ndarray:
 
 
 def _weights(weights: np.ndarray) -> dict[str, Any]:
-    """Weights (sets, S, h, w): the largest of each position as it is, and the roots of all as shares of it."""
+    """Weights (sets, S, h, w): the root of the largest of each position in 16 bits, and of all as shares of it in 8."""
     tops = weights.max(1)
     shares = weights / np.maximum(tops, 1e-30)[:, None]
+    roots = np.rint(65535 * np.sqrt(np.clip(tops, 0, 1))).astype("<u2")
     return {
-        "tops": encode(tops.transpose(1, 2, 0).astype("<f4")),  # [h, w, sets]
+        "tops": encode(roots.transpose(1, 2, 0)),  # [h, w, sets]
         "weights": encode(_root(shares.transpose(2, 3, 0, 1))),  # [h, w, sets, S]
     }
 
