@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.absent import run_without
+from tests.data.coco import files as coco
 from tests.engine import trained
 
 from repgraph import cli, models
@@ -200,6 +201,10 @@ def test_both_with_a_detector(detector, photo, tmp_path, capsys):
     assert command("affinity", detector, photo, "--format", "svg", "--out", tmp_path / "affinity") == 0
     assert "detector.backbone.body.layer3.1.repgraph" in capsys.readouterr().out
     assert (tmp_path / "figure.svg").read_text().count("<image") == 3
+    root = coco.write(tmp_path / "coco", coco.content(coco.annotation(1)), split="val")
+    asked = ["--data", root, "--split", "val", "--limit", "1", "--format", "svg", "--out", tmp_path / "split"]
+    assert command("affinity", detector, *asked) == 0
+    assert "coco val, 1 image, layer detector" in capsys.readouterr().out
 
 
 MISTAKES = {

@@ -43,7 +43,7 @@ class Wanted:
 class Subject:
     """An image, uint8 (3, H, W), with what a network says of it, which is asked for when it is needed.
 
-    ``truth`` (H, W) has the classes, where they are known.
+    ``truth`` (H, W) has the classes, where they are known, and ``labels`` are those of the data set.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Subject:
     ) -> None:
         self.network, self.name = network, name
         self.labels = network.labels or labels or _plain_labels(network.model.classes)
+        self.of_truth = labels or self.labels
         self.image = image.as_subclass(Tensor)
         self.truth = None if truth is None or not isinstance(truth, Tensor) else np.asarray(truth.as_subclass(Tensor))
         self._said: Any = None
@@ -78,7 +79,7 @@ class Subject:
                 raise UsageError(
                     f"the truth of {self.name} is not known; it is, for a data set with label maps: give --split"
                 )
-            return np.asarray(overlay.overlay(self.image.cpu(), self.truth, self.labels, opacity, legend=False))
+            return np.asarray(overlay.overlay(self.image.cpu(), self.truth, self.of_truth, opacity, legend=False))
         if isinstance(self.said, Found):
             return np.asarray(detections.draw(self.image.cpu(), self.said, self.labels.names, opacity=opacity))
         return np.asarray(overlay.overlay(self.image.cpu(), self.said, self.labels, opacity, legend=False))
@@ -93,9 +94,10 @@ class Subject:
         """The class at a pixel; for detectors, the pixel."""
         if self.network.detects:
             return f"{x:.0f}, {y:.0f}"
-        classes: Any = self.truth if kind == "truth" else self.said
+        told: tuple[Any, Labels] = (self.truth, self.of_truth) if kind == "truth" else (self.said, self.labels)
+        classes, labels = told
         number = int(classes[int(y + 0.5), int(x + 0.5)])
-        return overlay.UNLABELLED if number == IGNORE else self.labels.names[number]
+        return overlay.UNLABELLED if number == IGNORE else labels.names[number]
 
 
 def _plain_labels(count: int) -> Labels:
