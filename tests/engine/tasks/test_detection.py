@@ -108,10 +108,11 @@ def test_a_signal_stops_after_the_iteration(whole, drawn, tmp_path, monkeypatch)
     same(whole[0], run)
 
 
-def test_numbers_that_are_not_finite_stop_the_run(drawn, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["roi_heads.mask_predictor.mask_fcn_logits", "backbone.fpn", "rpn.head"])
+def test_numbers_that_are_not_finite_stop_the_run(drawn, tmp_path, monkeypatch, part):
     def poison(module):
         with torch.no_grad():
-            module.model.detector.roi_heads.mask_predictor.mask_fcn_logits.weight.fill_(torch.nan)
+            next(module.model.detector.get_submodule(part).parameters()).fill_(torch.nan)
 
     run = tmp_path / "run"
     at_iteration(monkeypatch, 3, poison)

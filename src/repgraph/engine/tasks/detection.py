@@ -56,7 +56,9 @@ class Detection(Task):
             )
         if not data.root:
             raise UsageError("where are the images and annotations? Give their folder: --data ROOT")
-        options = {"crowds": False, "empty": False} | data.options if learning else dict(data.options)
+        options = {"crowds": False, "empty": False} | data.options
+        if not learning:  # crowds, and images without objects, count in a test
+            options |= {"crowds": True, "empty": True}
         found: InstanceData = need_all(datasets.opener(data.name, data.root, **options)(split)).verify()
         self._remarks += _left_out(found)
         return found

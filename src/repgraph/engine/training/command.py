@@ -19,6 +19,7 @@ examples:
   repgraph train scenes-rgnet --out runs/scenes                     a small network, on the CPU
   repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
   repgraph train folder-r50-rgnet --data my-data --weights pretrained --set optim.lr=0.005 data.crop=384
+  repgraph train voc_instances-r50-repgraph --data VOC2012 --weights resnet50.safetensors       Mask R-CNN
   repgraph train --resume runs/voc-r50-rgnet                        go on where it was stopped
   repgraph train voc-r50-rgnet --data VOC2012 --weights none --measure
   torchrun --nproc-per-node 8 -m repgraph train ade20k-r101-rgnet --data ADEChallengeData2016 --weights r101.pth
@@ -45,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("recipe", nargs="?", metavar="RECIPE", help="the name of a recipe (see --list), or a JSON file with one")
     add("--data", metavar="ROOT", help="folder of the data set")
-    add("--weights", metavar="FILE", help="where the backbone starts: a file, 'pretrained', 'timm:NAME', or 'none'")
+    add("--weights", metavar="FILE", help="where it starts: a file, 'pretrained', 'timm:NAME', or 'none'")
     add("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE)")
     add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings, such as optim.lr=0.02")
     add("--iterations", type=positive, metavar="N", help="how many (train.iterations)")
