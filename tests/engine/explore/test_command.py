@@ -64,6 +64,27 @@ def test_images_of_a_split_by_number_and_name(network, data, tmp_path):
     assert [image["name"] for image in page_of(out)["images"]] == ["0", "1"]
 
 
+def test_large_images_are_shrunk_if_asked_for(network, data, tmp_path):
+    out = tmp_path / "page.html"
+    image, mask = data / "images/val/0.png", data / "masks/val/0.png"
+    assert explore(out, image, "--truth", mask, "--side", "20", model=network) == 0
+    made = page_of(out)["images"][0]
+    assert (
+        (made["width"], made["height"]) == (20, 12) == tuple(made["underlays"][1][key] for key in ("width", "height"))
+    )
+    assert explore(out, image, "--side", "41", model=network) == 0
+    assert page_of(out)["images"][0]["width"] == 40
+
+
+def test_an_image_that_memory_does_not_hold(network, data, tmp_path, capsys, monkeypatch):
+    def fail(*arguments, **more):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3 bytes")
+
+    monkeypatch.setattr("repgraph.engine.explore.page.look_and_run", fail)
+    assert explore(tmp_path / "page.html", data / "images/val/0.png", model=network) == 2
+    assert "0 (40 x 24 pixels): out of memory; shrink it, with --side" in capsys.readouterr().err
+
+
 def test_a_detector_with_its_objects(tmp_path):
     names = [{"id": 7, "name": "dog"}, {"id": 8, "name": "cat"}, {"id": 9, "name": "<i>bird"}]
     things = [
@@ -92,6 +113,7 @@ def test_a_detector_with_its_objects(tmp_path):
         ([], "give images"),
         (["{image}", "--data", "x"], "--data, --dataset and --option go with --split"),
         (["0", "--split", "val", "--truth", "x.png"], "--truth is for images in files"),
+        (["0", "--split", "val", "--side", "9"], "--side is for images in files"),
         (["missing.png"], "missing.png is not there"),
         (["{text}"], r"text.png: cannot read this image"),
         (["{image}", "--truth", "{mask}", "{mask}"], "there are 1 images and 2 masks in --truth"),

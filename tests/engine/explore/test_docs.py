@@ -28,9 +28,8 @@ def test_it_tells_of_every_option():
 
 
 def test_it_tells_of_every_key():
-    keys = re.findall(
-        r"<kbd>(.+?)</kbd>", resources.files("repgraph.pictures.explorer").joinpath("page.html").read_text()
-    )
+    page = resources.files("repgraph.pictures.explorer").joinpath("page.html").read_text(encoding="utf-8")
+    keys = re.findall(r"<kbd>(.+?)</kbd>", page)
     assert len(keys) == 17
     words = {"\u2190": "arrows", "\u2192": "arrows", "\u2191": "arrows", "\u2193": "arrows", "\u2212": "-"}
     for key in keys:

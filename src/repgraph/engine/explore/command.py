@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repgraph.arguments import fraction, parse_device
+from repgraph.arguments import fraction, parse_device, positive
 from repgraph.engine.evaluation.sets import add_data, open_data, open_objects
 from repgraph.errors import UsageError
 
@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     put("--out", type=Path, default=Path("explorer.html"), metavar="FILE", help="the page")
     put("--truth", nargs="+", type=Path, metavar="MASK", help="label files, one for each image, in the data set's ids")
     put("--layers", nargs="+", metavar="PATH", help="which layers, by their paths or the ends of them (default: all)")
+    put("--side", type=positive, metavar="N", help="shrink images from files to N pixels on the longer side first")
     put("--score", type=fraction, default=0.5, metavar="F", help="the least of objects that are shown")
     put("--title", help="what the page is called (default: the name of the run)")
     put("--device", default="auto", help="cpu, cuda or cuda:1; auto is cuda where there is one")
@@ -58,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--data, --dataset and --option go with --split")
     if arguments.truth and arguments.split:
         raise UsageError("--truth is for images in files; the split of a data set has its own")
+    if arguments.side and arguments.split:
+        raise UsageError("--side is for images in files; those of a data set go through the network as they are")
     device = parse_device(arguments.device)
     files.check_writable(arguments.out)  # else found out when all is done
     network = trained.load(arguments.model, device)
@@ -92,27 +95,35 @@ def _files(arguments: argparse.Namespace, network: "Trained") -> tuple[int, Iter
         raise UsageError("--truth is for networks that label pixels; objects are read with --split and --data")
     if masks and len(masks) != len(sources):
         raise UsageError(f"there are {len(sources)} images and {len(masks)} masks in --truth; give one for each image")
-    return len(sources), _read(sources, masks, network)
+    return len(sources), _read(sources, masks, network, arguments.side)
 
 
-def _read(sources: list["Source"], masks: list[Path] | None, network: "Trained") -> Iterator["Subject"]:
+def _read(
+    sources: list["Source"], masks: list[Path] | None, network: "Trained", side: int | None
+) -> Iterator["Subject"]:
+    import torch
+    from torchvision.tv_tensors import Image, Mask
+
     from repgraph.data.dataset import Item, mismatch
     from repgraph.data.files import read_image, read_values
     from repgraph.data.labels import DataError
+    from repgraph.data.transforms import resize
     from repgraph.engine.explore.page import Subject, named, true_labels
     from repgraph.engine.prediction.reading import read_upright
 
     labels = network.labels or named(network.model.classes)
     for i, source in enumerate(sources):
-        if masks is None:
-            yield Subject(_text(source.name), read_upright(source.path))
-            continue
-        image = read_image(source.path)
-        classes = labels.to_train(read_values(masks[i]), masks[i])
-        if classes.shape != tuple(image.shape[-2:]):
-            item = Item(source.name, source.path, masks[i])
-            raise DataError(mismatch(item, tuple(image.shape[-2:]), classes.shape))
-        yield Subject(_text(source.name), image, true_labels(classes, labels))
+        image = Image(read_upright(source.path) if masks is None else read_image(source.path))
+        truth = None
+        if masks is not None:
+            classes = labels.to_train(read_values(masks[i]), masks[i])
+            if classes.shape != tuple(image.shape[-2:]):
+                item = Item(source.name, source.path, masks[i])
+                raise DataError(mismatch(item, tuple(image.shape[-2:]), classes.shape))
+            truth = Mask(torch.from_numpy(classes))
+        if side and side < max(image.shape[-2:]):
+            image, truth = resize(image, truth, side / max(image.shape[-2:]))
+        yield Subject(_text(source.name), image, None if truth is None else true_labels(truth.numpy(), labels))
 
 
 def _split(arguments: argparse.Namespace, network: "Trained") -> tuple[int, Iterator["Subject"]]:

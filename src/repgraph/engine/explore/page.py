@@ -91,7 +91,9 @@ def _picture(
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        raise UsageError(f"{subject.name} ({width} x {height} pixels): out of memory; give a smaller image") from error
+        raise UsageError(
+            f"{subject.name} ({width} x {height} pixels): out of memory; shrink it, with --side"
+        ) from error
     predicted = (
         _labels(result, labels, subject.name)
         if isinstance(result, Tensor)
