@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from repgraph.engine.figures import affinity_statistics, attention, one_position
-from repgraph.engine.figures.affinity import NAMES, Statistics, measure, uniform
 from repgraph.engine.figures.network import run
+from repgraph.engine.figures.statistics import NAMES, Statistics, measure, uniform
 from repgraph.engine.figures.tally import Tally
 from repgraph.errors import UsageError
 from repgraph.layers import DualAttention, NonLocal, positions

@@ -24,8 +24,9 @@ FOLDER = ("--dataset", "folder")
 KINDS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
-def command(*arguments):
-    return cli.main([str(argument) for argument in arguments])
+def command(name, *arguments):
+    coarse = [] if "--dpi" in arguments else ["--dpi", "30"]  # which is fast
+    return cli.main([name, *(str(argument) for argument in arguments), *coarse])
 
 
 def save(folder, context="non_local", **options):

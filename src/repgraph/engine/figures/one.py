@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from repgraph.engine.figures import attention
-from repgraph.engine.figures.affinity import TOP, Histogram, Statistics, measure, uniform
 from repgraph.engine.figures.attention import CHUNK
 from repgraph.engine.figures.network import Seen, run
+from repgraph.engine.figures.statistics import TOP, Histogram, Statistics, measure, uniform
 from repgraph.errors import UsageError
 
 

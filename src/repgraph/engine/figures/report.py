@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from repgraph.engine.figures.affinity import NAMES, Affinity, Histogram
+from repgraph.engine.figures.affinity import Affinity
 from repgraph.engine.figures.arguments import Pictures
 from repgraph.engine.figures.one import Position
+from repgraph.engine.figures.statistics import NAMES, Histogram
 from repgraph.engine.figures.tally import QUANTILES
 from repgraph.models import files
 
