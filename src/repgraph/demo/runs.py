@@ -8,7 +8,7 @@ from repgraph.demo.training import Network
 from repgraph.engine.explore import Subject, explore
 from repgraph.engine.explore.page import true_labels
 from repgraph.engine.inference import Settings
-from repgraph.engine.report import report
+from repgraph.engine.report import build
 from repgraph.engine.report.labels import TestedLabels
 from repgraph.engine.report.log import read
 from repgraph.engine.report.testing import described
@@ -39,6 +39,6 @@ def page(trained: Sequence[Network], results: Results, data: Scenes) -> str:
     for number, one in enumerate(trained):
         found = results[one.name][one.seed]
         tests.append(TestedLabels(number, one.model, data, Settings(), found.evaluation, found.each))
-    shown = described(tests, report.unlike([one.folder for one in trained]), PICTURES)
+    shown = described(tests, build.unlike([one.folder for one in trained]), PICTURES)
     back = [("The demo", "index.html")]
-    return report.page(logs, [one.model for one in trained], shown, title="The runs of the demo", links=back)
+    return build.page(logs, [one.model for one in trained], shown, title="The runs of the demo", links=back)

@@ -88,7 +88,7 @@ class _Frame:
         self.cut = _ceiling(up)
         shown = [min(value, self.cut) for value in up]
         low, high = min(shown, default=0.0), max(shown, default=1.0)
-        low = 0.0 if 0 <= low < 0.6 * high else low
+        low = 0.0 if 0 <= low < 0.6 * high or 0 < low == high else low
         self.ticks = ticks(low, high if high > low else low + (abs(low) or 1.0))
 
     def place(self, a: float, b: float) -> tuple[float, float]:

@@ -13,9 +13,8 @@ from tests.engine.report.runs import bare, note, save_data, whole
 
 from repgraph import cli, data, models, recipes
 from repgraph.engine.evaluate import evaluate
-from repgraph.engine.report import network, testing
+from repgraph.engine.report import Options, network, report, testing
 from repgraph.engine.report.labels import as_validated
-from repgraph.engine.report.report import Options, report
 from repgraph.engine.training.parts import Part
 from repgraph.models import MaskRCNN
 

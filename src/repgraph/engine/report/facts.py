@@ -1,6 +1,7 @@
 """A run's log in words: the lines of the summary, what happened in each session, and its settings."""
 
 import dataclasses
+import datetime
 import json
 import math
 import statistics
@@ -41,7 +42,7 @@ def facts(log: Log, parameters: int | None = None) -> dict[str, str]:
     memory = [value for _, value in log.series.get("peak_memory_mib", []) if math.isfinite(value)]
     found["peak memory"] = _memory(max(memory)) if memory else None
     spent = seconds(log)
-    found["time"] = None if spent is None else f"{duration(spent)} of training, without tests"
+    found["time"] = None if spent is None else f"{duration(spent)} of training, without tests{_in_all(log)}"
     return {name: value for name, value in {**found, **_machine(log)}.items() if value is not None}
 
 
@@ -88,6 +89,20 @@ def seconds(log: Log) -> float | None:
             total += (iteration - before) * recipe.train.batch / speed
         before = iteration
     return total
+
+
+def _in_all(log: Log) -> str:
+    """The time that sessions took by the clock, if the ends of all of them are known."""
+    try:
+        spans = [(_moment(each["started"]), _moment(each["ended"]["at"])) for each in log.sessions]
+        total = sum((end - start).total_seconds() for start, end in spans)
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return f"; {duration(total)} in all" if spans else ""
+
+
+def _moment(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
 
 
 def _machine(log: Log) -> dict[str, str | None]:

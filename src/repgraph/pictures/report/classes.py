@@ -48,10 +48,11 @@ def bars(test: Test, runs: Sequence[Run]) -> list[Html]:
     for scores in test.scores:
         known = [value for value in scores.values if math.isfinite(value)]
         mean += _bar(math.fsum(known) / len(known) if known else math.nan, scores)
-    said = tag("p", "Sorted by the mean over runs. A dash: neither in the images nor predicted.", class_="note")
+    said = tag("p", "Sorted by the mean over runs. A dash: the class is not in the images.", class_="note")
     if len(order) <= MANY:
         return [tag("div", table(heads, [*lines, mean]), class_="classes"), said]
-    few = [*lines[:ENDS], [tag("td", "…", class_="name")], *lines[-ENDS:], mean]
+    count = sum(any(math.isfinite(scores.values[k]) for scores in test.scores) for k in order)
+    few = [*lines[:ENDS], [tag("td", "…", class_="name")], *lines[max(ENDS, count - ENDS) : count], mean]
     return [
         tag("div", table(heads, few), class_="classes"),
         tag(

@@ -11,7 +11,7 @@ from repgraph import recipes
 from repgraph.engine.inference.network import NotFinite
 from repgraph.engine.progress import Meter
 from repgraph.engine.report import facts, labels, network, objects
-from repgraph.engine.report.log import FINISHED, Log, network_of, read
+from repgraph.engine.report.log import ENDED, FINISHED, Log, network_of, read
 from repgraph.engine.report.testing import PICTURES, Tested, described
 from repgraph.errors import UsageError
 from repgraph.models import MaskRCNN
@@ -74,14 +74,16 @@ def page(
 
 def _run(log: Log, name: str, model: Any, notes: Sequence[str]) -> Run:
     size = None if model is None else network.parameters(model)
+    sessions = facts.sessions(log)
+    early = [f"It is not finished: {sessions[-1].outcome}."] if log.state == ENDED and sessions else []
     return Run(
         name=name,
         facts=facts.facts(log, size),
         series=network.in_pixels(log.series, network.steps(log, model)),
         settings=facts.settings(log.settings if log.recipe is None else recipes.to_dict(log.recipe)),
         usual=facts.usual(log),
-        sessions=facts.sessions(log),
-        notes=[*log.problems, *notes],
+        sessions=sessions,
+        notes=[*log.problems, *early, *notes],
     )
 
 
