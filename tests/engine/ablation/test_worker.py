@@ -132,11 +132,21 @@ def test_half_a_folder_is_begun_anew(tmp_path, monkeypatch):
     assert worker.work(given)[0] == "failed" and seen == [False]
 
 
-def test_another_process_is_at_it(tmp_path):
+def test_another_process_is_at_it(tmp_path, monkeypatch):
     _, given = task(tmp_path)
+    monkeypatch.setattr(worker, "PATIENCE", 0.0)
     claim = take(tmp_path / "claim")
     assert worker.work(given) == ("busy", "another process is training it")
     claim.close()
+
+
+def test_another_process_is_about_to_end(tmp_path, monkeypatch):
+    """As after a stop: it is waited for."""
+    _, given = task(tmp_path)
+    claim = take(tmp_path / "claim")
+    monkeypatch.setattr("time.sleep", lambda seconds: claim.close())
+    monkeypatch.setattr(worker, "train", lambda *_: 1 / 0)
+    assert worker.work(given)[0] == "failed"
 
 
 def test_ends_with_the_process_that_started_it(tmp_path):

@@ -7,9 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from repgraph.engine.ablation.job import LEFT, Ended, Task, progress
 from repgraph.engine.ablation.results import OK, Record
@@ -119,18 +120,18 @@ class Board:
             if self._live is not None:
                 self._live.update(self.table(), refresh=True)
 
-    def table(self) -> Table:
-        """A row for each entry, a column for each seed."""
+    def table(self) -> Group:
+        """How far all is, and a row for each entry with a column for each seed."""
         seeds = list(dict.fromkeys(run.seed for run in self.runs))
         labels = list(dict.fromkeys(run.label for run in self.runs))
         at = {(run.label, run.seed): self.states[run.key] for run in self.runs}
-        shown = Table(title=self.note(), title_justify="left")
+        shown = Table()
         shown.add_column("entry")
         for seed in seeds:
             shown.add_column(f"seed {seed}", justify="right")
         for label in labels:
             shown.add_row(label, *(at.get((label, seed), "") for seed in seeds))
-        return shown
+        return Group(Text(self.note()), shown)
 
     def _watch(self) -> None:
         while not self._over.wait(TICK):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from repgraph.engine.train import Outcome
 
 STOPPED, BUSY = "stopped", "busy"  # to go on later; another process is at it
+PATIENCE = 15.0  # seconds
 RECIPE, METRICS, SECONDS = "recipe.json", "metrics.csv", "seconds"
 HEAVY = ("checkpoints", "model")  # what goes when a run has ended well
 FREE = ("data.root", "data.workers", "data.cache", "train.devices", "train.accelerator")
@@ -39,7 +40,7 @@ FREE = ("data.root", "data.workers", "data.cache", "train.devices", "train.accel
 def work(task: Mapping[str, Any], show: TextIO | None = None) -> tuple[str, Record | str]:
     """Do a task: its end (a status), and the record of it, or a reason where there is none to keep."""
     folder = Path(task["folder"])
-    claim = take(Path(task["claim"])) if first() else None
+    claim = _claim(Path(task["claim"])) if first() else None
     if first() and claim is None:
         return BUSY, "another process is training it"
     try:
@@ -49,6 +50,15 @@ def work(task: Mapping[str, Any], show: TextIO | None = None) -> tuple[str, Reco
     finally:
         if claim is not None:
             claim.close()
+
+
+def _claim(path: Path) -> TextIO | None:
+    """The lock of a run; None if another process has it, and does not end in a while, as one that was stopped would."""
+    for _ in range(max(1, round(PATIENCE / 0.5))):
+        if (lock := take(path)) is not None:
+            return lock
+        time.sleep(0.5)
+    return None
 
 
 def _trained(task: Mapping[str, Any], recipe: Recipe, folder: Path, show: TextIO | None) -> tuple[str, Record | str]:
