@@ -262,6 +262,16 @@ def test_show_says_what_is_not_there(plan, again, fake):
     assert left(report) == ["g1-1", "g5-1"] and "1, 1 to do" in report.tables[0]
 
 
+def test_show_writes_only_where_it_can(plan, fake, monkeypatch):
+    report = ablate(plan)
+    (plan.out / "grid-scenes.md").unlink()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    shown = show_tables(plan)
+    assert shown.tables == report.tables and shown.files == [] and not (plan.out / "grid-scenes.md").exists()
+    monkeypatch.undo()
+    assert show_tables(plan).files and (plan.out / "grid-scenes.md").exists()
+
+
 def test_weights_of_the_results(plan, again, fake, tmp_path):
     """To show a table one need not say again what weights it is for, unless there are several."""
     for name in ("a.pth", "b.pth"):

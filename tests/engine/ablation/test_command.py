@@ -1,8 +1,13 @@
 """``repgraph ablate``: what is printed, and exit codes."""
 
+import argparse
+import shlex
+from pathlib import Path
+
 import pytest
 
 from repgraph.cli import main
+from repgraph.engine.ablation import TABLES, command
 
 SCENES = ["--dataset", "scenes", "--entries", "g5"]
 
@@ -21,6 +26,19 @@ def test_help(capsys):
         main(["ablate", "--help"])
     out = capsys.readouterr().out
     assert "repgraph ablate nodes --show" in out and "--time-limit" in out and "The exit code is 0" in out
+
+
+def test_documented_commands_can_be_given():
+    text = Path(__file__).parents[3].joinpath("docs", "ablations.md").read_text() + command.EPILOG
+    lines = [line.strip().split("  ")[0].rstrip("\\") for line in text.replace("\\\n", " ").splitlines()]
+    found = [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("repgraph ablate ")]
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    assert len(found) > 12
+    for arguments in found:
+        assert parser.parse_args(arguments).table in (*TABLES, "all", "tune")
+    for name in TABLES:
+        assert f"| `{name}` |" in text and name in command.EPILOG.splitlines()[0]
 
 
 def test_dry_run_then_runs_then_show(call, fake):

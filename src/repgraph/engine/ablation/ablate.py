@@ -1,6 +1,7 @@
 """Ablations from beginning to end: lay out the runs, do what is not done, and make the tables."""
 
 import contextlib
+import os
 import shutil
 import signal
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from repgraph.engine.ablation import pool, summary, tuning
-from repgraph.engine.ablation.files import check_writable, write
+from repgraph.engine.ablation.files import write
 from repgraph.engine.ablation.job import Ended, Task, progress
 from repgraph.engine.ablation.plan import TUNE, Layout, Plan, about, check_ready, lay_out, recipe_of
 from repgraph.engine.ablation.results import DIVERGED, OK, RUNS, Record, Results, mean_seconds
@@ -70,7 +71,7 @@ def show_tables(plan: Plan) -> Report:
         raise UsageError(f"there are no results in {plan.out}: no {results.path}; give their folder with --out")
     records = results.read()
     layout = lay_out(plan, records)
-    report = make_tables(plan, layout, records)
+    report = make_tables(plan, layout, records, save=os.access(plan.out, os.W_OK))
     report.left = [run for run in layout.runs if run.key not in records]
     if len(report.left) == len(layout.runs):
         others = sum(record.dataset == plan.dataset for record in records.values())
@@ -105,9 +106,8 @@ def listing(plan: Plan) -> str:
     return "\n".join([*shown, *layout.notes, *misfits, f"{len(todo)} of {len(lines)} runs to do{told}"])
 
 
-def make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record]) -> Report:
-    """Write each table as CSV and Markdown, and what was chosen where trials were made."""
-    check_writable(plan.out)
+def make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], save: bool = True) -> Report:
+    """Each table as CSV and Markdown, and what was chosen where trials were made; written where ``save`` says so."""
     report = Report()
     notes = [*_conditions(plan, layout, records), *layout.notes]
     for table, lines in layout.tables:
@@ -118,11 +118,12 @@ def make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record]) -> Re
             own.append(f"Chosen: {chosen.entry.label}." if chosen else "Nothing is chosen before all trials are done.")
         text = summary.markdown(table, found, own)
         for suffix, content in ((".md", text), (".csv", summary.to_csv(table, found))):
-            path = plan.out / f"{table.name}-{plan.dataset}{suffix}"
-            write(path, content)
-            report.files.append(path)
+            if save:
+                path = plan.out / f"{table.name}-{plan.dataset}{suffix}"
+                write(path, content)
+                report.files.append(path)
         report.tables.append(text)
-    if plan.table == TUNE:
+    if plan.table == TUNE and save:
         tuned = {table.entries[0].kind: lines for table, lines in layout.tables}
         report.files.append(tuning.save(plan.out, plan.dataset, tuned, records))
     ended = [records[run.key] for run in layout.runs if run.key in records]
