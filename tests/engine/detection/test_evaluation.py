@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.absent import run_without
 from tests.data.coco.files import annotation, content, crowd, write
+from tests.engine.detection.test_split import Knowing
 from tests.shared_data import shared
 from torch import Tensor
 
 from repgraph.data.coco import InstanceData, load, rle
-from repgraph.engine.detection import CocoEvaluation, Precision
+from repgraph.engine.detection import CocoEvaluation, Precision, evaluate
+from repgraph.engine.detection import evaluation as module
 from repgraph.errors import UsageError
 
 FIELDS = ("ap", "ap50", "ap75", "small", "medium", "large")
@@ -219,27 +221,15 @@ def test_a_split_without_annotations_has_results_only(tmp_path):
         evaluation.scores()
 
 
-def test_without_the_package_results_are_written_all_the_same(small, tmp_path):
-    script = f"""
-    import torch
-    from repgraph.data.coco import load
-    from repgraph.engine.detection import CocoEvaluation
-    from repgraph.errors import UsageError
-
-    evaluation = CocoEvaluation(load({str(small.root)!r}))
-    found = dict(boxes=torch.ones(1, 4), scores=torch.ones(1), labels=torch.ones(1, dtype=torch.int64))
-    evaluation.update([1], [dict(found, masks=torch.ones(1, 1, 20, 30))])
-    evaluation.reduce().write({str(tmp_path / "results.json")!r})
-    print(evaluation.missing())
-    try:
+def test_without_the_package_results_are_written_all_the_same(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "available", lambda: False)
+    evaluation = evaluated(small, truth_as_detections).reduce()
+    told = "scores need pycocotools: pip install 'repgraph[detection]'"
+    assert evaluation.missing() == told
+    with pytest.raises(UsageError, match=re.escape(told)):
         evaluation.scores()
-    except UsageError as error:
-        print(error)
-    """
-    done = run_without(("pycocotools",), script)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["scores need pycocotools: pip install 'repgraph[detection]'"] * 2
-    assert len(json.loads((tmp_path / "results.json").read_text())) == 1
+    path = evaluation.write(tmp_path / "results.json")
+    assert path is not None and len(json.loads(path.read_text())) == 3
 
 
 def test_nothing_is_printed(small, capsys):
@@ -250,9 +240,13 @@ def test_nothing_is_printed(small, capsys):
 
 WORKER = """
 import json, sys, torch.distributed as dist
+from pathlib import Path
+from tests.engine import objects
 from tests.engine.detection.test_evaluation import rough
+from tests.engine.detection.test_split import Knowing
 from repgraph.data.coco import load
-from repgraph.engine.detection import CocoEvaluation
+from repgraph.engine.detection import CocoEvaluation, evaluate
+from repgraph.engine.detection.files import Collected, Numbered
 rank, store, root, out = int(sys.argv[1]), *sys.argv[2:]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 data = load(root)
@@ -269,7 +263,15 @@ except RuntimeError as error:
 else:
     raise AssertionError("detections of all processes were mixed with those of one")
 assert (evaluation.write(out) is None) == (rank > 0)
-print(json.dumps(evaluation.scores().to_dict()))
+found = evaluate(Knowing(data, 1.0, rank, 2), data, rank=rank, world=2, workers=1)
+collected = Collected()
+for index in range(rank, 5, 2):
+    collected.add(Numbered(index + 1, f"{index}.png"), objects.truth(data, index), data.labels.ids)
+collected.gather()
+if rank == 0:
+    Path(out).with_name("all.json").write_bytes(collected.annotations(data.labels))
+whole = [found.scores.to_dict(), found.images, found.results.results()]
+print(json.dumps([evaluation.scores().to_dict(), whole]))
 dist.destroy_process_group()
 """
 
@@ -294,6 +296,14 @@ def test_processes_with_uneven_shards_equal_one(tmp_path):
         image, found = rough(data, index)
         alone.update([image], [{**found, "scores": found["scores"] / (1 + rank)}])
     wanted = json.loads(json.dumps(alone.scores().to_dict()))
-    assert [json.loads(out) for out, _ in ends] == [wanted] * 2
+    told = [json.loads(out) for out, _ in ends]
+    assert [scores for scores, _ in told] == [wanted] * 2
+    by_one = evaluate(Knowing(data, 1.0), data)
+    assert by_one.scores is not None
+    assert told[0][1] == json.loads(json.dumps([by_one.scores.to_dict(), 5, by_one.results.results()]))
+    assert told[1][1][:2] == told[0][1][:2]  # what was found is in the first
+    together = json.loads((tmp_path / "all.json").read_text())
+    assert [image["file_name"] for image in together["images"]] == [f"{k}.png" for k in range(5)]
+    assert [each["id"] for each in together["annotations"]] == list(range(1, 13))
     assert json.loads((tmp_path / "results.json").read_text()) == alone.results()
     assert 0 < wanted["box"]["ap"] < 1

@@ -1,10 +1,7 @@
-"""A detector over a whole split: the truth scores one, scores are the package's, processes agree with one."""
+"""A detector over a whole split: the truth scores one, scores are the package's, shares add up."""
 
 import contextlib
 import io
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -127,44 +124,3 @@ def test_one_class(tmp_path):
     assert found.scores is not None and 0 <= found.scores.box.ap <= 1
     assert {result["category_id"] for result in found.results.results()} == {7}
     assert len(detect(model, data.image(0))) > 0
-
-
-WORKER = """
-import json, sys, torch.distributed as dist
-from pathlib import Path
-from tests.engine.detection.test_split import Knowing
-from tests.engine import objects
-from repgraph.data.coco import load
-from repgraph.engine.detection import evaluate
-from repgraph.engine.detection.files import Collected, Numbered
-rank, store, root, out = int(sys.argv[1]), *sys.argv[2:]
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-data = load(root, "val")
-found = evaluate(Knowing(data, 1.0, rank, 2), data, rank=rank, world=2, workers=1)
-collected = Collected()
-for index in range(rank, 3, 2):
-    collected.add(Numbered(index + 1, f"{index}.png"), objects.truth(data, index), data.labels.ids)
-collected.gather()
-if rank == 0:
-    Path(out).write_bytes(collected.annotations(data.labels))
-print(json.dumps([found.scores.to_dict(), found.images, found.results.results()]))
-dist.destroy_process_group()
-"""
-
-
-def test_processes_with_uneven_shards_equal_one(data, tmp_path):
-    package()
-    more = [str(tmp_path / "store"), str(data.root), str(tmp_path / "all.json")]
-    root = Path(__file__).resolve().parents[3]
-    options = dict(cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    runs = [subprocess.Popen([sys.executable, "-c", WORKER, str(rank), *more], **options) for rank in range(2)]
-    ends = [run.communicate(timeout=120) for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], "".join(err for _, err in ends)
-    alone = evaluate(Knowing(data, 1.0), data)
-    assert alone.scores is not None
-    first, second = (json.loads(out) for out, _ in ends)
-    assert first == json.loads(json.dumps([alone.scores.to_dict(), 3, alone.results.results()]))
-    assert second[:2] == first[:2]  # what was found is in the first
-    together = json.loads((tmp_path / "all.json").read_text())
-    assert [image["file_name"] for image in together["images"]] == ["0.png", "1.png", "2.png"]
-    assert [each["id"] for each in together["annotations"]] == [1, 2, 3]
