@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -230,3 +231,15 @@ def test_mistakes_are_named(arguments, message, tmp_path, capsys):
     except SystemExit as end:
         code = end.code
     assert code == 2 and message.replace("{}", str(tmp_path)) in capsys.readouterr().err
+
+
+def test_the_example_of_the_docs_runs(run, root, tmp_path, monkeypatch):
+    text = (Path(__file__).resolve().parents[3] / "docs" / "report.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "runs").mkdir()
+    for name in ("baseline", "rgnet"):
+        (tmp_path / "runs" / name).symlink_to(run)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "report.md", "exec"), {})
+    page = (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert "2 runs: baseline, rgnet" in page and page.count('class="cell"') > 2

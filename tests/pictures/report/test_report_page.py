@@ -54,7 +54,7 @@ def test_charts_have_the_lines_of_all_runs_that_have_the_column():
     assert lines == [2, 1, 2, 1]  # the third has a thin companion
     second = drawn.split("<svg")[3]
     assert 'class="second"' in second and 'class="first"' not in second  # as everywhere on the page
-    assert "1 more: mine" in drawn and '<td class="number">50</td>' in drawn
+    assert "1 more: Mine" in drawn and '<td class="number">50</td>' in drawn
     assert "There is nothing to draw" in charts([Run("c", {}, {"loss": [(1.0, math.nan)]})])
 
 

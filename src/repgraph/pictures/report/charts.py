@@ -7,16 +7,16 @@ from repgraph.pictures.curves import MOST, Points, curves, is_cut, number
 from repgraph.pictures.page import Html, figure, table, tag
 from repgraph.pictures.report.contents import Run
 
-X = "iteration"
+X, ON = "iteration", " on the validation images"
 TESTS = "val_"  # columns with scores begin so
 REACH = {"reach_mean/": "pixels of the image", "steps_mean/": "positions of its map"}  # columns, and their unit
 KNOWN = {  # column: what its chart is called, and its axis
     "loss": ("Loss in training", "loss"),
-    "val_miou": ("mIoU on the validation images", "%"),
-    "val_mask_ap": ("AP of masks on the validation images", "%"),
-    "val_box_ap": ("AP of boxes on the validation images", "%"),
-    "val_pixel_accuracy": ("Pixel accuracy on the validation images", "%"),
-    "val_mean_accuracy": ("Mean accuracy on the validation images", "%"),
+    "val_miou": (f"mIoU{ON}", "%"),
+    "val_mask_ap": (f"AP of masks{ON}", "%"),
+    "val_box_ap": (f"AP of boxes{ON}", "%"),
+    "val_pixel_accuracy": (f"Pixel accuracy{ON}", "%"),
+    "val_mean_accuracy": (f"Mean accuracy{ON}", "%"),
     "images_per_second": ("Speed of training", "images/s"),
     "rate": ("Rate of learning", "rate"),
     "auxiliary_loss": ("Loss of the auxiliary head", "loss"),
@@ -41,7 +41,7 @@ def charts(runs: Sequence[Run]) -> Html:
         parts.append(
             tag(
                 "details",
-                tag("summary", f"{len(rest)} more: {', '.join(words(name) for name in rest)}"),
+                tag("summary", f"{len(rest)} more: {', '.join(_titled(name)[0].removesuffix(ON) for name in rest)}"),
                 more,
             )
         )
@@ -93,7 +93,7 @@ def _titled(column: str) -> tuple[str, str]:
         if column.startswith(prefix):
             return f"Reach of the nodes of {column.removeprefix(prefix) or 'the network'}", unit
     if column.startswith(TESTS):
-        return f"{_capital(words(column))} on the validation images", "%"
+        return f"{_capital(words(column))}{ON}", "%"
     return _capital(words(column)), "loss" if "loss" in column else ""
 
 
