@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import re
 from html.parser import HTMLParser
 
@@ -95,3 +96,36 @@ def test_curves_have_round_numbers(highest, shown):
     drawn = curves({"one": [(0, highest), (10, 0)], "two": []}, "iteration", "loss")
     assert f">{shown}" in drawn and drawn.count("<polyline") == 2
     read(drawn)
+
+
+# How colours look to those without one of the three kinds of cones: Machado, Oliveira and Fernandes (2009), linear RGB.
+EYES = {
+    "all": np.eye(3),
+    "red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def linear(text: str) -> np.ndarray:
+    parts = np.array([int(text[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def lab(colour: np.ndarray) -> np.ndarray:
+    """CIELAB, in which a distance of 2.3 can just be seen."""
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ colour.clip(0, 1)
+    x, y, z = np.cbrt((xyz / (0.9505, 1, 1.089)).clip(0.008856))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("without", EYES)
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_colours_of_lines_can_be_told_apart_and_read(scheme, without):
+    names = (*page.COLOURS, "ground")
+    values = {name: re.findall(rf"--{name}: (#[0-9a-f]{{6}})", page.STYLE)[scheme] for name in names}
+    ground = linear(values.pop("ground")) @ (0.2126, 0.7152, 0.0722) + 0.05
+    seen = [lab(np.array(EYES[without]) @ linear(value)) for value in values.values()]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 14
+    light = [linear(value) @ (0.2126, 0.7152, 0.0722) + 0.05 for value in values.values()]
+    assert all(max(each, ground) / min(each, ground) > 4.4 for each in light)  # WCAG asks for 4.5 of small text

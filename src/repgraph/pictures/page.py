@@ -23,11 +23,11 @@ _VOID = ("img", "meta", "br", "hr", "link")
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = """\
 :root { color-scheme: light dark; --ground: #fbfbfa; --card: #fff; --ink: #1c1d20; --soft: #5d6068; --line: #dedfe3;
-  --first: #b8541b; --second: #1668b0; --third: #0b7a5c; --fourth: #a23a84; --fifth: #7d6608; --sixth: #5a5f6b;
+  --first: #b8541b; --second: #1668b0; --third: #1d8554; --fourth: #6d20c0; --fifth: #10141c; --sixth: #5a2408;
   --tint: #eef3f8; }
 @media (prefers-color-scheme: dark) {
   :root { --ground: #15171b; --card: #1d2026; --ink: #e8e9ec; --soft: #a3a7b0; --line: #343841;
-    --first: #f0904f; --second: #6cb4ee; --third: #3fc79a; --fourth: #e58cc8; --fifth: #dcc34f; --sixth: #b4b9c4;
+    --first: #f0904f; --second: #6cb4ee; --third: #2a9d7a; --fourth: #a07bff; --fifth: #f6f6f8; --sixth: #f0dc3c;
     --tint: #222a34; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink);
