@@ -20,6 +20,7 @@ from repgraph.engine import tasks
 from repgraph.engine.detection import evaluation
 from repgraph.engine.tasks.detection import Detection
 from repgraph.engine.tasks.objects import Objects
+from repgraph.engine.throughput import throughput
 from repgraph.engine.train import resume, train
 from repgraph.engine.training import checkpoint
 from repgraph.errors import UsageError
@@ -275,6 +276,11 @@ def test_every_part_of_a_batch_counts_alike(drawn):
     assert float(whole) == float(noted[0]) == 5 * 3 / 4 and [float(each) for each in noted[1:]] == [0.75] * 5
 
 
+def test_measured_with_data_and_without(drawn):
+    found = throughput(recipe(drawn, "data.cache=true"), iterations=2, warm=1)
+    assert found.real > 0 and found.fixed > 0
+
+
 TWO = """
 import sys
 import torch
@@ -289,7 +295,7 @@ kept = []
 loss = Detection.loss
 Detection.loss = lambda self, model, *more: kept.append(model) or loss(self, model, *more)
 outcome = train(shapes.recipe(sys.argv[1], *sys.argv[3:]), sys.argv[2])
-print("weights", float(sum(value.double().sum() for value in kept[-1].parameters())), outcome.scores.images)
+print("weights", float(sum(value.detach().double().sum() for value in kept[-1].parameters())), outcome.scores.images)
 """
 
 
@@ -303,4 +309,5 @@ def test_two_processes_learn_one_network(spoilt, tmp_path):
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stdout.splitlines() if line.startswith("weights")]
     assert len(told) == 2 and told[0] == told[1] and told[0].endswith(" 3")
+    assert "Warning" not in done.stderr, done.stderr
     assert float(rows(tmp_path / "run")[0]["loss_mask"]) > 0

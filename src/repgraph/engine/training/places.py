@@ -16,8 +16,9 @@ from repgraph.errors import UsageError
 from repgraph.recipes import Train
 
 _PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-# Lightning's advice, which is for the authors of a program and not for its users.
+# Advice of Lightning and PyTorch, which is for the authors of a program and not for its users.
 _NOISE = (
+    r".*Grad strides do not match bucket view strides.*",  # of 1 x 1 convolutions, whose layout is any
     r".*in eval mode at the start of training.*",  # frozen batch normalisation is meant to be
     r".*does not have many workers.*",
     r".*smaller than the logging interval.*",
