@@ -14,6 +14,7 @@ from repgraph.data.coco import InstanceData, load
 from repgraph.engine.detection import detect, evaluate
 from repgraph.engine.detection import split as module
 from repgraph.engine.inference.network import NotFinite
+from repgraph.engine.training.parts import Part
 from repgraph.errors import UsageError
 
 FIELDS = ("ap", "ap50", "ap75", "small", "medium", "large")
@@ -95,6 +96,14 @@ def test_shares_of_the_images_add_up(data):
     assert evaluate(Knowing(data), data, limit=1).results.seen == [1]
 
 
+def test_a_part_of_a_set_has_its_own_images(data, monkeypatch):
+    part = Part(data, [2, 0])
+    seen = []
+    monkeypatch.setattr(module, "detect", lambda model, image, **more: seen.append(image) or objects.truth(data, 1))
+    found = evaluate(Knowing(data), part)
+    assert found.results.seen == [3, 1] and [torch.equal(s, data[k][0]) for s, k in zip(seen, (2, 0), strict=True)]
+
+
 def test_what_cannot_be_scored(data, tmp_path):
     model = objects.network(classes=2, labels=None)
     with pytest.raises(UsageError, match="the network has 2 classes, the data set 3; give the data set it was trained"):
@@ -123,4 +132,4 @@ def test_one_class(tmp_path):
     found = evaluate(model, data)
     assert found.scores is not None and 0 <= found.scores.box.ap <= 1
     assert {result["category_id"] for result in found.results.results()} == {7}
-    assert len(detect(model, data.image(0))) > 0
+    assert len(detect(model, data.read(data.items[0]))) > 0

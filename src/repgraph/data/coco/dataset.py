@@ -96,11 +96,11 @@ class InstanceData(Dataset[Sample]):
         return len(self.items)
 
     def __getitem__(self, index: int) -> Sample:
-        return self.image(index), self._target(self.items[index])
-
-    def image(self, index: int) -> Image:
-        """An image alone: its masks are not drawn."""
         item = self.items[index]
+        return self.read(item), self._target(item)
+
+    def read(self, item: Item) -> Image:
+        """The image of one of ``items``, alone: its masks are not drawn."""
         image = read_image(item.image)
         if tuple(image.shape[-2:]) != item.size:
             raise DataError(mismatch(item, tuple(image.shape[-2:]), self.annotations.path))

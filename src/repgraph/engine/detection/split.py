@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from repgraph.data.coco import InstanceData
 from repgraph.engine.ahead import ahead
@@ -68,16 +68,15 @@ def evaluate(
         )
     start = time.perf_counter()
     count = len(data) if limit is None else min(limit, len(data))
-    indices = range(rank, count, world)
+    items = data.items[rank:count:world]
     evaluation = CocoEvaluation(data)
-    for done, (index, image) in enumerate(ahead(lambda index: (index, _image(data, index)), indices, workers), 1):
-        item = data.items[index]
+    for done, (item, image) in enumerate(ahead(lambda item: (item, data.read(item)), items, workers), 1):
         try:
             evaluation.update([item.picture.id], [detect(model, image, precision=precision)])
         except NotFinite as error:
             raise NotFinite(f"{item.image}: {error}") from error
         if progress:
-            progress(done, len(indices))
+            progress(done, len(items))
     evaluation.reduce()
     scores = evaluation.scores() if evaluation.missing() is None else None
     return Detected(scores, evaluation, count, time.perf_counter() - start)
@@ -90,7 +89,3 @@ def check_classes(model: nn.Module, data: InstanceData) -> None:
         raise UsageError(
             f"the network has {classes} classes, the data set {len(data.labels)}; give the data set it was trained on"
         )
-
-
-def _image(data: InstanceData, index: int) -> Tensor:
-    return data.image(index).as_subclass(Tensor)

@@ -98,12 +98,12 @@ def _split(arguments: argparse.Namespace, network: Trained) -> Work:
     items = data.items[: arguments.limit]
     names = inputs.names([item.image for item in items], [_inside(item.name) for item in items])
     jobs = [Source(item.image, name) for item, name in zip(items, names, strict=True)]
-    places = {job: index for index, job in enumerate(jobs)}
+    places = dict(zip(jobs, items, strict=True))
     numbers = {job: Numbered(item.picture.id, item.name) for job, item in zip(jobs, items, strict=True)}
     return Work(
         jobs,
         numbers,
-        lambda job: data.image(places[job]).as_subclass(Tensor),
+        lambda job: data.read(places[job]).as_subclass(Tensor),
         data.labels,
         lambda collected: {BOXES: collected.results("bbox"), MASKS: collected.results("segm")},
     )
