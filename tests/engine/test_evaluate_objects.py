@@ -15,6 +15,7 @@ from repgraph.data.coco import load
 from repgraph.engine import trained as networks
 from repgraph.engine.detection import split
 from repgraph.models import MaskRCNN
+from repgraph.recipes import DetectionData, DetectionRecipe, to_json
 
 CPU = ["--device", "cpu"]
 
@@ -73,11 +74,12 @@ def test_the_truth_scores_one_in_tables_and_files(network, root, tmp_path, monke
     assert [set(result) for result in masks] == [{"image_id", "category_id", "segmentation", "score"}] * 3
 
 
-def test_a_network_from_disk_and_json(model, root, tmp_path, capsys):
+def test_a_run_and_json(model, root, tmp_path, capsys):
     package()
-    model.save_pretrained(tmp_path / "network")
-    path = tmp_path / "network" / "model.safetensors"
-    assert command(path, "--data", root, "--dataset", "coco", "--limit", "2", "--json", *CPU) == 0
+    model.save_pretrained(tmp_path / "run" / "model")
+    recipe = DetectionRecipe("mine", DetectionData(root=str(root), options={"crowds": False, "empty": False}))
+    (tmp_path / "run" / "recipe.json").write_text(to_json(recipe))
+    assert command(tmp_path / "run", "--limit", "2", "--json", *CPU) == 0
     captured = capsys.readouterr()
     record = json.loads(captured.out)
     assert record["images"] == 2 and 0 <= record["box"]["ap"] <= 1 and captured.err == ""
@@ -123,8 +125,6 @@ def test_a_folder_is_needed_and_objects_are_not_label_maps(network, root, tmp_pa
 
 def test_a_run_brings_its_data_but_not_what_its_training_left_out(model, root, monkeypatch, capsys):
     package()
-    from repgraph.recipes import DetectionData, DetectionRecipe
-
     data = DetectionData(root=str(root), options={"crowds": False, "empty": False})
     run = networks.Trained(model, None, DetectionRecipe("mine", data))
     monkeypatch.setattr(networks, "load", lambda path, device: run)
