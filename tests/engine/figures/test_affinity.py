@@ -11,6 +11,7 @@ from repgraph.engine.figures import affinity_statistics, attention, one_position
 from repgraph.engine.figures.network import run
 from repgraph.engine.figures.statistics import NAMES, Statistics, measure, uniform
 from repgraph.engine.figures.tally import Tally
+from repgraph.engine.sight import affinity as all_pairs
 from repgraph.errors import UsageError
 from repgraph.layers import DualAttention, NonLocal, positions
 from repgraph.layers.fusion import fuse
@@ -100,7 +101,7 @@ def test_the_histogram_counts_every_weight_once(model):
 def test_chunks_change_nothing_and_are_never_larger(model, chunk):
     layer, x = model.head.context, torch.randn(1, 16, 5, 7, dtype=torch.float64)
     with torch.no_grad():
-        parts = list(attention.weights(layer, x, chunk))
+        parts = list(all_pairs.weights(layer, x, chunk))
         torch.testing.assert_close(torch.cat(parts, 2), layer.affinity(x), rtol=1e-12, atol=1e-15)
     row = layer.groups * 35
     assert all(part.numel() <= max(chunk, row) for part in parts)
@@ -200,7 +201,7 @@ def test_the_weights_are_those_that_the_layer_used(name):
     handle = layer.register_forward_hook(lambda module, args, result: results.append(result))
     with run(model, pictures()[0], layer) as seen:
         handle.remove()
-        found = response(layer, seen.features, attention.weights(layer, seen.features, 4000))
+        found = response(layer, seen.features, all_pairs.weights(layer, seen.features, 4000))
         assert results[0].abs().max() > 0.01
         torch.testing.assert_close(found, results[0], rtol=1e-9, atol=1e-9)
 

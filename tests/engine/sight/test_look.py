@@ -101,7 +101,7 @@ def test_of_a_detector_resizing_and_padding_are_taken_back(size, options):
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_the_strongest_of_a_non_local_layer_are_those_of_a_plain_softmax(groups, monkeypatch):
-    monkeypatch.setattr("repgraph.engine.sight.strongest.CHUNK", 150)  # few queries at a time
+    monkeypatch.setattr("repgraph.engine.sight.affinity.CHUNK", 150)  # few queries at a time
     model = rgnet(context="non_local", context_options={"groups": groups, "scale": 3.0})
     image = picture(48, 72)
     layer = look(model, image, strongest=7).layers[0]

@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repgraph.engine.figures import attention
-from repgraph.engine.figures.attention import CHUNK
 from repgraph.engine.figures.network import run
 from repgraph.engine.figures.statistics import NAMES, TOP, Histogram, Statistics, Summary
 from repgraph.engine.inference.network import NotFinite
+from repgraph.engine.sight import affinity as all_pairs
+from repgraph.engine.sight.affinity import CHUNK
 
 Progress = Callable[[float], None]  # images done
 
@@ -103,7 +104,7 @@ def affinity_statistics(
     for number, image in enumerate(images):
         with run(model, image, module) as seen:
             sums, queries = dict.fromkeys(NAMES, 0.0), 0
-            for part in attention.weights(module, seen.features, chunk):
+            for part in all_pairs.weights(module, seen.features, chunk):
                 found = statistics.add(_finite(part, number, path))
                 queries += found["top"].numel()
                 for name, values in found.items():

@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from repgraph.engine.inference.network import evaluating
-from repgraph.engine.sight.collect import Frame, _forward, _transforms
+from repgraph.engine.sight.passage import Frame, image_size, through
 from repgraph.errors import UsageError
 
 
@@ -42,24 +40,10 @@ def run(model: nn.Module, image: Tensor, layer: nn.Module) -> Iterator[Seen]:
 
     The image goes through whole and at its size; a detector resizes and pads it first.
     """
-    if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
-        given = f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
-        raise UsageError(f"the image is {given}; a uint8 tensor (3, height, width) is needed")
-    size = image.shape[1], image.shape[2]
-    frames, inputs = [Frame(size, size, size)], list[Tensor]()
-
-    def resized(transform: nn.Module, args: tuple[Any, ...], result: Any) -> None:
-        height, width = result[0].image_sizes[0]
-        frames.append(Frame(size, (int(height), int(width)), tuple(result[0].tensors.shape[-2:])))
-
-    handles = [one.register_forward_hook(resized) for one in model.modules() if _transforms(one)]
-    handles.append(layer.register_forward_pre_hook(lambda module, args: inputs.append(args[0])))
+    size = image_size(image)
+    frame, inputs = Frame(size, size, size), list[Tensor]()
     with evaluating(model):
-        try:
-            _forward(model, image.as_subclass(Tensor))
-        finally:
-            for handle in handles:
-                handle.remove()
+        through(model, image, frame, {layer: lambda module, args: inputs.append(args[0])})
         if not inputs:
             raise UsageError(f"the layer {type(layer).__name__} did not run: the network does not use it in evaluation")
-        yield Seen(inputs[0], frames[-1])
+        yield Seen(inputs[0], frame)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from repgraph.engine.figures import attention
-from repgraph.engine.figures.attention import CHUNK
 from repgraph.engine.figures.network import Seen, run
 from repgraph.engine.figures.statistics import TOP, Histogram, Statistics, measure, uniform
+from repgraph.engine.sight import affinity as all_pairs
+from repgraph.engine.sight.affinity import CHUNK
 from repgraph.errors import UsageError
+from repgraph.layers import positions
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ def one_position(
         check_inside(at, (image.shape[-2], image.shape[-1]))
     with run(model, image, module) as seen:
         row, column = _median(module, seen, top) if at is None else seen.place(*at)
-        query, key, scale = attention.query_and_key(module, seen.features)
+        query, key, scale = all_pairs.query_and_key(module, seen.features)
         place = row * seen.shape[1] + column
-        weights = attention.positions.weigh(query[:, :, place : place + 1], key, scale)[0, :, 0]  # [heads, N]
+        weights = positions.weigh(query[:, :, place : place + 1], key, scale)[0, :, 0]  # [heads, N]
     if not bool(weights.isfinite().all()):
         raise UsageError(f"the weights of {path} are not finite for this image: the network's own are not, or overflow")
     statistics = Statistics(top, weights.device)
@@ -109,7 +111,7 @@ def check_inside(at: tuple[float, float], size: Sequence[int], where: str = "the
 
 def _median(layer: attention.Attention, seen: Seen, top: int) -> tuple[int, int]:
     """Row and column of the position with the median effective number, of those that lie on the image."""
-    parts = [measure(part, top)["effective"][0].mean(0) for part in attention.weights(layer, seen.features, CHUNK)]
+    parts = [measure(part, top)["effective"][0].mean(0) for part in all_pairs.weights(layer, seen.features, CHUNK)]
     rows, columns = seen.frame.kept(seen.shape)
     effective = torch.cat(parts).unflatten(0, seen.shape)[:rows, :columns].flatten()
     place = int(effective.argsort(stable=True)[(len(effective) - 1) // 2])

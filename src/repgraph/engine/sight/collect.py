@@ -2,46 +2,21 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repgraph.engine.inference.network import evaluating, home
+from repgraph.engine.inference.network import evaluating
 from repgraph.engine.sight import find
-from repgraph.engine.sight.strongest import strongest
+from repgraph.engine.sight.affinity import strongest
+from repgraph.engine.sight.passage import Frame, image_size, through
 from repgraph.errors import UsageError
 from repgraph.layers.repgraph import RepGraph
 from repgraph.pictures.sight import LayerSight, Sight
 
 STRONGEST = 64  # positions kept of a layer that attends to all
-
-
-@dataclass
-class Frame:
-    """How the network's input lies on the image: sizes (H, W) of the image, of what it became, and with padding."""
-
-    image: tuple[int, int]
-    resized: tuple[int, int]
-    padded: tuple[int, int]
-
-    def step(self, shape: Sequence[int]) -> tuple[float, float]:
-        """Pixels of the image from one position of an h x w map to the next: across, down."""
-        down, across = (
-            (padded / cells) * (image / resized)
-            for image, resized, padded, cells in zip(self.image, self.resized, self.padded, shape, strict=True)
-        )
-        return across, down
-
-    def kept(self, shape: Sequence[int]) -> tuple[int, int]:
-        """How many rows and columns of an h x w map begin on the image, and not in the padding."""
-        rows, columns = (
-            min(cells, math.ceil(resized * cells / padded))
-            for resized, padded, cells in zip(self.resized, self.padded, shape, strict=True)
-        )
-        return rows, columns
 
 
 def look(model: nn.Module, image: Tensor, *, layers: Sequence[str] | None = None, strongest: int = STRONGEST) -> Sight:
@@ -74,22 +49,13 @@ def look_and_run(
     model: nn.Module, image: Tensor, *, layers: Sequence[str] | None = None, strongest: int = STRONGEST
 ) -> tuple[Sight, Any]:
     """:func:`look`, and what the network says about the image in the same pass: its result for a batch of one."""
-    if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
-        given = f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
-        raise UsageError(f"the image is {given}; a uint8 tensor (3, height, width) is needed")
+    size = image_size(image)
     if strongest < 1:
         raise UsageError(f"strongest is {strongest}; at least 1 is needed")
     chosen = find.layers(model, layers)
-    size = image.shape[1], image.shape[2]
     collector = _Collector(Frame(size, size, size), strongest)
-    handles = [one.register_forward_pre_hook(collector.hook(path)) for path, one in chosen.items()]
-    handles += [one.register_forward_hook(collector.resized) for one in model.modules() if _transforms(one)]
-    try:
-        with evaluating(model):
-            result = _forward(model, image.as_subclass(Tensor))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with evaluating(model):
+        result = through(model, image, collector.frame, {one: collector.hook(path) for path, one in chosen.items()})
     missed = [path for path in chosen if path not in collector.found]
     if missed:
         raise UsageError(f"the layer {missed[0]} did not run: the network does not use it in evaluation")
@@ -110,12 +76,6 @@ class _Collector:
                 self.found[path] = sight(path, layer, args[0])
 
         return take
-
-    def resized(self, transform: nn.Module, args: tuple[Any, ...], result: Any) -> None:
-        """What a detector's transform made of the image: the batch, which is padded, and the size in it."""
-        batch = result[0]
-        height, width = batch.image_sizes[0]
-        self.frame = Frame(self.frame.image, (int(height), int(width)), tuple(batch.tensors.shape[-2:]))
 
     def nodes(self, path: str, layer: RepGraph, x: Tensor) -> LayerSight:
         _, nodes, weights = layer.forward(x, return_nodes=True)  # not a call: the hooks do not run again
@@ -163,19 +123,3 @@ class _Collector:
             grid=grid,
             share=share,
         )
-
-
-def _transforms(module: nn.Module) -> bool:
-    """Whether a module is torchvision's that resizes and pads a detector's images."""
-    return type(module).__name__ == "GeneralizedRCNNTransform"
-
-
-def _forward(model: nn.Module, image: Tensor) -> Any:
-    device, dtype = home(model, image)
-    if any(_transforms(module) for module in model.modules()):
-        return model([(image.to(device) / 255).to(dtype)])
-    from repgraph.data.transforms import normalise  # brings in torchvision
-    from repgraph.models.settings import MEAN, STD
-
-    statistics = getattr(model, "mean", MEAN), getattr(model, "std", STD)
-    return model(normalise(image[None].to(device), *statistics).to(dtype))
