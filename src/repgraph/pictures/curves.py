@@ -144,10 +144,12 @@ def is_cut(lines: Sequence[Points]) -> bool:
 
 
 def _ceiling(values: Sequence[float]) -> float:
-    """Five times what 95 % of the values stay below, if any is above that; what is higher is cut off."""
+    """The largest value that is not above five times what 95 % stay below, if any is; what is higher is cut off."""
     ordered = sorted(values)
     limit = 5 * ordered[int(0.95 * (len(ordered) - 1))] if ordered else math.inf
-    return limit if len(ordered) >= 10 and 0 < limit < ordered[-1] else math.inf
+    if len(ordered) < 10 or not 0 < limit < ordered[-1]:
+        return math.inf
+    return max(value for value in ordered if value <= limit)
 
 
 def _room(lines: Mapping[str, Points]) -> float:
