@@ -282,10 +282,14 @@ def test_measured_with_data_and_without(drawn):
 
 
 TWO = """
+import os
 import sys
+from pathlib import Path
 import torch
 from tests.engine.tasks import shapes
+from repgraph.engine.inference.network import NotFinite
 from repgraph.engine.tasks.detection import Detection
+from repgraph.engine.tasks.task import Where
 from repgraph.engine.train import train
 
 bind = Detection.bind
@@ -294,8 +298,19 @@ torch.set_num_threads(1)
 kept = []
 loss = Detection.loss
 Detection.loss = lambda self, model, *more: kept.append(model) or loss(self, model, *more)
-outcome = train(shapes.recipe(sys.argv[1], *sys.argv[3:]), sys.argv[2])
-print("weights", float(sum(value.detach().double().sum() for value in kept[-1].parameters())), outcome.scores.images)
+recipe, rank = shapes.recipe(sys.argv[1], *sys.argv[3:]), int(os.environ["RANK"])
+outcome = train(recipe, sys.argv[2])
+model = kept[-1]
+print("weights", float(sum(value.detach().double().sum() for value in model.parameters())), outcome.scores.images)
+if rank == 1:  # what it makes of its images is not finite
+    spoil = lambda module, given, maps: {name: value * torch.nan for name, value in maps.items()}
+    model.detector.backbone.register_forward_hook(spoil)
+task = Detection(recipe)
+assert torch.distributed.is_initialized()
+try:
+    task.test(model, task.splits()[1], Where(rank, 2, 1, Path(sys.argv[2])))
+except NotFinite as error:
+    print("told:", error)
 """
 
 
@@ -310,4 +325,7 @@ def test_two_processes_learn_one_network(spoilt, tmp_path):
     told = [line for line in done.stdout.splitlines() if line.startswith("weights")]
     assert len(told) == 2 and told[0] == told[1] and told[0].endswith(" 3")
     assert "Warning" not in done.stderr, done.stderr
+    bad = sorted(line for line in done.stdout.splitlines() if line.startswith("told"))
+    assert len(bad) == 2 and "val-1.png: the backbone gives numbers that are not finite" in bad[0]
+    assert bad[1] == "told: the network gives numbers that are not finite"
     assert float(rows(tmp_path / "run")[0]["loss_mask"]) > 0
