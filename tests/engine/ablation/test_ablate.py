@@ -284,6 +284,16 @@ def test_weights_of_the_results(plan, again, fake, tmp_path):
         show_tables(again(settings=("model.weights=",)))
 
 
+def test_settings_of_all_entries_are_noted(plan, again, fake):
+    """A line of the results says how a run differs from the recipe, whoever wanted it so."""
+    ablate(again(settings=("train.iterations=5", "data.workers=1"), seeds=(7,)))
+    grid = 'model.context_options={"grid": 5}; '
+    assert {r.settings for r in Results(plan.out).read().values()} == {
+        "train.iterations=5",
+        f"{grid}train.iterations=5",
+    }
+
+
 def test_listing(plan, again, fake):
     ablate(again(seeds=(0,)))
     lines = listing(again(entries=())).splitlines()

@@ -151,7 +151,7 @@ def test_another_process_is_about_to_end(tmp_path, monkeypatch):
 
 def test_ends_with_the_process_that_started_it(tmp_path):
     """It has a checkpoint then, and goes on from it."""
-    folder, given = task(tmp_path, "train.iterations=100000")
+    folder, given = task(tmp_path, "train.iterations=100000", "data.workers=1")
     (tmp_path / "task.json").write_text(json.dumps(given))
     paths = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(

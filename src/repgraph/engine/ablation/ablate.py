@@ -133,7 +133,8 @@ def make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], save:
 
 def _conditions(plan: Plan, layout: Layout, records: Mapping[str, Record]) -> list[str]:
     recipe = layout.start
-    images = f"every {tuning.HOLD_OUT}th image of {recipe.data.split}, held out" if plan.table == TUNE else ""
+    held = recipe.data.hold_out
+    images = f"one image of {recipe.data.split} in {held}, held out of training" if held else ""
     used = [records[run.key] for run in layout.runs if run.key in records]
     devices = ", ".join(sorted({r.device for r in used if r.device}))
     torch = ", ".join(sorted({r.torch for r in used}))

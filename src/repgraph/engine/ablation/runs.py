@@ -19,7 +19,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """One training: ``key`` is the name of its folder; ``settings`` is how it differs from the base, for people."""
+    """One training: ``key`` is the name of its folder; ``settings`` is how it differs from the data set's recipe."""
 
     label: str
     recipe: Recipe
@@ -81,8 +81,9 @@ def _line(entry: Entry, start: Recipe, seeds: Sequence[int], tuned: Mapping[str,
     if misfit:
         return Line(entry, (), misfit)
     each = [replace(recipe, train=replace(recipe.train, seed=seed)) for seed in seeds]
-    same = replace(start, train=replace(start.train, seed=0))
-    told = differences(replace(recipe, train=replace(recipe.train, seed=0)), same)
+    usual = recipes.get(_recipe(start.data.name), Recipe)  # seed and weights have columns of their own
+    usual = replace(usual, model=replace(usual.model, weights=start.model.weights))
+    told = differences(replace(recipe, train=replace(recipe.train, seed=usual.train.seed)), usual)
     return Line(entry, tuple(Run(entry.label, one, key(one), told) for one in each))
 
 

@@ -170,7 +170,7 @@ def _watch() -> None:
     """Ask this process to stop when the one at the other end of its standard input is gone."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        os.read(0, 1)  # not sys.stdin, whose lock processes that load images would inherit, held
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
