@@ -158,3 +158,8 @@ def test_other_errors_of_the_system_are_not_hidden(command):
     command(run)
     with pytest.raises(OSError, match="No space left"):
         call("try")
+
+
+def test_options_may_stand_between_what_a_command_takes(capsys, tmp_path) -> None:
+    assert main(["predict", "network", "--out", str(tmp_path / "out"), str(tmp_path / "missing.jpg")]) == 2
+    assert "missing.jpg is not there" in capsys.readouterr().err

@@ -240,7 +240,7 @@ def _call(command: Command, arguments: list[str]) -> int:
     )
     module = importlib.import_module(command.module)
     module.configure(parser)
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_intermixed_args(arguments)  # options may come before, after and between
     missing = [name for name in command.needs if not _importable(name)]
     if missing:
         raise _missing_extra(command, missing)
