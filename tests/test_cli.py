@@ -161,5 +161,5 @@ def test_other_errors_of_the_system_are_not_hidden(command):
 
 
 def test_options_may_stand_between_what_a_command_takes(capsys, tmp_path) -> None:
-    assert main(["predict", "network", "--out", str(tmp_path / "out"), str(tmp_path / "missing.jpg")]) == 2
+    assert cli.main(["predict", "network", "--out", str(tmp_path / "out"), str(tmp_path / "missing.jpg")]) == 2
     assert "missing.jpg is not there" in capsys.readouterr().err
