@@ -15,6 +15,7 @@ from repgraph.layers import options
 from repgraph.models import context as contexts
 from repgraph.models import detector_weights, settings
 from repgraph.models import weights as stored
+from repgraph.models.coordinates import keep_coordinates
 from repgraph.models.hub import NETWORK, Hub, card
 from repgraph.models.settings import MEAN, STD
 
@@ -116,6 +117,7 @@ class MaskRCNN(
             box_nms_thresh=settings.number("nms_threshold", nms_threshold, 0, 1),
             box_detections_per_img=options.whole("detections", detections),
         )
+        keep_coordinates(self.detector)
         self.built = frozenset(self.state_dict())
 
     def _insert(

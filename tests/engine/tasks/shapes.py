@@ -10,6 +10,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from repgraph import recipes
+from repgraph.models.coordinates import keep_coordinates
 
 COLOURS = {7: (210, 50, 40), 12: (40, 80, 220)}  # boxes and discs, by category
 
@@ -95,6 +96,9 @@ def shrink(model):
             detector.roi_heads.box_predictor = FastRCNNPredictor(16, classes)
             detector.roi_heads.mask_head = MaskRCNNHeads(256, (8, 8, 8, 8), 1)
             detector.roi_heads.mask_predictor = MaskRCNNPredictor(8, 8, classes)
+        for part in (detector.backbone, detector.rpn.head):
+            part._forward_hooks.clear()
+        keep_coordinates(detector)
         detector.roi_heads.fg_bg_sampler.batch_size_per_image = 16
         detector.rpn.fg_bg_sampler.batch_size_per_image = 32
         detector.rpn._pre_nms_top_n = detector.rpn._post_nms_top_n = {"training": 50, "testing": 10}

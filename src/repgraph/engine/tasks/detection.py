@@ -16,7 +16,6 @@ from repgraph.data.listing import need_all
 from repgraph.engine.detection import CocoEvaluation, Detected, DetectionScores, evaluate
 from repgraph.engine.inference.network import NotFinite
 from repgraph.engine.tasks.objects import OBJECTS, Objects, collate, without_slivers
-from repgraph.engine.tasks.precision import keep_coordinates
 from repgraph.engine.tasks.task import Progress, Task, Tested, Transform, Where
 from repgraph.engine.together import summed
 from repgraph.engine.training.cache import Codec
@@ -94,9 +93,6 @@ class Detection(Task):
 
     def rebuild(self, config: dict[str, Any]) -> MaskRCNN:
         return MaskRCNN.build(config, "the config in the checkpoint")
-
-    def bind(self, model: nn.Module) -> None:
-        keep_coordinates(model)
 
     @property
     def codec(self) -> Codec:

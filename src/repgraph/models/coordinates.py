@@ -10,20 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_MARK = "_repgraph_wide"
 
-
-def keep_coordinates(model: Any) -> None:
-    """See to it that a :class:`~repgraph.models.MaskRCNN` under autocast has its coordinates and scores in float32.
+def keep_coordinates(detector: Any) -> None:
+    """See to it that torchvision's Mask R-CNN under autocast has its coordinates and scores in float32.
 
     Feature maps, and what the heads say, are made float32; convolutions and products inside of them stay as they are.
-    Without autocast nothing changes. A second call changes nothing either.
+    Without autocast nothing changes.
     """
-    detector = model.detector
     heads = detector.roi_heads
     for part in (detector.backbone, detector.rpn.head, heads.box_predictor, heads.mask_predictor):
-        if not hasattr(part, _MARK):
-            setattr(part, _MARK, part.register_forward_hook(_widen))
+        part.register_forward_hook(_widen)
 
 
 def _widen(module: nn.Module, inputs: Any, output: Any) -> Any:
