@@ -15,7 +15,7 @@ from repgraph.engine import tasks
 from repgraph.engine.tasks.task import Where
 from repgraph.engine.training import checkpoint as checkpoints
 from repgraph.engine.training import folder as folders
-from repgraph.engine.training import places
+from repgraph.engine.training import graphs, places
 from repgraph.engine.training.cache import Cached
 from repgraph.engine.training.callbacks import Overseer, Stop, columns
 from repgraph.engine.training.loader import Batches, Pairs, Stream, loader, workers_for
@@ -107,6 +107,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
 def prepare(recipe: AnyRecipe, place: Place, found: dict[str, Any] | None) -> tuple[Training, Pairs, Any]:
     """The network in training, the images to learn from, and those to test on, if any; before anything is written."""
     task = tasks.of(recipe)
+    graphs.check(recipe.train, place, task.fixed)
     images, tests = task.splits()
     known = folders.identity(training=images, testing=tests)
     if found is not None:

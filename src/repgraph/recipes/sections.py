@@ -86,7 +86,8 @@ class Train:
     ``batch`` images make an iteration, over all devices; each device takes its share in ``accumulate`` parts. A
     checkpoint is written after each ``period`` iterations, and the network tested every ``validate_every`` periods and
     at the end (0: at the end only). ``norm``: batch normalisation over all GPUs ("sync"), over each ("local"), or by
-    the statistics it came with ("frozen"). ``devices``: GPUs, or processes on the CPU; 0 is all GPUs, or one process.
+    the statistics it came with ("frozen"). ``graph``: record the network's kernels once and replay them, on one GPU
+    whose CPU cannot keep up with it. ``devices``: GPUs, or processes on the CPU; 0 is all GPUs, or one process.
     """
 
     batch: int = 16
@@ -98,6 +99,7 @@ class Train:
     precision: Literal["fp32", "bf16", "fp16"] = "bf16"
     norm: Literal["sync", "local", "frozen"] = "sync"
     compile: bool = False
+    graph: bool = False
     channels_last: bool = True
     deterministic: bool = False
     log_every: int = 20

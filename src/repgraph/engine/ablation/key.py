@@ -17,7 +17,7 @@ GENERATION = 1  # raise it when the same recipe learns something else than befor
 # Where and how often, not what. The test at the end is at scale 1 and not flipped.
 LEFT_OUT = """
     name description data.root data.workers data.cache train.period train.validate_every train.log_every
-    train.accelerator train.devices test.scales test.flip
+    train.accelerator train.devices train.graph test.scales test.flip
 """
 # The settings of the first version: these count whatever their value.
 FIRST = """
@@ -140,7 +140,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if whole and float(value) == value else value  # some large seeds are no floats
 
 
 def _short(value: Any) -> Any:

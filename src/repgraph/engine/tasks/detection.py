@@ -126,9 +126,12 @@ class Detection(Task):
         """The objects of this device's images."""
         return torch.tensor(float(len(batch.labels)), dtype=torch.float64)
 
+    def inputs(self, model: Any, part: Objects) -> tuple[Any, ...]:
+        return part.images(), part.targets()
+
     def loss(self, model: Any, part: Objects, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
         """torchvision's five losses, each a mean over what it samples in the part's images; parts count alike."""
-        found = model(part.images(), part.targets())
+        found = model(*self.inputs(model, part))
         each = [found[name] / shares for name in self.losses[1:]]
         whole = torch.stack(each).sum()
         return whole, [whole, *each]

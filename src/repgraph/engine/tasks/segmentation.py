@@ -101,10 +101,13 @@ class Segmentation(Task):
         """The labelled pixels of the batch, or the weights of their classes, over all devices."""
         return summed(labelled(batch.masks, self._weights))
 
+    def inputs(self, model: Any, part: Batch) -> tuple[Tensor]:
+        return (self.prepared(model, part.images),)
+
     def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
         """The sum over the part's pixels, divided by the number of labelled ones in the batch, wherever they are."""
         optim = self.recipe.optim
-        result = model(self.prepared(model, part.images))
+        result = model(*self.inputs(model, part))
         logits, auxiliary = result if isinstance(result, tuple) else (result, None)
         targets, of = part.masks, amount
         if optim.ohem > 0:  # how many pixels are hard is known after each part only: a mean over the parts

@@ -156,6 +156,10 @@ class Task(ABC):
         """How much there is to learn from: a number that is 0 if there is nothing."""
 
     @abstractmethod
+    def inputs(self, model: nn.Module, part: Any) -> tuple[Any, ...]:
+        """What the network is called with for a part of a batch."""
+
+    @abstractmethod
     def loss(self, model: nn.Module, part: Any, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
         """What is minimised, and the losses that are noted, for a part of a batch.
 

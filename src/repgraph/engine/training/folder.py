@@ -24,7 +24,7 @@ RECIPE, VERSIONS, CHECKPOINTS, MODEL = "recipe.json", "versions.json", "checkpoi
 LOCK = ".lock"  # in the folder of checkpoints
 _PACKAGES = ("torchvision", "timm", "lightning", "numpy", "huggingface_hub", "safetensors")
 # Where, not what: these may be others when a run goes on.
-FREE = ("data.root", "data.workers", "data.cache", "train.devices", "train.accelerator")
+FREE = ("data.root", "data.workers", "data.cache", "train.graph", "train.devices", "train.accelerator")
 
 
 def check_free(folder: Path) -> None:

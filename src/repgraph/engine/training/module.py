@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from repgraph.engine.tasks import Task
 from repgraph.engine.together import several, summed
+from repgraph.engine.training import graphs
 from repgraph.engine.training.chance import seed_of
 from repgraph.engine.training.folder import versions
 from repgraph.errors import UsageError, out_of_memory
@@ -120,6 +121,8 @@ class Training(pl.LightningModule):
         losses = torch.zeros(len(self.task.losses), dtype=torch.float64, device=self.device)
         for number, part in enumerate(self.task.parts(batch, parts), 1):
             with explained(self.task), nullcontext() if number == parts else self._unsynchronised():
+                if recipe.train.graph:
+                    graphs.record(self.model, *self.task.inputs(self.model, part))
                 whole, shares = self.task.loss(self.model, part, amount, parts * world)
                 with torch.autocast(self.device.type, enabled=False):
                     self.manual_backward(whole * world)  # what comes out is the mean over all devices
