@@ -87,7 +87,7 @@ def test_a_crash_is_one_runs_own(plan, fake):
     assert "g_s = 5, seed 0: failed: its process ended" in told.getvalue()
     fake.normal("g5-0")
     assert ablate(plan).code == 0 and fake.started() == ["g5-0"]  # failed runs are tried again
-    assert not Results(plan.out).read()[failed.key].reason
+    assert not Results(plan.out).read()[failed.key].reason and not list((plan.out / "runs").glob("*.log"))
 
 
 def test_numbers_that_are_not_finite_are_a_result(plan, again, fake):
@@ -122,6 +122,16 @@ def _command(pid):
             return file.read()
     except OSError:
         return b""
+
+
+@pytest.mark.parametrize(("in_pool", "status"), [(False, "ok"), (True, "stopped")])
+def test_the_end_of_the_shell_is_not_ours(plan, fake, monkeypatch, in_pool, status):
+    """A command in the background outlives its shell; a process of a pool is not left behind by the command."""
+    fake.behave("g1-0", "slow")
+    monkeypatch.setattr(os, "getppid", iter(range(100, 10_000)).__next__)
+    task = _task(lay_out(plan, {}).runs[0], plan, plan.out / ".x.stop", None)
+    assert job.job(replace(task, pid=task.pid + in_pool)).status == status
+    assert not list((plan.out / "runs").glob("*.log"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

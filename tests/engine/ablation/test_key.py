@@ -96,6 +96,12 @@ def test_a_new_default_of_a_layer_is_another_run(monkeypatch):
     assert key(voc()) != before == key(voc("model.context_options.radius=4"))
 
 
+def test_large_seeds_are_told_apart():
+    """Not all whole numbers of 63 bits are floats; those that are have the keys that they always had."""
+    assert len({key(voc(f"train.seed={2**53 + i}")) for i in range(3)} | {key(voc(f"train.seed={2**63 - 1}"))}) == 4
+    assert content(voc("train.seed=3"))["train.seed"] == 3.0 and isinstance(content(voc())["train.seed"], float)
+
+
 def test_generation(monkeypatch):
     before = key(voc())
     monkeypatch.setattr(keys, "GENERATION", 2)

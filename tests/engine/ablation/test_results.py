@@ -48,6 +48,23 @@ def test_files_of_two_machines_one_after_the_other():
     assert parse(to_csv(second) + to_csv(first)) == {**found, "b": record("b")}
 
 
+def test_touched_by_other_programs(tmp_path):
+    """A mark at the beginning, other ends of lines, empty lines."""
+    text = to_csv([record("a"), record("b")])
+    for changed in ("\ufeff" + text, text.replace("\n", "\r\n"), "\n" + text + "\n\n"):
+        Results(tmp_path).path.write_bytes(changed.encode())
+        assert list(Results(tmp_path).read().values()) == [record("a"), record("b")]
+
+
+@pytest.mark.parametrize("cut", [-6, -2])
+def test_a_quote_that_is_not_closed_hides_nothing(cut):
+    """Half a line at the end of the first of two files."""
+    first, second = to_csv([record("a", status="failed", reason='it said "no", twice')]), record("b", settings="")
+    for text in (first[:cut], first[:cut] + to_csv([second]), first[:cut] + "\n" + to_csv([second])):
+        with pytest.raises(UsageError, match=r"line 2 is damaged \(.*\); remove the line"):
+            parse(text)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -61,6 +78,7 @@ def test_files_of_two_machines_one_after_the_other():
             lambda t: t.replace("seconds", "minutes", 1),
             r"another version of repgraph: it has no column seconds",
         ),
+        (lambda t: t + "x" * 200_000, r"line 5 is damaged \(field larger than field limit"),
         (lambda t: "new," + t, r"another version of repgraph: it has columns in another order, or more of them"),
     ],
 )

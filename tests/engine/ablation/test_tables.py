@@ -1,5 +1,7 @@
 """What the tables say: the paper's figures, and recipes for every data set."""
 
+from pathlib import Path
+
 import pytest
 from tests.shared_data import shared
 
@@ -128,6 +130,21 @@ def test_applied_checks_types():
             "context_options.nodes: nodes says that",
         ),
         (Plan("nodes", settings=("train.seed=3",)), "--set train.seed: --seeds says that"),
+        (Plan("forms", settings=("model.context_options.scale=0.1",)), "context_options.scale: forms says that"),
+        (Plan("grid", settings=('model.context_options={"grid": 7}',)), "--set model.context_options: grid says that"),
+        (Plan("stages", settings=("model.inserted.layer1=2",)), "--set model.inserted.layer1: stages says that"),
+        (Plan("deeper", settings=("model.inserted_options.radius=2",)), "inserted_options.radius: deeper says that"),
+        (Plan("nodes", settings=("data.name=camvid",)), "--set data.name: --dataset says that"),
+        (Plan("tune", of=("nl",), settings=("data.hold_out=3",)), "--set data.hold_out: tune says that"),
+        (Plan("nodes", settings=("optim.lr=3",), tuned=Path("tuning.csv")), "--set optim.lr: --tuned says that"),
+        (Plan("grid", settings=("model.context_options.groups=0",)), "groups is 0; a whole number above 0 is needed"),
+        (Plan("grid", settings=("model.context_options.groups=a",)), "groups is 'a'; a whole number above 0"),
+        (Plan("grid", settings=("model.context_options.mid_channels=a",)), "mid_channels is 'a'; a whole number"),
+        (
+            Plan("grid", entries=("g1",), settings=("model.context_options.groups=5",)),
+            "table grid does not fit voc: groups=5 does not divide",
+        ),
+        (Plan("grid", settings=("model.context_options.groups=5",)), "table grid does not fit voc: groups=5 does not"),
         (Plan("nodes", settings=("optim.lrr=3",)), "there is no setting 'optim.lrr'; did you mean 'optim.lr'?"),
     ],
 )

@@ -88,7 +88,7 @@ def test_chosen_and_used(trials, again, fake):
     tables = again(table="nodes", entries=("nl", "s27"), tuned=path)
     with pytest.raises(UsageError, match=r"has no chosen settings of baseline on scenes; repgraph ablate tune --of"):
         lay_out(tables, {})
-    ablate(again(table="tune", of=("baseline",), entries=(), seeds=(0,), trials=2))  # others stay in the file
+    ablate(again(table="tune", of=("baseline",), entries=(), trials=3))  # others stay in the file
     layout = lay_out(tables, {})
     by_name = {line.entry.name: line.runs[0].recipe for _, found in layout.tables for line in found}
     for name, kind in (("nl", "nl"), ("s27", "rgnet")):
@@ -105,20 +105,38 @@ def test_nothing_is_chosen_before_all_is_done(trials, fake):
         tuning.load(trials.out / tuning.NAME, "scenes", ["nl"])
 
 
+HEAD = ",".join(tuning.COLUMNS) + "\n"
+
+
+def row(kind, settings="{}", chosen="chosen", seeds="0", head=HEAD):
+    """A file with one trial, or a line of it."""
+    quoted = settings.replace('"', '""')
+    return f'{head}scenes,{kind},0,{chosen},0.5,{seeds},3,"{quoted}",k\n'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "cannot read --tuned .*No such file"),
         ("a,b\n1,2\n", "line 2 is damaged, or of another version: it needs dataset, kind"),
         (",".join(tuning.COLUMNS) + "\nscenes,nl,0,chosen,0.5\n", "line 2 is damaged"),
-        (",".join(tuning.COLUMNS) + "\nscenes,nl,0,chosen,0.5,0,3,{half,k\n", "line 2 is damaged: its settings are"),
+        (HEAD + "scenes,nl,0,chosen,0.5,0,3,{half,k\n", "line 2 is damaged: its settings are"),
+        (HEAD + 'scenes,nl,0,chosen,0.5,0,3,"{half,k\n', "cannot read --tuned .*unexpected end of data"),
+        (row("nl", '{"model.context": "none"}'), "line 2 is damaged: model.context is not tuned for nl"),
+        (row("nl", '{"no.such": 1}'), "line 2 is damaged: no.such is not tuned for nl"),
+        (row("nl") + row("nl", '{"optim.lr": 1}', head=""), "line 3: nl is chosen a second time"),
+        (
+            row("nl") + row("rgnet", head="") + row("rgnet", chosen="", head=""),
+            "not fair: nl had 1 trials of 3 iterations with seeds 0; rgnet had 2 trials",
+        ),
+        (row("nl") + row("rgnet", seeds="0 1", head=""), "not fair: .*; rgnet had .* with seeds 0 1"),
     ],
 )
 def test_damaged_file(tmp_path, text, message):
     if text:
         (tmp_path / "tuning.csv").write_text(text)
     with pytest.raises(UsageError, match=message):
-        tuning.load(tmp_path / "tuning.csv", "scenes", ["nl"])
+        tuning.load(tmp_path / "tuning.csv", "scenes", ["nl", "rgnet"])
 
 
 def test_lines_of_every_trial_fit():

@@ -93,10 +93,13 @@ def test_killed_after_the_last_iteration(tmp_path, monkeypatch):
     assert status == "ok" and record.miou == pytest.approx(float(tiny.rows(folder)[-1]["val_miou"]))
 
 
-def test_not_finite(tmp_path):
+def test_not_finite(tmp_path, monkeypatch):
     _, given = task(tmp_path, "optim.lr=1e30", "train.log_every=2")
     status, record = worker.work(given)
     assert status == "diverged" == record.status and "not finite" in record.reason and record.miou is None
+    monkeypatch.setattr(worker, "train", lambda *_: 1 / 0)
+    assert worker.work(given) == (status, record)  # it is a result, also for another process that waited
+    assert Results(tmp_path).collect() == {record.key: record}  # though nobody heard of it
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,16 @@ def test_half_a_folder_is_begun_anew(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("repgraph.engine.train.train", lambda recipe, out, show: seen.append(out.exists()) or 1 / 0)
     assert worker.work(given)[0] == "failed" and seen == [False]
+
+
+def test_without_a_checkpoint_begun_anew(tmp_path, monkeypatch):
+    """The recipe of the first attempt may name weights that are elsewhere now."""
+    folder, given = task(tmp_path)
+    folder.mkdir()
+    (folder / "recipe.json").write_text(json.dumps({**given["recipe"], "model": {"weights": "/gone/r50.pth"}}))
+    seen = []
+    monkeypatch.setattr("repgraph.engine.train.train", lambda recipe, *_, **__: seen.append(recipe) or 1 / 0)
+    assert worker.work(given)[0] == "failed" and [recipe.model.weights for recipe in seen] == ["none"]
 
 
 def test_another_process_is_at_it(tmp_path, monkeypatch):

@@ -195,6 +195,7 @@ def _task(run: Run, plan: Plan, stop: Path, deadline: float | None) -> Task:
         jobs=plan.jobs,
         keep=plan.keep,
         deadline=deadline,
+        pid=os.getpid(),
     )
 
 

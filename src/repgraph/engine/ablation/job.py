@@ -35,7 +35,8 @@ class Task:
     """A run, for a worker that may be on another machine with the same folder.
 
     ``out`` is the folder of results; ``stop`` a file whose presence asks for an end, with a name that no other call
-    has; ``deadline`` as ``time.time()`` has it; ``jobs`` runs are side by side.
+    has; ``deadline`` as ``time.time()`` has it; ``jobs`` runs are side by side; ``pid`` is the process that
+    has them done.
     """
 
     about: dict[str, Any]  # key, dataset, seed, settings, weights: of the record
@@ -45,6 +46,7 @@ class Task:
     jobs: int = 1
     keep: bool = False
     deadline: float | None = None
+    pid: int = 0
     command: tuple[str, ...] = ()  # in place of the worker's own Python
 
     @property
@@ -164,9 +166,11 @@ def _run(task: Task, slot: int) -> Ended:
         result.unlink(missing_ok=True)
     if ended is not None:
         if ended.status != FAILED:
-            log.unlink(missing_ok=True)
+            for old in (log, *(folder.parent.glob(f"{task.key}-*.log") if ended.record else ())):
+                old.unlink(missing_ok=True)
         return ended
     if stopped:
+        log.unlink(missing_ok=True)
         return Ended(task.key, STOPPED, "stopped")
     return _failed(task, _how(code, log), time.time() - given["started"])
 
@@ -175,9 +179,11 @@ def _wait(task: Task, log: Any, variables: dict[str, str]) -> tuple[bool, int]:
     """Run the process to its end: whether it was asked to stop, and its exit code.
 
     It has a session of its own: an interrupt from the keyboard reaches it through us alone. It hears of our end by
-    that of its standard input.
+    that of its standard input. A process of a pool ends it when its own starter is gone; the command itself does not:
+    it may outlive the shell that it was left to run in.
     """
     parent, asked = os.getppid(), False
+    in_pool = os.getpid() != task.pid
     with subprocess.Popen(
         [*(task.command or COMMAND), str(task.file)],
         stdin=subprocess.PIPE,
@@ -191,7 +197,7 @@ def _wait(task: Task, log: Any, variables: dict[str, str]) -> tuple[bool, int]:
                 code = process.poll()
                 if code is not None:
                     return asked, code
-                if not asked and (_is_over(task) or os.getppid() != parent):
+                if not asked and (_is_over(task) or (in_pool and os.getppid() != parent)):
                     asked = True
                     process.terminate()
                 time.sleep(POLL)

@@ -80,7 +80,7 @@ def lay_out(plan: Plan, records: Mapping[str, Record]) -> Layout:
     """The runs of a plan. Weights that are not given are those of the results on these data, if all have the same."""
     _check(plan)
     wanted = _tables(plan)
-    check_settings(plan.settings, wanted)
+    check_settings(plan.settings, wanted, _said(plan, wanted))
     start = _with_weights(_start(plan), plan, records)
     if plan.table == TUNE:
         wanted = tuning.tables(plan.of, start, plan.trials)
@@ -115,6 +115,14 @@ def _check(plan: Plan) -> None:
         raise UsageError("--tuned is for tables, not for tune; leave it out")
     if plan.table in (ALL, TUNE) and plan.entries:
         raise UsageError(f"--entries is for one table, not for {plan.table}; leave it out")
+
+
+def _said(plan: Plan, wanted: Sequence[Table]) -> dict[str, str]:
+    """Settings that something besides the tables says, and what."""
+    if plan.table == TUNE:
+        return {"data.hold_out": TUNE}
+    kinds = {entry.kind for table in wanted for entry in table.entries} if plan.tuned else set()
+    return {name: "--tuned" for kind in sorted(kinds) for name in tuning.SPACES[kind]}
 
 
 def _tables(plan: Plan) -> list[Table]:

@@ -9,7 +9,7 @@ import io
 import json
 import math
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from repgraph.errors import UsageError
 NAME, LOCK, RUNS, RECORD = "results.csv", ".lock", "runs", "scores.json"
 OK, DIVERGED, FAILED = "ok", "diverged", "failed"
 SCORES = ("miou", "pixel_accuracy", "mean_accuracy")
+REMEDY = "remove the line, and the run is done again"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Results:
     def read(self) -> dict[str, Record]:
         """All records by key; of two with one key the first that is done counts."""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = self.path.read_text(encoding="utf-8-sig")
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, UnicodeDecodeError) as error:
@@ -93,7 +94,7 @@ class Results:
             write(self.path, to_csv(record for record in found.values() if record.key not in gone))
 
     def collect(self) -> dict[str, Record]:
-        """Add runs that ended well and were not noted, as when the process that noted them was killed."""
+        """Add runs that ended and were not noted, as when the process that noted them was killed."""
         known = self.read()
         found = [read_record(path) for path in sorted((self.folder / RUNS).glob(f"*/{RECORD}"))]
         new = [r for r in found if r is not None and (r.key not in known or not known[r.key].done)]
@@ -109,9 +110,9 @@ def _merge(found: dict[str, Record], record: Record) -> None:
 def parse(text: str, origin: str = NAME) -> dict[str, Record]:
     """Records of a CSV; several files one after the other, each with its header, are fine too."""
     found: dict[str, Record] = {}
-    rows = csv.reader(io.StringIO(text, newline=""))
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)  # a quote that is not closed hides what follows
     header: list[str] | None = None
-    for row in rows:
+    for row in _rows(rows, origin):
         if header is None or row == list(COLUMNS):
             header = row
             if header != list(COLUMNS):
@@ -119,9 +120,20 @@ def parse(text: str, origin: str = NAME) -> dict[str, Record]:
                 how = f"no column {', '.join(missing)}" if missing else "columns in another order, or more of them"
                 raise UsageError(f"{origin} is of another version of repgraph: it has {how}; move it away")
             continue
-        if row:
-            _merge(found, _record(row, f"{origin}, line {rows.line_num}"))
+        _merge(found, _record(row, f"{origin}, line {rows.line_num}"))
     return found
+
+
+def _rows(rows: Any, origin: str) -> Iterator[list[str]]:
+    """The rows of a CSV reader that have something in them."""
+    before = 0
+    try:
+        for row in rows:
+            before = rows.line_num
+            if row:
+                yield row
+    except csv.Error as error:
+        raise UsageError(f"{origin}, line {before + 1} is damaged ({error}); {REMEDY}") from error
 
 
 def to_csv(records: Iterable[Record]) -> str:
@@ -134,14 +146,13 @@ def to_csv(records: Iterable[Record]) -> str:
 
 
 def _record(row: list[str], origin: str) -> Record:
-    remedy = "remove the line, and the run is done again"
     if len(row) != len(COLUMNS):
-        raise UsageError(f"{origin} is damaged: it has {len(row)} of {len(COLUMNS)} values; {remedy}")
-    values = {name: _value(name, text, origin, remedy) for name, text in zip(COLUMNS, row, strict=True)}
-    return _checked(Record(**values), origin, remedy)
+        raise UsageError(f"{origin} is damaged: it has {len(row)} of {len(COLUMNS)} values; {REMEDY}")
+    values = {name: _value(name, text, origin) for name, text in zip(COLUMNS, row, strict=True)}
+    return _checked(Record(**values), origin)
 
 
-def _value(name: str, text: str, origin: str, remedy: str) -> Any:
+def _value(name: str, text: str, origin: str) -> Any:
     kind = _HINTS[name]
     try:
         if kind is str:
@@ -150,15 +161,15 @@ def _value(name: str, text: str, origin: str, remedy: str) -> Any:
             return None
         return int(text) if kind is int else float(text)
     except ValueError:
-        raise UsageError(f"{origin} is damaged: {name} is {text!r}; {remedy}") from None
+        raise UsageError(f"{origin} is damaged: {name} is {text!r}; {REMEDY}") from None
 
 
-def _checked(record: Record, origin: str, remedy: str) -> Record:
+def _checked(record: Record, origin: str) -> Record:
     scores = [getattr(record, name) for name in SCORES]
     if record.status not in (OK, DIVERGED, FAILED):
-        raise UsageError(f"{origin} is damaged: status is {record.status!r}; {remedy}")
+        raise UsageError(f"{origin} is damaged: status is {record.status!r}; {REMEDY}")
     if record.status == OK and not all(s is not None and (0 <= s <= 1 or math.isnan(s)) for s in scores):
-        raise UsageError(f"{origin} is damaged: a score is no fraction; {remedy}")
+        raise UsageError(f"{origin} is damaged: a score is no fraction; {REMEDY}")
     return record
 
 

@@ -70,9 +70,9 @@ def _recipe(dataset: str) -> str:
 def lines(table: Table, start: Recipe, seeds: Sequence[int], tuned: Mapping[str, Settings] | None = None) -> list[Line]:
     """All runs of a table; an entry that these data's network cannot have says why. None that fits is an error."""
     found = [_line(entry, start, seeds, tuned) for entry in table.entries]
-    own = [line for line in found if line.entry.name != table.reference and line.entry.kind != "control"]
-    if own and all(line.misfit for line in own):
-        raise UsageError(f"table {table.name} does not fit {start.data.name}: {own[0].misfit}")
+    own = [line for line in found if line.entry.name not in (table.reference, "baseline", "control")]
+    if all(line.misfit for line in own or found):
+        raise UsageError(f"table {table.name} does not fit {start.data.name}: {(own or found)[0].misfit}")
     return found
 
 
@@ -108,8 +108,11 @@ def _is_resnet(backbone: str) -> bool:
 
 def _misfit(recipe: Recipe) -> str:
     model = recipe.model
-    groups = int(model.context_options.get("groups", 1))
-    inner = int(model.context_options.get("mid_channels") or model.channels // 2)
+    groups = model.context_options.get("groups", 1)
+    inner = model.context_options.get("mid_channels") or model.channels // 2
+    for name, value in (("groups", groups), ("mid_channels", inner)):
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"model.context_options.{name} is {value!r}; a whole number above 0 is needed")
     return f"groups={groups} does not divide the layer's {inner} inner channels" if inner % groups else ""
 
 
@@ -133,20 +136,17 @@ def applied(recipe: Recipe, settings: Settings) -> Recipe:
     return only(recipes.from_dict(found, origin), Recipe, origin)
 
 
-def check_settings(settings: Iterable[str], tables: Iterable[Table]) -> None:
-    """Refuse settings that a table is there to vary."""
-    varied = {
-        name: table.name for table in tables for entry in table.entries for name in entry.settings if name in _VARIED
-    }
-    varied |= {"model.context": "every table", "train.seed": "--seeds"}
+def check_settings(settings: Iterable[str], tables: Iterable[Table], others: Mapping[str, str]) -> None:
+    """Refuse settings that a table is there to vary, and ``others``, by who else says them."""
+    varied = {name: table.name for table in tables for entry in table.entries for name in entry.settings}
+    if "model.inserted" in varied:
+        varied["model.inserted_options"] = varied["model.inserted"]
+    varied |= {"model.context": "every table", "train.seed": "--seeds", "data.name": "--dataset", **others}
     for setting in settings:
         name = setting.partition("=")[0].strip()
-        if name in varied:
-            raise UsageError(f"--set {name}: {varied[name]} says that; leave it out")
-
-
-_OPTIONS = ("nodes", "grid", "groups", "spread", "radius")
-_VARIED = ("model.fusion", "model.inserted", "optim.offset", *(f"model.context_options.{name}" for name in _OPTIONS))
+        for other, who in varied.items():
+            if name == other or other.startswith(f"{name}.") or name.startswith(f"{other}."):
+                raise UsageError(f"--set {name}: {who} says that; leave it out")
 
 
 def unique(found: Iterable[Line]) -> list[Run]:

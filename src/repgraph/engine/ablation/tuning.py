@@ -170,29 +170,50 @@ def _rows(dataset: str, kind: str, lines: Sequence[Line], records: Mapping[str, 
 
 
 def load(path: Path, dataset: str, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The chosen settings of competitors on a data set."""
+    """The chosen settings of competitors on a data set, all of which had the same chance."""
+    rows = [(number, row) for number, row in enumerate(_read(path), 2) if row["dataset"] == dataset]
+    trials = Counter(row["kind"] for _, row in rows)
     found: dict[str, dict[str, Any]] = {}
-    for number, row in enumerate(_read(path), 2):
-        if row["dataset"] == dataset and row["chosen"]:
-            try:
-                settings = json.loads(row["settings"])
-                assert isinstance(settings, dict)
-            except (ValueError, AssertionError):
-                raise UsageError(f"{path}, line {number} is damaged: its settings are {row['settings']!r}") from None
-            found[row["kind"]] = settings
+    chances: dict[str, str] = {}
+    for number, row in rows:
+        kind = row["kind"]
+        if not row["chosen"] or kind not in kinds:
+            continue
+        if kind in found:
+            raise UsageError(f"{path}, line {number}: {kind} is chosen a second time; keep the trials of one tuning")
+        found[kind] = _settings(row, f"{path}, line {number}")
+        seeds = " ".join(sorted(row["seeds"].split()))
+        chances[kind] = f"{trials[kind]} trials of {row['iterations']} iterations with seeds {seeds}"
     missing = [kind for kind in dict.fromkeys(kinds) if kind not in found]
     if missing:
         how = f"repgraph ablate tune --of {' '.join(missing)} --dataset {dataset}"
         raise UsageError(
             f"--tuned {path} has no chosen settings of {', '.join(missing)} on {dataset}; {how} makes them"
         )
+    if len(set(chances.values())) > 1:
+        told = "; ".join(f"{kind} had {chance}" for kind, chance in chances.items())
+        raise UsageError(
+            f"--tuned {path} is not fair: {told}; repgraph ablate tune --of {' '.join(found)} gives all the same"
+        )
     return found
+
+
+def _settings(row: Mapping[str, str], origin: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(row["settings"])
+        assert isinstance(settings, dict)
+    except (ValueError, AssertionError):
+        raise UsageError(f"{origin} is damaged: its settings are {row['settings']!r}") from None
+    strange = [name for name in settings if name not in SPACES[row["kind"]]]
+    if strange:
+        raise UsageError(f"{origin} is damaged: {strange[0]} is not tuned for {row['kind']}")
+    return settings
 
 
 def _read(path: Path) -> list[dict[str, str]]:
     try:
-        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
-    except (OSError, UnicodeDecodeError) as error:
+        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""), strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read --tuned {path}: {reason}; repgraph ablate tune writes such a file") from error
     for number, row in enumerate(rows, 2):

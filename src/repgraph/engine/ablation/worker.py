@@ -75,29 +75,37 @@ def _trained(task: Mapping[str, Any], recipe: Recipe, folder: Path, show: TextIO
     if outcome.stop is not None and outcome.stop.signal:
         return STOPPED, outcome.stop.reason
     if outcome.stop is not None:
-        return DIVERGED, _record(task, DIVERGED, outcome.stop.reason, {}, outcome.iteration, seconds)
+        record = _record(task, DIVERGED, outcome.stop.reason, {}, outcome.iteration, seconds)
+        _write_record(folder, record)
+        return DIVERGED, record
     scores = {name: getattr(outcome.scores, name) for name in SCORES} if outcome.scores else _noted(folder)
     if not scores:
         reason = f"the run ended without a test: there are no scores in {folder / METRICS}"
         return FAILED, _record(task, FAILED, reason, {}, outcome.iteration, seconds)
     record = _record(task, OK, "", scores, outcome.iteration, seconds)
     more = {"classes": outcome.scores.to_dict()["iou"]} if outcome.scores else {}
-    write(folder / RECORD, json.dumps({**dataclasses.asdict(record), **more}, indent=2) + "\n")
+    _write_record(folder, record, **more)
     if not task["keep"]:
         for name in HEAVY:
             shutil.rmtree(folder / name, ignore_errors=True)
     return OK, record
 
 
+def _write_record(folder: Path, record: Record, **more: Any) -> None:
+    """What is done stays done, whether or not anyone hears of it."""
+    write(folder / RECORD, json.dumps({**dataclasses.asdict(record), **more}, indent=2) + "\n")
+
+
 def train(recipe: Recipe, folder: Path, show: TextIO | None) -> "Outcome":
-    """Train in a new folder, or go on in one that has a run."""
+    """Train in a new folder, or go on from a checkpoint; without one there is nothing to go on from but old paths."""
     from repgraph.engine.train import resume
     from repgraph.engine.train import train as begin
+    from repgraph.engine.training.folder import find
 
-    if (folder / RECIPE).exists():
+    if (folder / RECIPE).exists() and find(folder)[1] is not None:
         return resume(folder, [f"{name}={_text(recipe, name)}" for name in FREE], show=show)
     if folder.exists() and first():
-        shutil.rmtree(folder)  # killed before there was a recipe
+        shutil.rmtree(folder)  # killed before there was a checkpoint
     return begin(recipe, folder, show=show)
 
 
