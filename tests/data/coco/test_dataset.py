@@ -18,6 +18,8 @@ from repgraph.data.coco import RandomFlip, annotations, dataset, load, objects, 
 from repgraph.data.coco.annotations import read_annotations
 from repgraph.data.listing import Missing
 
+HUGE = 10**400  # JSON has such numbers, float64 has not
+
 
 def test_a_sample(tmp_path):
     data = load(write(tmp_path, content(annotation(5), annotation(6, category=90), crowd(9))))
@@ -72,6 +74,10 @@ def test_all_ways_to_write_a_mask_are_one(tmp_path):
     assert torch.equal(load(again)[0][1]["masks"], target["masks"])
 
 
+def test_an_area_beyond_all_numbers_is_counted_anew(tmp_path):
+    assert load(write(tmp_path, content(annotation(1, area=HUGE))))[0][1]["area"].tolist() == [36]
+
+
 def test_boxes_are_cut_at_the_rim(tmp_path):
     data = load(write(tmp_path, content(annotation(1, bbox=[-4, -2, 12, 40.5]))))
     assert data[0][1]["boxes"].tolist() == [[0, 0, 8, 20]]
@@ -97,6 +103,15 @@ FAULTS = {  # what is wrong with an annotation: its kind, words of the detail
     "negative box": (dict(bbox=[2, 3, 4, -6]), objects.NO_BOX, "height -6"),
     "box outside": (dict(bbox=[31, 3, 4, 6]), objects.NO_BOX, "x 31"),
     "three numbers": (dict(bbox=[2, 3, 4]), objects.BAD_BOX, "[2, 3, 4]; x, y, width and height are needed"),
+    "huge corner": (dict(segmentation=[[HUGE, 1, 5, 5, 3, 4]]), objects.BAD_MASK, "finite numbers"),
+    "huge run": (dict(segmentation={"size": list(SIZE), "counts": [HUGE]}), objects.BAD_MASK, "too large"),
+    "runs that wrap": (
+        dict(segmentation={"size": list(SIZE), "counts": [2**63 - 1, 2**63 - 1, 602]}),  # 600 in 64 bits
+        objects.BAD_MASK,
+        "a run is 9223372036854775807 long in 30 x 20 pixels",
+    ),
+    "huge box": (dict(bbox=[2, 3, HUGE, 6]), objects.BAD_BOX, "x, y, width and height are needed"),
+    "crowd": (dict(iscrowd="no"), objects.BAD_CROWD, "it is 'no'; 0 or 1 is needed"),
     "image": (dict(image=77), annotations.NO_IMAGE, "image_id 77"),
     "category": (dict(category=4), annotations.NO_CATEGORY, "category_id 4"),
     "no category": (dict(category_id=None), annotations.NO_OBJECT, "are needed, as whole numbers"),
@@ -144,6 +159,10 @@ def test_an_outline_without_a_pixels_centre_is_left_out_when_drawn(tmp_path):
         (
             {**content(), "images": [dict(id=1, file_name="1.png", height="4", width=4)]},
             r"image 1 \(1.png\) has no height and",
+        ),
+        (
+            {**content(), "images": [dict(id=1, file_name="1.png", height=10**9, width=10**9)]},
+            r"image 1 \(1.png\) has a height and width of more than 1073741824 pixels",
         ),
         ({**content(), "annotations": {}}, "'annotations' is a dict; a list is needed"),
     ],

@@ -18,6 +18,7 @@ from repgraph.data.problem import Problem
 NO_OBJECT = "annotations that cannot be read"
 NO_IMAGE, NO_CATEGORY = "annotations of images that are not in the file", "annotations of unknown categories"
 REPEATED = "annotations whose id is taken by another"
+PIXELS = 2**30  # of an image: no program here opens larger ones, and a mask of theirs would not fit into memory
 
 
 @dataclass
@@ -131,6 +132,8 @@ def _pictures(content: Mapping[str, Any], path: Path) -> dict[int, Picture]:
             raise DataError(f"{path}: image {entry['id']} has no file_name")
         if not height or not width:
             raise DataError(f"{path}: image {entry['id']} ({file}) has no height and width above 0")
+        if height * width > PIXELS:
+            raise DataError(f"{path}: image {entry['id']} ({file}) has a height and width of more than {PIXELS} pixels")
         pictures[entry["id"]] = Picture(entry["id"], file, height, width)
     return pictures
 

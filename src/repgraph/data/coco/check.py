@@ -11,6 +11,7 @@ __all__ = ["BAD_IMAGE", "IMAGE_SIZE", "KINDS", "count", "sizes"]
 KINDS = (
     IMAGE_SIZE, annotations.NO_OBJECT, annotations.NO_IMAGE, annotations.NO_CATEGORY, annotations.REPEATED,
     objects.NO_MASK, objects.BAD_MASK, objects.SIZE, objects.OUTSIDE, objects.BAD_BOX, objects.NO_BOX,
+    objects.BAD_CROWD,
 )  # fmt: skip
 
 

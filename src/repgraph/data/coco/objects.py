@@ -13,6 +13,7 @@ from repgraph.data.coco import polygon, rle
 NO_MASK, BAD_MASK = "objects without a mask", "objects whose mask cannot be read"
 SIZE, OUTSIDE = "objects whose mask has another size than the image", "objects whose mask has no pixel in the image"
 BAD_BOX, NO_BOX = "objects whose box cannot be read", "objects whose box has no area in the image"
+BAD_CROWD = "objects whose iscrowd cannot be read"
 
 LEAST = 1e-3  # pixels of a box's side: what is less may be nothing after it is flipped or scaled in float32
 
@@ -62,7 +63,10 @@ def parse(entry: Mapping[str, Any], label: int, height: int, width: int) -> Obje
     outline = _outline(entry.get("segmentation"), height, width)
     box = _box(entry.get("bbox"), outline, height)
     area = _area(entry.get("area"), outline, height, width)
-    found = Object(int(entry["id"]), label, box, area, bool(entry.get("iscrowd", 0)), outline)
+    crowd = entry.get("iscrowd")
+    if crowd not in (0, 1, None):
+        raise Unusable(BAD_CROWD, f"it is {str(crowd)[:60]!r}; 0 or 1 is needed")
+    found = Object(int(entry["id"]), label, box, area, bool(crowd), outline)
     left, top, right, bottom = (float(np.float32(side)) for side in found.clipped(height, width))  # as networks see it
     if right - left < LEAST or bottom - top < LEAST:
         x, y, w, h = box
@@ -84,7 +88,7 @@ def _outline(given: Any, height: int, width: int) -> Outline:
         outline = counts if isinstance(counts, str) else _whole(counts)
         runs = _runs(outline)
         rle.check(runs, height, width)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise Unusable(BAD_MASK, str(error)) from error
     if not rle.area(runs):
         raise Unusable(OUTSIDE, "it is empty")
@@ -106,7 +110,7 @@ def _polygons(given: Sequence[Any], height: int, width: int) -> tuple[np.ndarray
     for each in given:
         try:
             corners = np.array(each, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             corners = np.array(np.nan)
         if corners.ndim != 1 or len(corners) % 2 or not np.isfinite(corners).all():
             raise Unusable(BAD_MASK, "a polygon is x, y of one corner after the other, as finite numbers")
@@ -147,4 +151,8 @@ def _area(given: Any, outline: Outline, height: int, width: int) -> float:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is one that float64 can hold."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # JSON sets no bounds to whole numbers
+        return False

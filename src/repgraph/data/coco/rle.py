@@ -42,6 +42,8 @@ def check(runs: np.ndarray, height: int, width: int) -> None:
     """Refuse runs that are not those of a mask of this size."""
     if runs.size and runs.min() < 0:
         raise ValueError(f"a run is {runs.min()} long")
+    if runs.size and runs.max() > height * width:  # first of all: sums of such may wrap round
+        raise ValueError(f"a run is {runs.max()} long in {width} x {height} pixels")
     if runs.sum() != height * width:
         raise ValueError(f"its runs cover {runs.sum()} pixels instead of {width} x {height}")
 
