@@ -59,6 +59,13 @@ def test_all_runs_once(plan, again, fake, jobs):
     assert show_tables(plan).tables == report.tables
 
 
+def test_cores_are_divided_among_the_runs_there_are(plan, again, fake, monkeypatch):
+    seen = []
+    monkeypatch.setattr(pool, "ended", lambda tasks, jobs, *_: seen.extend([(task.jobs, jobs) for task in tasks]) or [])
+    ablate(again(jobs=50))
+    assert seen == [(4, 4)] * 4
+
+
 def test_another_table_takes_what_it_shares(plan, again, fake):
     ablate(plan)
     fake.started()
@@ -178,6 +185,13 @@ def test_found_though_nobody_heard(plan, fake):
     report = ablate(plan)
     assert len(Results(plan.out).read()) == 4 and "4 of 4" not in report.tables[0]
     assert ablate(plan).code == 0 and fake.started() == ALL
+
+
+def test_done_meanwhile_is_not_begun(plan, fake):
+    """By another call: no process is started to find that out."""
+    task = _task(lay_out(plan, {}).runs[0], plan, plan.out / ".x.stop", None)
+    first = job.job(task)
+    assert fake.started() == ["g1-0"] and job.job(task) == first and first.record.miou and fake.started() == []
 
 
 def test_time_limit(plan, again, fake):

@@ -96,6 +96,14 @@ def test_a_new_default_of_a_layer_is_another_run(monkeypatch):
     assert key(voc()) != before == key(voc("model.context_options.radius=4"))
 
 
+def test_folders_of_ones_own():
+    """Scores on some images are not those on others; but a folder may move."""
+    mine, moved, other = (
+        with_settings(get("folder-r50-rgnet", Recipe), [f"data.root={root}"]) for root in ("/a/mine", "/b/mine", "/a/x")
+    )
+    assert key(mine) == key(moved) != key(other) and differences(other, mine) == 'data.folder="x"'
+
+
 def test_large_seeds_are_told_apart():
     """Not all whole numbers of 63 bits are floats; those that are have the keys that they always had."""
     assert len({key(voc(f"train.seed={2**53 + i}")) for i in range(3)} | {key(voc(f"train.seed={2**63 - 1}"))}) == 4

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -77,7 +77,7 @@ def show_tables(plan: Plan) -> Report:
         others = sum(record.dataset == plan.dataset for record in records.values())
         raise UsageError(
             f"{results.path} has no run of {plan.table} on {plan.dataset} with these settings ({others} with others); "
-            "give --set, --weights, --tuned and --seeds as for training"
+            "give --set, --weights, --tuned, --seeds and, for a folder of your own, --data as for training"
         )
     return report
 
@@ -161,6 +161,7 @@ def _schedule(
     """Do the runs: how each ended, and the signal by which all was stopped, or 0."""
     if not todo:
         return [], 0
+    plan = replace(plan, jobs=min(plan.jobs, len(todo)))  # cores are divided among those that there are
     stop = plan.out / f".{uuid.uuid4().hex[:8]}.stop"
     deadline = None if plan.time_limit is None else time.time() + plan.time_limit
     tasks = [_task(run, plan, stop, deadline) for run in todo]

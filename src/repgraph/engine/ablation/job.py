@@ -20,7 +20,16 @@ import torch
 
 from repgraph import __version__
 from repgraph.engine.ablation.files import take, write
-from repgraph.engine.ablation.results import FAILED, RUNS, Record, Results, from_mapping, mean_seconds
+from repgraph.engine.ablation.results import (
+    FAILED,
+    RECORD,
+    RUNS,
+    Record,
+    Results,
+    from_mapping,
+    mean_seconds,
+    read_record,
+)
 from repgraph.engine.ablation.worker import METRICS, STOPPED
 
 COMMAND = (sys.executable, "-P", "-m", "repgraph.engine.ablation.worker")
@@ -82,6 +91,8 @@ def job(task: Task) -> Ended:
     try:
         if os.path.exists(task.stop):
             return Ended(task.key, LEFT, "stopped")
+        if (found := read_record(task.folder / RECORD)) is not None and found.done:  # meanwhile, by another call
+            return Ended(task.key, found.status, found.reason, found)
         if not fits(task):
             return Ended(task.key, LEFT, "no time left for it")
         number, slot = take_slot(Path(task.out))

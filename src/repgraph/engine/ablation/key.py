@@ -1,8 +1,9 @@
 """What tells one run from another: a hash of all in its recipe that decides what is learned and what is scored.
 
 Recipes that mean the same have the same key: an option that is left out counts as its default, options of layers that
-are not there do not count, and weights go by the name of their file. Settings that came after the first results, and
-stand at their default, are left out: results stay valid when a version brings new ones.
+are not there do not count, weights go by the name of their file, and folders of one's own images by theirs. Settings
+that came after the first results, and stand at their default, are left out: results stay valid when a version brings
+new ones.
 """
 
 import hashlib
@@ -66,6 +67,8 @@ def content(recipe: Recipe) -> dict[str, Any]:
     for name in ("context_options", "fusion", "inserted", "inserted_options"):
         found.pop(f"model.{name}", None)
     found["model.weights"] = weights_name(model.weights)
+    if recipe.data.name == "folder" and recipe.data.root:  # whose images: as for weights, the name tells
+        found["data.folder"] = PurePath(recipe.data.root).name
     kinds: set[str] = {model.context}
     if model.context != "none":
         found["model.fusion"] = _fusion(model.context, model.fusion)
