@@ -7,7 +7,7 @@ from repgraph import recipes
 from repgraph.data.scenes import Scenes
 from repgraph.data.scenes.painting import INBOUND, SAND, SNOW
 from repgraph.data.transforms import normalise
-from repgraph.engine.train import network
+from repgraph.engine import tasks
 from repgraph.errors import UsageError
 from repgraph.models import Backbone, RGNet, load
 from repgraph.models.small import SEES
@@ -48,7 +48,7 @@ def test_only_nodes_can_see_what_decides_the_classes_of_scenes(name):
     """Swap all cues: without the layer, no logit of shore or boats changes, whatever the weights."""
     data = Scenes(None, "test", length=3)
     torch.manual_seed(0)
-    model = network(recipes.get(f"scenes-{name}"), data.labels).eval()
+    model = tasks.of(recipes.get(f"scenes-{name}")).network(data.labels).eval()
     for index in range(3):
         what = data.scene(index)
         versions = (what, what.swapped(sky=True), what.swapped(lights=(0, 1, 2)))
