@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from tests.engine.tasks.shapes import entry, make_data, outline, recipe
 from tests.engine.training.tiny import at_iteration
 
@@ -251,6 +252,36 @@ def test_a_mistake_leaves_no_folder(drawn, tmp_path, setting, words):
     with pytest.raises(UsageError, match=words):
         train(recipe(drawn, setting), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("categories", "words"),
+    [
+        ([{"id": 7, "name": "disc"}, {"id": 12, "name": "box"}], "class 0 is 'disc' and 'box'; both need the same"),
+        ([{"id": 7, "name": "box"}], "there are 1 and 2; both need the same"),
+    ],
+)
+def test_tests_of_other_classes_are_refused_before_training(tmp_path, categories, words):
+    root = make_data(tmp_path / "data", 2, 1)
+    path = root / "annotations" / "val.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"categories": categories}))
+    with pytest.raises(UsageError, match=f"'val' has other classes than data.split 'train': {words}"):
+        train(recipe(root), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_too_narrow_for_the_network_end_no_run(tmp_path):
+    """At a longer side of 96, nothing would be left of a line of 300 pixels."""
+    root = make_data(tmp_path / "data", 2, 1)
+    path = root / "annotations" / "train.json"
+    content = json.loads(path.read_text())
+    for image, size in zip(content["images"], [(300, 1), (1, 300)], strict=True):
+        Image.new("RGB", size).save(root / "images" / image["file_name"])
+        image |= {"width": size[0], "height": size[1]}
+    shapes = {1: [20, 0, 90, 0, 90, 1, 20, 1], 2: [0, 20, 1, 20, 1, 90, 0, 90]}
+    content["annotations"] = [entry(number, number, 7, shape) for number, shape in shapes.items()]
+    path.write_text(json.dumps(content))
+    assert train(recipe(root, *ONE, "data.val_split=", "data.by_orientation=false"), tmp_path / "run").code == 0
 
 
 def test_splits_without_annotations_are_refused(tmp_path):

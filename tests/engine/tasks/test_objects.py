@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
 from repgraph.data.coco import load
-from repgraph.engine.tasks.objects import OBJECTS, collate, without_slivers
+from repgraph.engine.tasks.objects import OBJECTS, collate, widened, without_slivers
 from repgraph.engine.training.cache import Cached
 
 
@@ -96,3 +96,21 @@ def test_slivers_go(axis):
     kept = without_slivers(target)
     assert kept["boxes"].tolist() == boxes[[0, 2]].tolist() and len(kept["masks"]) == len(kept["labels"]) == 2
     assert without_slivers(kept) is kept
+
+
+def test_narrow_images_are_widened_with_their_objects():
+    image = Image(torch.arange(30, dtype=torch.uint8).expand(3, 1, 30))
+    masks = Mask(((torch.arange(30) >= 5) & (torch.arange(30) < 9)).view(1, 1, 30).byte())
+    target = {"boxes": torch.tensor([[5.0, 0.0, 9.0, 1.0]]), "labels": torch.tensor([2]), "masks": masks}
+    for turned in (False, True):
+        if turned:
+            image, masks = image.mT, masks.mT
+            target |= {"boxes": target["boxes"][:, [1, 0, 3, 2]], "masks": masks}
+        wide, moved = widened(image, target, 10)  # of 3 lines one would just be left, or by rounding nothing
+        assert torch.equal(wide, image.as_subclass(torch.Tensor).repeat_interleave(4, 2 if turned else 1))
+        wanted = [0, 5, 4, 9] if turned else [5, 0, 9, 4]
+        assert moved["boxes"].tolist() == [wanted] and moved["labels"] is target["labels"]
+        box = torch.zeros(wide.shape[1:], dtype=torch.uint8)
+        box[wanted[1] : wanted[3], wanted[0] : wanted[2]] = 1
+        assert torch.equal(moved["masks"][0], box)
+        assert widened(image, target, 31) == (image, target)

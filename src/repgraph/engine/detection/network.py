@@ -60,7 +60,7 @@ def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Found
 def _of_mask_rcnn(detector: Any, image: Tensor, size: tuple[int, int], device: torch.device) -> Found:
     """The steps of torchvision's network, but for the last, which makes the masks."""
     transform = detector.transform
-    resized = _resized(_stretched(image, transform.max_size), transform, device)
+    resized = _resized(stretched(image, transform.max_size), transform, device)
     shape = int(resized.shape[1]), int(resized.shape[2])
     images = ImageList(transform.batch_images([resized], transform.size_divisible), [shape])
     del resized
@@ -75,8 +75,12 @@ def _of_mask_rcnn(detector: Any, image: Tensor, size: tuple[int, int], device: t
     return Found(size, boxes.cpu().numpy().astype(np.float64), labels, scores, masks)
 
 
-def _stretched(image: Tensor, longest: int) -> Tensor:
-    """The image; if it is so narrow that nothing would be left of it when it is resized, its pixels are repeated."""
+def stretched(image: Tensor, longest: int) -> Tensor:
+    """An image or masks (N, H, W); where it is so narrow that nothing would be left at the network's size, repeated.
+
+    >>> stretched(torch.zeros(3, 1, 2000), 1333).shape
+    torch.Size([3, 2, 2000])
+    """
     short, long = sorted(image.shape[1:])
     needed = long // longest + 1
     if short >= needed:

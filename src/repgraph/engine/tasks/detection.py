@@ -15,7 +15,7 @@ from repgraph.data.labels import Labels
 from repgraph.data.listing import need_all
 from repgraph.engine.detection import CocoEvaluation, Detected, DetectionScores, evaluate
 from repgraph.engine.inference.network import NotFinite
-from repgraph.engine.tasks.objects import OBJECTS, Objects, collate, without_slivers
+from repgraph.engine.tasks.objects import OBJECTS, Objects, collate, widened, without_slivers
 from repgraph.engine.tasks.task import Progress, Task, Tested, Transform, Where
 from repgraph.engine.together import summed
 from repgraph.engine.training.cache import Codec
@@ -99,11 +99,11 @@ class Detection(Task):
         return OBJECTS
 
     def transform(self, model: nn.Module) -> Transform:
-        flip = RandomFlip(0.5 if self.recipe.data.flip else 0.0)
+        flip, longest = RandomFlip(0.5 if self.recipe.data.flip else 0.0), self.recipe.model.max_size
 
         def made(image: Image, target: dict[str, Any], generator: torch.Generator) -> tuple[Any, Any]:
             flipped, moved = flip(image, target, generator)
-            return flipped, without_slivers(moved)
+            return widened(flipped, without_slivers(moved), longest)
 
         return made
 

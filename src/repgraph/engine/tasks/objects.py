@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
+from repgraph.engine.detection.network import stretched
 from repgraph.engine.training.cache import Codec, Shape
 
 SMALLEST = 1 / 16  # of a box's sides, in pixels: of less, nothing may be left when it is resized
@@ -78,6 +79,17 @@ def without_slivers(target: dict[str, Any]) -> dict[str, Any]:
     if bool(kept.all()):
         return target
     return {**target, **{name: target[name].as_subclass(Tensor)[kept] for name in ("boxes", "labels", "masks")}}
+
+
+def widened(image: Tensor, target: dict[str, Any], longest: int) -> tuple[Tensor, dict[str, Any]]:
+    """An image and its target, stretched as tests do it where nothing would be left of it at the network's size."""
+    plain = image.as_subclass(Tensor)
+    wide = stretched(plain, longest)
+    if wide is plain:
+        return image, target
+    (height, width), (high, broad) = plain.shape[1:], wide.shape[1:]
+    boxes = target["boxes"].as_subclass(Tensor) * torch.tensor([broad / width, high / height] * 2)
+    return wide, {**target, "boxes": boxes, "masks": stretched(target["masks"].as_subclass(Tensor), longest)}
 
 
 class _Small(NamedTuple):

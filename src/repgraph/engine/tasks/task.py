@@ -87,6 +87,11 @@ class Task(ABC):
         tests = self.open(data.val_split, False) if data.val_split else None
         if tests is not None and not tests.labelled:
             raise UsageError(f"data.val_split is {data.val_split!r}, which has no labels; give another, or nothing")
+        if tests is not None and tests.labels.names != images.labels.names:
+            raise UsageError(
+                f"data.val_split {data.val_split!r} has other classes than data.split {data.split!r}: "
+                f"{_differing(tests.labels.names, images.labels.names)}; both need the same, in the same order"
+            )
         return images, tests
 
     def remarks(self) -> list[str]:
@@ -183,3 +188,11 @@ class Task(ABC):
     @abstractmethod
     def size(self) -> str:
         """The settings that say how large images are, for messages."""
+
+
+def _differing(ones: Sequence[str], others: Sequence[str]) -> str:
+    """Where two lists of classes begin to differ."""
+    for k, (one, other) in enumerate(zip(ones, others, strict=False)):
+        if one != other:
+            return f"class {k} is {one!r} and {other!r}"
+    return f"there are {len(ones)} and {len(others)}"
