@@ -131,11 +131,13 @@ def _command(pid):
         return b""
 
 
-@pytest.mark.parametrize(("in_pool", "status"), [(False, "ok"), (True, "stopped")])
-def test_the_end_of_the_shell_is_not_ours(plan, fake, monkeypatch, in_pool, status):
-    """A command in the background outlives its shell; a process of a pool is not left behind by the command."""
+@pytest.mark.parametrize(
+    ("in_pool", "gone", "status"), [(False, 0, "ok"), (True, 1, "stopped"), (True, 0, "left"), (True, 2, "ok")]
+)
+def test_the_end_of_the_shell_is_not_ours(plan, fake, monkeypatch, in_pool, gone, status):
+    """A command in the background outlives its shell; a pool that it leaves behind stops, and begins nothing more."""
     fake.behave("g1-0", "slow")
-    monkeypatch.setattr(os, "getppid", iter(range(100, 10_000)).__next__)
+    monkeypatch.setattr(os, "getppid", lambda: -1 if begun(plan, gone)() else job.STARTER)
     task = _task(lay_out(plan, {}).runs[0], plan, plan.out / ".x.stop", None)
     assert job.job(replace(task, pid=task.pid + in_pool)).status == status
     assert not list((plan.out / "runs").glob("*.log"))

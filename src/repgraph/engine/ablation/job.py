@@ -36,6 +36,7 @@ COMMAND = (sys.executable, "-P", "-m", "repgraph.engine.ablation.worker")
 LEFT = "left"  # not begun: no time for it
 SLOTS = ".slots"
 POLL = 0.1  # seconds
+STARTER = os.getppid()  # of this process, which may be one of a pool
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")  # says who we are, not it
 
 
@@ -89,7 +90,7 @@ class Ended:
 def job(task: Task) -> Ended:
     """Do a task, if there is time for it."""
     try:
-        if os.path.exists(task.stop):
+        if os.path.exists(task.stop) or _left_behind(task):
             return Ended(task.key, LEFT, "stopped")
         if (found := read_record(task.folder / RECORD)) is not None and found.done:  # meanwhile, by another call
             return Ended(task.key, found.status, found.reason, found)
@@ -190,11 +191,9 @@ def _wait(task: Task, log: Any, variables: dict[str, str]) -> tuple[bool, int]:
     """Run the process to its end: whether it was asked to stop, and its exit code.
 
     It has a session of its own: an interrupt from the keyboard reaches it through us alone. It hears of our end by
-    that of its standard input. A process of a pool ends it when its own starter is gone; the command itself does not:
-    it may outlive the shell that it was left to run in.
+    that of its standard input.
     """
-    parent, asked = os.getppid(), False
-    in_pool = os.getpid() != task.pid
+    asked = False
     with subprocess.Popen(
         [*(task.command or COMMAND), str(task.file)],
         stdin=subprocess.PIPE,
@@ -208,7 +207,7 @@ def _wait(task: Task, log: Any, variables: dict[str, str]) -> tuple[bool, int]:
                 code = process.poll()
                 if code is not None:
                     return asked, code
-                if not asked and (_is_over(task) or (in_pool and os.getppid() != parent)):
+                if not asked and (_is_over(task) or _left_behind(task)):
                     asked = True
                     process.terminate()
                 time.sleep(POLL)
@@ -219,6 +218,11 @@ def _wait(task: Task, log: Any, variables: dict[str, str]) -> tuple[bool, int]:
 
 def _is_over(task: Task) -> bool:
     return os.path.exists(task.stop) or (task.deadline is not None and time.time() > task.deadline)
+
+
+def _left_behind(task: Task) -> bool:
+    """Whether this is a process of a pool whose starter is gone; the command itself may outlive its shell."""
+    return os.getpid() != task.pid and os.getppid() not in (task.pid, STARTER)
 
 
 def _ended(task: Task, result: Path) -> Ended | None:
