@@ -108,15 +108,24 @@ def test_many_writers(tmp_path):
     assert Results(tmp_path).read().keys() == {f"{i}" for i in range(40)}
 
 
+BAD = ({"miou": None}, {"status": "fine"}, {"seed": "x"}, {"seconds": None}, {"pixel_accuracy": 75})
+
+
+def _json(found, **change):
+    return json.dumps({**dataclasses.asdict(found), **change, "classes": []})
+
+
 def test_collected_from_folders(tmp_path):
     results = Results(tmp_path)
     results.add([record("a", miou=0.5), record("b", status="failed")])
     for found in (record("a", miou=0.9), record("b", miou=0.25), record("c")):
         folder = tmp_path / "runs" / found.key
         folder.mkdir(parents=True)
-        (folder / "scores.json").write_text(json.dumps({**dataclasses.asdict(found), "classes": []}))
+        (folder / "scores.json").write_text(_json(found))
     (tmp_path / "runs" / "d").mkdir()
-    (tmp_path / "runs" / "d" / "scores.json").write_text("{half")
+    for bad in ("{half", "[]", "1", *(_json(record("d"), **change) for change in BAD)):
+        (tmp_path / "runs" / "d" / "scores.json").write_text(bad)
+        assert "d" not in results.collect() and results.read()  # and the file of results is not spoiled
     found = results.collect()
     assert found == results.read() and [found[key].miou for key in "abc"] == [0.5, 0.25, 0.5]
 

@@ -174,11 +174,11 @@ def _checked(record: Record, origin: str) -> Record:
 
 
 def read_record(path: Path) -> Record | None:
-    """The record in a run's folder; None if it is not one."""
+    """The record in a run's folder; None if it is not one that the file of results could have."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return from_mapping(found) if isinstance(found, dict) else None
-    except (OSError, ValueError, TypeError, KeyError):
+        record = from_mapping(json.loads(path.read_text(encoding="utf-8")))
+        return parse(to_csv([record])).get(record.key)
+    except (OSError, ValueError, TypeError, KeyError, UsageError):
         return None
 
 
