@@ -36,10 +36,10 @@ class DetectionModel:
     def __post_init__(self) -> None:
         check(bool(self.backbone), "model.backbone", self.backbone, "the name of a ResNet, such as resnet50,")
         check(0 <= self.trainable_stages <= 5, "model.trainable_stages", self.trainable_stages, "a number from 0 to 5")
-        good = len(self.min_size) > 0 and all(0 < side <= LONGEST_SIDE for side in self.min_size)
-        check(good, "model.min_size", self.min_size, f"one number above 0 and up to {LONGEST_SIDE}, or several")
-        good = 0 < self.max_size <= LONGEST_SIDE
-        check(good, "model.max_size", self.max_size, f"a number above 0 and up to {LONGEST_SIDE}")
+        good = len(self.min_size) > 0 and all(1 < side <= LONGEST_SIDE for side in self.min_size)
+        check(good, "model.min_size", self.min_size, f"one number above 1 and up to {LONGEST_SIDE}, or several")
+        good = 1 < self.max_size <= LONGEST_SIDE  # of sides of 1 pixel, rounding may leave none
+        check(good, "model.max_size", self.max_size, f"a number above 1 and up to {LONGEST_SIDE}")
 
 
 @dataclass(frozen=True)
