@@ -190,7 +190,7 @@ def test_settings_of_a_detector(setting, value):
         ("model.min_size=[]", "one number above 1 and up to 16384, or several"),
         ("model.min_size=64,1", "one number above 1 and up to 16384, or several"),
         ("model.max_size=1", "a number above 1 and up to 16384"),
-        ("model.max_size=99999", "model.max_size is 99999; a number above 0 and up to 16384"),
+        ("model.max_size=99999", "model.max_size is 99999; a number above 1 and up to 16384"),
         ("model.caffe_style=maybe", "there are auto, no, yes"),
         ("test.nms_threshold=2", "test.nms_threshold is 2.0; a number from 0 to 1"),
         ("test.detections=0", "a number above 0"),
