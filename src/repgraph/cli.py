@@ -9,6 +9,7 @@ import argparse
 import difflib
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -264,6 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repgraph ...
     0
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have any bytes
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:

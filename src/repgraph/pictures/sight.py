@@ -109,4 +109,7 @@ class Sight:
 
     def __getitem__(self, path: str) -> LayerSight:
         """The layer of that path."""
-        return next(layer for layer in self.layers if layer.path == path)
+        for layer in self.layers:
+            if layer.path == path:
+                return layer
+        raise KeyError(f"{path}; there are {', '.join(layer.path for layer in self.layers)}")

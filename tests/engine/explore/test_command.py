@@ -9,6 +9,8 @@ from tests.engine.sight.networks import detector, rgnet
 from tests.engine.trained import LABELS, save_data, save_picture
 
 from repgraph import cli
+from repgraph.engine.explore.page import _labels as labels_of
+from repgraph.engine.inference.network import NotFinite
 from repgraph.models import RGNet
 
 
@@ -163,3 +165,11 @@ def test_weights_that_are_not_finite(data, tmp_path, capsys):
     model.save_pretrained(tmp_path / "net")
     assert explore(tmp_path / "page.html", data / "images/val/0.png", model=tmp_path / "net") == 2
     assert "0: the network's logits are not finite" in capsys.readouterr().err
+
+
+def test_large_logits_of_half_precision_are_finite():
+    logits = torch.full((1, 3, 200, 200), 3.0, dtype=torch.float16)  # whose sum is not
+    assert labels_of(logits, None, "a").values.shape == (200, 200)
+    logits[0, 1, 5, 5] = float("inf")
+    with pytest.raises(NotFinite, match="a: the network's logits are not finite"):
+        labels_of(logits, None, "a")

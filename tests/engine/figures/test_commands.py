@@ -1,7 +1,9 @@
 """``repgraph affinity`` and ``repgraph nodes``: what they write and print, and what they say of mistakes."""
 
 import csv
+import io
 import json
+import os
 import subprocess
 import sys
 
@@ -286,3 +288,38 @@ def test_help_needs_no_extra():
     """
     done = run_without(hidden, script)
     assert done.returncode == 0 and done.stdout.count("examples:") == 2, done.stderr
+
+
+def test_an_image_is_not_written_over(nl, repgraph, tmp_path, capsys):
+    photo = trained.save_picture(tmp_path / "affinity.png", 40, 56)
+    before = photo.read_bytes()
+    assert command("nodes", repgraph, photo, "--out", tmp_path / "nodes.svg", tmp_path / "x" / ".." / photo.name) == 2
+    assert "is one of the images and would be written over; give another --out" in capsys.readouterr().err
+    assert command("affinity", nl, photo, "--out", tmp_path) == 2
+    assert "affinity.png is one of the images" in capsys.readouterr().err
+    assert photo.read_bytes() == before
+
+
+@pytest.mark.parametrize(("side", "more"), [(3000, ()), (40, ("--width", "50", "--dpi", "2400"))])
+def test_a_figure_that_no_one_could_print(repgraph, tmp_path, capsys, side, more):
+    photo = trained.save_picture(tmp_path / "long.png", side, 2 if side > 40 else 56)
+    assert command("nodes", repgraph, photo, "--at", "1,1", "--out", tmp_path / "nodes.png", *more) == 2
+    assert "pixels; give a smaller --width or --dpi, fewer images" in capsys.readouterr().err
+
+
+def test_a_name_that_is_not_text(nl, repgraph, tmp_path, monkeypatch):
+    photo = trained.save_picture(tmp_path / os.fsdecode(b"a\xff.png"), 24, 32)
+    out = tmp_path / os.fsdecode(b"\xfe")
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="utf-8"))  # which is strict
+    assert command("nodes", repgraph, photo, "--at", "1,1", "--out", out / "nodes.png") == 0
+    assert command("affinity", nl, photo, "--format", "png", "--out", out) == 0
+    assert b"a? at" in shown.getvalue() and b"\\udcfe/nodes.png" in shown.getvalue()
+    assert (out / "images.csv").read_text().splitlines()[1].startswith("a?,")
+
+
+def test_a_folder_without_images(repgraph, tmp_path, capsys):
+    (tmp_path / "none").mkdir()
+    assert command("nodes", repgraph, tmp_path / "none", "--out", tmp_path / "a.png") == 2
+    said = capsys.readouterr().err
+    assert "/none/**/*.jpg' looks in folders below it too" in said and "--recursive" not in said

@@ -1,6 +1,7 @@
 """Runs are read as their folders have them: what is damaged is left out and said, what happened is told."""
 
 import math
+import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -9,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 from tests.engine.report.runs import COLUMNS, ROWS, bare, note, session
 
+from repgraph import cli
 from repgraph.engine import train
-from repgraph.engine.report import facts, log
+from repgraph.engine.report import Options, facts, log, report
 from repgraph.engine.training.callbacks import Stop
 from repgraph.engine.training.folder import note_end
 from repgraph.errors import UsageError
@@ -153,3 +155,22 @@ def test_a_note_of_the_end_never_fails(tmp_path, monkeypatch):
         (tmp_path / "versions.json").write_text(content)
         note_end(tmp_path, "finished")
         assert (tmp_path / "versions.json").read_text() == content
+
+
+def test_numbers_that_cannot_be_drawn(tmp_path):
+    folder = bare(tmp_path / "run")
+    columns, *_ = (folder / "metrics.csv").read_text().splitlines()
+    line = ",".join(["{}"] + ["{}"] * columns.count(","))
+    values = [("10", "1e308"), ("20", "-1e-320"), ("30", "2"), ("9" * 400, "1")]
+    rows = [line.format(at, *[value] * columns.count(",")) for at, value in values]
+    (folder / "metrics.csv").write_text("\n".join([columns, *rows, ""]))
+    found = log.read(folder)
+    assert found.reached == 30 and "5" in found.problems[0]
+    assert math.isnan(found.series["loss"][0][1]) and found.series["loss"][1:] == [(20, 0), (30, 2)]
+    assert "<svg" in report([folder], Options(evaluate=False))
+
+
+def test_a_folder_whose_name_is_not_text(tmp_path):
+    folder = bare(tmp_path / os.fsdecode(b"run\xff"))
+    assert cli.main(["report", str(folder), "--no-evaluate", "--out", str(tmp_path / "page.html")]) == 0
+    assert "run?" in (tmp_path / "page.html").read_text(encoding="utf-8")

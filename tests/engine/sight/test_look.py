@@ -196,3 +196,12 @@ def test_other_mistakes():
     with pytest.raises(UsageError, match="the layer spare did not run"):
         look(unused, picture(8, 8))
     assert list(layers(model)) == ["head.context"]
+
+
+def test_no_layer_and_one_that_is_not_there():
+    model = rgnet()
+    image = torch.zeros(3, 24, 32, dtype=torch.uint8)
+    with pytest.raises(UsageError, match="no layer is named to look at; the network has "):
+        look(model, image, layers=[])
+    with pytest.raises(KeyError, match="nowhere; there are "):
+        look(model, image)["nowhere"]

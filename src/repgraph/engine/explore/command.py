@@ -49,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from repgraph.engine import sight, trained
     from repgraph.engine.explore.page import explore
+    from repgraph.engine.prediction import inputs
     from repgraph.engine.prediction.reading import large_images
     from repgraph.engine.progress import Meter
     from repgraph.models import files
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             network.model,
             subjects,
             network.labels,
-            title=_text(arguments.title or _name(arguments.model)),
+            title=inputs.text(arguments.title or _name(arguments.model)),
             about=_about(network),
             layers=arguments.layers,
             score=arguments.score,
@@ -88,8 +89,7 @@ def _files(arguments: argparse.Namespace, network: "Trained") -> tuple[int, Iter
     from repgraph.engine.prediction import inputs
 
     sources = inputs.find(arguments.images)[: arguments.limit]
-    if any(source.path.resolve() == arguments.out.resolve() for source in sources):
-        raise UsageError(f"{arguments.out} is one of the images and would be written over; give another --out")
+    inputs.spare(sources, [arguments.out])
     masks: list[Path] | None = arguments.truth
     if masks and network.detects:
         raise UsageError("--truth is for networks that label pixels; objects are read with --split and --data")
@@ -109,6 +109,7 @@ def _read(
     from repgraph.data.labels import DataError
     from repgraph.data.transforms import resize
     from repgraph.engine.explore.page import Subject, named, true_labels
+    from repgraph.engine.prediction import inputs
     from repgraph.engine.prediction.reading import read_upright
 
     labels = network.labels or named(network.model.classes)
@@ -123,7 +124,7 @@ def _read(
             truth = Mask(torch.from_numpy(classes))
         if side and side < max(image.shape[-2:]):
             image, truth = resize(image, truth, side / max(image.shape[-2:]))
-        yield Subject(_text(source.name), image, None if truth is None else true_labels(truth.numpy(), labels))
+        yield Subject(inputs.text(source.name), image, None if truth is None else true_labels(truth.numpy(), labels))
 
 
 def _split(arguments: argparse.Namespace, network: "Trained") -> tuple[int, Iterator["Subject"]]:
@@ -159,13 +160,14 @@ def _number(text: str, names: list[str], opened: Any) -> int:
 
 def _subject(opened: Any, index: int, name: str, labels: "Labels") -> "Subject":
     from repgraph.engine.explore.page import Subject, true_labels, true_objects
+    from repgraph.engine.prediction import inputs
 
     image, truth = opened[index]
     if truth is None:
-        return Subject(_text(name), image)
+        return Subject(inputs.text(name), image)
     if isinstance(truth, dict):
-        return Subject(_text(name), image, true_objects(truth, image.shape[-2:], labels))
-    return Subject(_text(name), image, true_labels(truth.numpy(), labels))
+        return Subject(inputs.text(name), image, true_objects(truth, image.shape[-2:], labels))
+    return Subject(inputs.text(name), image, true_labels(truth.numpy(), labels))
 
 
 def _name(path: Path) -> str:
@@ -180,8 +182,3 @@ def _about(network: "Trained") -> str:
         f"{'Mask R-CNN' if network.detects else 'RGNet'}, {config['backbone']}, context {config['context'] or 'none'}"
     )
     return what if network.recipe is None else f"{what}, recipe {network.recipe.name}"
-
-
-def _text(name: str) -> str:
-    """A name that can be written, whatever bytes a file's name has."""
-    return name.encode(errors="replace").decode()

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from repgraph.data.labels import Labels, spread_palette
@@ -53,6 +52,7 @@ def explore(
         progress: called with the number of images done.
 
     Example:
+        >>> import torch
         >>> from repgraph.models import RGNet
         >>> model = RGNet(5, "resnet18", channels=16)
         >>> made = explore(model, [Subject("a", torch.zeros(3, 48, 64, dtype=torch.uint8))])
@@ -105,7 +105,7 @@ def _picture(
 
 
 def _labels(logits: Tensor, labels: Labels | None, name: str) -> Underlay:
-    if not bool(torch.isfinite(logits.sum())):
+    if not bool(logits.isfinite().all()):
         raise NotFinite(f"{name}: the network's logits are not finite: its weights or the image are not")
     return of_labels(PREDICTION, logits[0].argmax(0).cpu().numpy(), labels or named(logits.shape[1]))
 

@@ -131,7 +131,7 @@ def affinity_statistics(
 def _finite(weights: Tensor, number: int, path: str) -> Tensor:
     if not bool(weights.isfinite().all()):
         raise NotFinite(
-            f"the weights of {path} are not finite for image {number + 1}: the network's own are, or overflow"
+            f"the weights of {path} are not finite for image {number + 1}: the network's own are not, or overflow"
         )
     return weights
 

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         network = trained.load(arguments.model, place.device)
         model = network.model
         attention.choose(model, arguments.layer)
-        images = shared.pictures(arguments, network)
+        images = shared.pictures(arguments, network, [arguments.out / f"affinity.{kind}" for kind in arguments.format])
         if arguments.at is not None:
             check_inside(arguments.at, images.read(0)[0].shape[-2:], images.names[0])
         found = _statistics(model, images, place, arguments)

@@ -10,6 +10,8 @@ from repgraph.engine.evaluation.sets import add_data, open_data, open_objects
 from repgraph.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from repgraph.data.labels import Labels
@@ -75,28 +77,33 @@ def inches(text: str) -> float:
     return value
 
 
-def pictures(arguments: argparse.Namespace, network: "Trained") -> Pictures:
-    """The images that were named, or those of the split of a data set."""
+def pictures(arguments: argparse.Namespace, network: "Trained", made: "Sequence[Path]") -> Pictures:
+    """The images that were named, or those of the split of a data set; ``made`` are the files that will be written."""
     of_set = any((arguments.data, arguments.dataset, arguments.option, arguments.split))
     if bool(arguments.images) == of_set:
         raise UsageError("give images (files, folders, patterns), or --split and --data, the split of a data set")
-    return _split(arguments, network) if of_set else _files(arguments)
+    return _split(arguments, network) if of_set else _files(arguments, made)
 
 
-def _files(arguments: argparse.Namespace) -> Pictures:
+def _files(arguments: argparse.Namespace, made: "Sequence[Path]") -> Pictures:
     from repgraph.engine.prediction import inputs, reading
 
     sources = inputs.find(arguments.images)[: arguments.limit]
+    inputs.spare(sources, made)
 
     def read(index: int) -> "tuple[Tensor, Any]":
         return reading.read_upright(sources[index].path), None
 
-    return Pictures([source.name for source in sources], read, f"{len(sources)} image{'s' * (len(sources) > 1)}")
+    return Pictures(
+        [inputs.text(source.name) for source in sources], read, f"{len(sources)} image{'s' * (len(sources) > 1)}"
+    )
 
 
 def _split(arguments: argparse.Namespace, network: "Trained") -> Pictures:
+    from repgraph.engine.prediction import inputs
+
     data: Any = (open_objects if network.detects else open_data)(arguments, network.recipe)
     count = len(data) if arguments.limit is None else min(arguments.limit, len(data))
-    names = [data.items[i].name if getattr(data, "items", None) else str(i) for i in range(count)]
+    names = [inputs.text(data.items[i].name) if getattr(data, "items", None) else str(i) for i in range(count)]
     about = f"{data.name} {data.split}, {count} image{'s' * (count > 1)}"
     return Pictures(names, data.__getitem__, about, data.labels)

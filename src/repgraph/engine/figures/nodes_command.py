@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         count=arguments.positions,
         strongest=arguments.strongest,
     )
-    images = shared.pictures(arguments, network)
+    images = shared.pictures(arguments, network, arguments.out)
     if len(images) > ROWS:
         raise UsageError(f"{len(images)} images do not fit into a figure; give {ROWS} at most, or --limit")
     at = arguments.at or [None]

@@ -6,7 +6,7 @@ until they differ.
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -21,13 +21,13 @@ class Source:
     name: str
 
 
-def find(given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] = ()) -> list[Source]:
+def find(given: Sequence[str], *, recursive: bool | None = None, skip: Sequence[Path] = ()) -> list[Source]:
     """The images, in the order given, each once; those of a folder by name. A link to an image is one of its own.
 
     ``given`` are files, folders and patterns such as ``photos/*.jpg`` or ``photos/**/*.png``. Of a folder, files with
     an image's ending are taken, with ``recursive`` also those in folders below, but nothing that is hidden or in the
     folders ``skip``, where predictions go. A path that is not there, and a folder or pattern without images, is an
-    error.
+    error. ``recursive`` is None for commands that have no such option.
     """
     found: dict[Path, PurePath] = {}  # by the file's place: what it is called relative to what was given
     for text in given:
@@ -35,6 +35,23 @@ def find(given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] 
             found.setdefault(_place(path), relative)
     paths = list(found)
     return [Source(path, name) for path, name in zip(paths, names(paths, list(found.values())), strict=True)]
+
+
+def spare(sources: Iterable[Source], made: Iterable[Path]) -> None:
+    """Refuse to write files over images that are read."""
+    read = {source.path.resolve() for source in sources}
+    for path in made:
+        if path.expanduser().resolve() in read:
+            raise UsageError(f"{path} is one of the images and would be written over; give another --out")
+
+
+def text(name: str) -> str:
+    """A name that can be written and printed, whatever bytes a file's name has.
+
+    >>> text(os.fsdecode(b"a\\xff"))
+    'a?'
+    """
+    return name.encode(errors="replace").decode()
 
 
 def names(paths: Sequence[Path], relative: Sequence[PurePath]) -> list[str]:
@@ -66,11 +83,12 @@ def names(paths: Sequence[Path], relative: Sequence[PurePath]) -> list[str]:
     return found
 
 
-def _of(text: str, recursive: bool, skip: Sequence[Path]) -> list[tuple[Path, PurePath]]:
+def _of(text: str, recursive: bool | None, skip: Sequence[Path]) -> list[tuple[Path, PurePath]]:
     path = Path(os.path.expanduser(text))  # which leaves a user who is not known alone
     if path.is_dir():
-        below = "" if recursive else "; --recursive looks in folders below it too"
-        files = _kept(_in_folder(path, recursive), skip, f"there is no image in {text}{below}")
+        option = "--recursive" if recursive is not None else repr(f"{text.rstrip('/')}/**/*.jpg")
+        below = "" if recursive else f"; {option} looks in folders below it too"
+        files = _kept(_in_folder(path, bool(recursive)), skip, f"there is no image in {text}{below}")
         return [(file, file.relative_to(path)) for file in files]
     if path.is_file():
         return [(path, PurePath(path.name))]

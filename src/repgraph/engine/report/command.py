@@ -51,6 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
         files.check_writable(out)  # else found out when all is done
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     page = report(arguments.runs, options, show=sys.stderr, command=command)
-    files.write(out, page.encode())
+    files.write(out, page.encode(errors="replace"))
     print(f"the page: {out}")
     return 0

@@ -16,6 +16,7 @@ from repgraph.engine.training.records import FIRST, METRICS
 from repgraph.errors import UsageError
 
 Points = list[tuple[float, float]]
+DIGITS, LARGEST = 15, 1e100  # of an iteration; of a value
 FINISHED, RUNNING, ENDED = "finished", "running", "ended early"
 
 
@@ -121,13 +122,18 @@ def _cells(line: str) -> list[str]:
 def _row(line: str, count: int) -> list[float] | None:
     """The numbers of a line, inf for an empty cell (a value that is infinite is NaN here); None if it is damaged."""
     cells = _cells(line)
-    if len(cells) != count or not cells[0].isdecimal():
+    if len(cells) != count or not cells[0].isdecimal() or len(cells[0]) > DIGITS:
         return None
     try:
         values = [float(cell) if cell else None for cell in cells]
     except ValueError:
         return None
-    return [math.inf if value is None else value if math.isfinite(value) else math.nan for value in values]
+    return [math.inf if value is None else _drawn(value) for value in values]
+
+
+def _drawn(value: float) -> float:
+    """A value that can be added up and scaled: NaN for what is too large for it, 0 for what is too small."""
+    return math.nan if not abs(value) < LARGEST else value if abs(value) > 1 / LARGEST else 0.0
 
 
 def _sessions(path: Path, problems: list[str]) -> list[dict[str, Any]]:

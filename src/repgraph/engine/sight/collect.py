@@ -106,7 +106,7 @@ class _Collector:
         share: np.ndarray | None = None,
     ) -> LayerSight:
         """A layer's sight from nodes (S, 2, hc, wc) in positions of its whole map of ``shape``."""
-        if not bool(torch.isfinite(nodes.sum() + weights.sum())):
+        if not bool(nodes.isfinite().all() and weights.isfinite().all()):
             raise UsageError(
                 f"what the layer {path} looks at is not finite: the network's weights or the image are not"
             )

@@ -35,6 +35,8 @@ def layers(model: nn.Module, wanted: Sequence[str] | None = None) -> dict[str, L
         raise UsageError(f"{_instead(model)}; a network with RepGraph or non-local layers is needed")
     if wanted is None:
         return found
+    if not wanted:
+        raise UsageError(f"no layer is named to look at; the network has {', '.join(found)}")
     chosen: dict[str, Layer] = {}
     for name in wanted:
         fits = {path: one for path, one in found.items() if path == name or path.endswith(f".{name}")}

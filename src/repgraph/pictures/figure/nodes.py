@@ -61,6 +61,7 @@ def draw(
     heights = [max(across * cell.size[0] / cell.size[1] for cell in row) for row in rows]
     bottom = LEGEND if legend else 0.0
     total = sum(heights) + len(rows) * text + (len(rows) - 1) * GAP + bottom + 2 * MARGIN
+    paper.check_size(width, total, dpi)
     chart = paper.blank(width, total)
     top = total - MARGIN
     for row, height in zip(rows, heights, strict=True):

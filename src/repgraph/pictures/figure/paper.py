@@ -33,6 +33,8 @@ _STYLE: Any = {
     "pdf.fonttype": 42,  # letters stay letters, which many publishers ask for
     "svg.hashsalt": "repgraph",  # the same figure is the same file
 }
+TALLEST = 200  # inches: of a page of PDF
+SIDE, PIXELS = 2**16, 2**28  # what matplotlib draws, and about a GiB of it
 _NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
@@ -60,6 +62,21 @@ def blank(width: float, height: float, **more: Any) -> Figure:
     return chart
 
 
+def check_size(width: float, height: float, dpi: float) -> None:
+    """Refuse a figure of so many inches that no one could print, or that would fill the memory.
+
+    >>> check_size(7, 900, 300)
+    Traceback (most recent call last):
+    repgraph.errors.UsageError: the figure would be 7 x 900 inches, 2100 x 270000 pixels; ...
+    """
+    across, down = round(width * dpi), round(height * dpi)
+    if height > TALLEST or max(across, down) >= SIDE or across * down > PIXELS:
+        raise UsageError(
+            f"the figure would be {width:.3g} x {height:.3g} inches, {across} x {down} pixels; "
+            "give a smaller --width or --dpi, fewer images, or images that are not as long"
+        )
+
+
 def ending(path: Path) -> str:
     """The kind of file that a path's ending names: png, svg or pdf.
 
@@ -79,6 +96,8 @@ def ending(path: Path) -> str:
 
 def save(chart: Figure, path: Path, dpi: float) -> Path:
     """Write a figure in the kind that the path's ending says; ``dpi`` is for its pixels."""
+    width, height = chart.get_size_inches()
+    check_size(width, height, dpi)
     kind, buffer = ending(path), io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for letters that the font has not
