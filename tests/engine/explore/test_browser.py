@@ -213,6 +213,14 @@ def test_pinning_and_keys(opened):
     assert not page.evaluate("document.getElementById('keys').open")
 
 
+def test_places_that_are_not_on_the_image(opened):
+    page = opened("fixed")
+    before = state(page)["point"]
+    for place in ("-1, 3", "3, 1e9", "NaN, 3", "undefined, 3", ""):
+        assert page.evaluate(f"explorer.point({place})") is False, place
+    assert state(page)["point"] == before
+
+
 def test_zoom_and_pan_keep_the_place_under_the_pointer(opened):
     page = opened("fixed")
     at = np.rint(screen(page, 30, 50))  # the wheel turns at whole pixels of the screen

@@ -12,7 +12,7 @@ from tests.engine.report.runs import COLUMNS, ROWS, bare, note, session
 
 from repgraph import cli
 from repgraph.engine import train
-from repgraph.engine.report import Options, facts, log, report
+from repgraph.engine.report import Options, build, facts, log, report
 from repgraph.engine.training.callbacks import Stop
 from repgraph.engine.training.folder import note_end
 from repgraph.errors import UsageError
@@ -174,3 +174,11 @@ def test_a_folder_whose_name_is_not_text(tmp_path):
     folder = bare(tmp_path / os.fsdecode(b"run\xff"))
     assert cli.main(["report", str(folder), "--no-evaluate", "--out", str(tmp_path / "page.html")]) == 0
     assert "run?" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_told_first(tmp_path, monkeypatch, capsys):
+    folder = bare(tmp_path / "run")
+    (folder / "report.html").mkdir()
+    monkeypatch.setattr(build, "report", lambda *given, **more: pytest.fail("it was made"))
+    assert cli.main(["report", str(folder)]) == 2
+    assert "report.html: Is a directory" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         device=parse_device(arguments.device),
         workers=arguments.workers,
     )
-    if arguments.out is not None:
+    if arguments.out is not None or out.parent.is_dir():  # no folder is made for a run that is not there
         files.check_writable(out)  # else found out when all is done
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     page = report(arguments.runs, options, show=sys.stderr, command=command)

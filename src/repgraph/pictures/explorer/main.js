@@ -63,7 +63,7 @@ function choose(change) {
 
 /** Make a pixel of the image the position; outside of the image nothing changes. */
 function point(x, y) {
-  if (x < -0.5 || y < -0.5 || x >= image().width - 0.5 || y >= image().height - 0.5) return false;
+  if (!(x >= -0.5 && y >= -0.5 && x < image().width - 0.5 && y < image().height - 0.5)) return false; // NaN too
   state.point = { x, y };
   draw(false);
   return true;
