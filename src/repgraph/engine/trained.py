@@ -9,6 +9,7 @@ import torch
 
 from repgraph import models, recipes
 from repgraph.data.labels import Labels
+from repgraph.errors import UsageError
 from repgraph.models import MaskRCNN, RGNet
 
 if TYPE_CHECKING:
@@ -46,4 +47,9 @@ def recipe_of(path: Path) -> "AnyRecipe | None":
     path = Path(os.path.expanduser(path)).absolute()
     places = [path, path.parent] if path.is_dir() else [path.parent, path.parent.parent]
     found = next((place / RECIPE for place in places if (place / RECIPE).is_file()), None)
-    return None if found is None else recipes.load(found)
+    if found is None:
+        return None
+    try:
+        return recipes.load(found)
+    except UsageError as error:
+        raise UsageError(f"{error} (a network does without its recipe: move {found} away)") from error
