@@ -344,6 +344,19 @@ class TestObjects:
         assert "% of all in objects" in out and "in no object" in out and "1 problem found" in out
         assert run("coco", tmp_path, "--split", "val") == 0
 
+    @pytest.mark.parametrize("given", [(), (coco.crowd(1),), (coco.annotation(1, bbox=[1, 1, 0, 0]),)])
+    def test_a_split_without_an_object_to_find(self, tmp_path, capsys, given):
+        coco.write(tmp_path, coco.content(*given))
+        assert run("coco", tmp_path) == 1
+        assert f"{check.NO_OBJECT}: 1\n  train: crowds do not count" in capsys.readouterr().out
+
+    def test_splits_of_other_classes(self, tmp_path, capsys):
+        coco.write(tmp_path, coco.content(coco.annotation(1)))
+        others = [{"id": 7, "name": "cat"}, {"id": 8, "name": "dog"}]
+        coco.write(tmp_path, coco.content(coco.annotation(1), categories=others), "val")
+        assert run("coco", tmp_path) == 1
+        assert f"{check.OTHERS}: 1\n  train and val: there are 3 and 2\n" in capsys.readouterr().out
+
     def test_a_file_that_cannot_be_read_is_a_problem_and_not_the_end(self, tmp_path, capsys):
         coco.write(tmp_path, "{")
         coco.write(tmp_path, coco.content(coco.annotation(1)), "val")

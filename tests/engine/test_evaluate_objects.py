@@ -144,6 +144,21 @@ def test_other_names_are_noted_and_weights_that_are_not_finite_named(root, monke
     assert told in capsys.readouterr().err
 
 
+def test_annotations_that_are_left_out_are_counted(network, tmp_path, capsys):
+    package()
+    root = objects.save_data(tmp_path / "coco")
+    path = root / "annotations" / "instances_val2017.json"
+    content = json.loads(path.read_text())
+    content["annotations"] += [files.annotation(901, bbox=[1, 1, 0, 0]), files.annotation(902, image=99)]
+    path.write_text(json.dumps(content))
+    assert command(network, "--data", root, "--json", "--limit", "1", *CPU) == 0
+    said = capsys.readouterr()
+    left_out = {"objects whose box has no area in the image": 1, "annotations of images that are not in the file": 1}
+    assert json.loads(said.out)["left_out"] == left_out
+    told = ", ".join(f"{kind}: {count}" for kind, count in left_out.items())
+    assert f"repgraph eval: note: left out of {path} are {told}\n" in said.err
+
+
 def test_a_damaged_image_is_named(network, tmp_path, capsys):
     root = objects.save_data(tmp_path / "coco")
     path = root / "val2017" / "2.png"

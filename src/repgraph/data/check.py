@@ -20,7 +20,7 @@ from repgraph.data.coco.dataset import InstanceData
 from repgraph.data.coco.dataset import Item as Instances
 from repgraph.data.dataset import Item, SegmentationData, mismatch
 from repgraph.data.files import read_image, read_values
-from repgraph.data.labels import IGNORE, DataError, Labels
+from repgraph.data.labels import IGNORE, DataError, Labels, differing
 from repgraph.data.listing import Missing, NoSplit
 from repgraph.data.problem import Problem
 
@@ -28,13 +28,15 @@ SPLITS = ("train", "val", "test")  # looked at where no others are asked for
 
 # The kinds of problem, in the order in which they are reported.
 SPLIT = "splits that cannot be opened"
-NOTHING = "splits without a labelled pixel"
+NOTHING, NO_OBJECT = "splits without a labelled pixel", "splits without an object to find"
+OTHERS = "splits of other classes than the first"
 NO_IMAGE, NO_MASK, STRAY = "images that are missing", "masks that are missing", "masks without an image"
 BAD_IMAGE, BAD_MASK = instances.BAD_IMAGE, "masks that cannot be read"
 SIZE, UNKNOWN = "masks of another size than their image", "masks with unknown label values"
 REPEATED, SHARED = "names that are listed more than once", "images that are in two splits"
 KINDS = (
-    SPLIT, NOTHING, NO_IMAGE, NO_MASK, STRAY, BAD_IMAGE, BAD_MASK, SIZE, UNKNOWN, REPEATED, *instances.KINDS, SHARED,
+    SPLIT, NOTHING, NO_OBJECT, OTHERS, NO_IMAGE, NO_MASK, STRAY, BAD_IMAGE, BAD_MASK, SIZE, UNKNOWN, REPEATED,
+    *instances.KINDS, SHARED,
 )  # fmt: skip
 
 
@@ -120,6 +122,10 @@ def check(sets: Sequence[Set | Report], workers: int, progress: Progress | None 
         told = {problem for problem in first.problems if problem.kind == STRAY}
         second.problems = [problem for problem in second.problems if problem not in told]
     opened = [data for data in sets if not isinstance(data, Report)]
+    for data in opened[1:]:
+        if how := differing(opened[0].labels, data.labels):
+            report = next(r for r in reports if r.split == data.split)
+            report.problems.insert(0, Problem(OTHERS, f"{opened[0].split} and {data.split}", how))
     for one, other in combinations([data for data in opened if data.split != "trainval"], 2):
         both = {item.image for item in one.items} & {item.image for item in other.items}
         report = next(r for r in reports if r.split == other.split)
@@ -155,6 +161,8 @@ def check_split(data: Set, workers: int, progress: Progress | None = None) -> Re
         report.problems.append(
             Problem(NOTHING, data.split, f"all {report.ignored} known pixels of the masks are ignored")
         )
+    if isinstance(data, InstanceData) and data.labelled and not instances.anything(data):
+        report.problems.append(Problem(NO_OBJECT, data.split, "crowds do not count, nor do objects that are left out"))
     report.problems.sort(key=lambda problem: KINDS.index(problem.kind))
     return report
 

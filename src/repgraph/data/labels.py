@@ -200,6 +200,19 @@ def hex_palette(text: str) -> tuple[Colour, ...]:
     return tuple((int(word[:2], 16), int(word[2:4], 16), int(word[4:], 16)) for word in text.split())
 
 
+def differing(ones: Labels, others: Labels) -> str:
+    """Where the names of two sets' classes begin to differ; empty if they are the same.
+
+    >>> black = (0, 0, 0)
+    >>> differing(Labels(("sky",), (black,), ids=(1,)), Labels(("sky", "sea"), (black, black), ids=(1, 2)))
+    'there are 1 and 2'
+    """
+    for k, (one, other) in enumerate(zip(ones.names, others.names, strict=False)):
+        if one != other:
+            return f"class {k} is {one!r} and {other!r}"
+    return "" if len(ones) == len(others) else f"there are {len(ones)} and {len(others)}"
+
+
 def spread_palette(count: int) -> tuple[Colour, ...]:
     """Colours that are easy to tell apart, for classes that have none of their own.
 

@@ -7,12 +7,17 @@ from repgraph.data.coco.dataset import BAD_IMAGE, IMAGE_SIZE, InstanceData, Item
 from repgraph.data.files import read_image
 from repgraph.data.problem import Problem
 
-__all__ = ["BAD_IMAGE", "IMAGE_SIZE", "KINDS", "count", "sizes"]
+__all__ = ["BAD_IMAGE", "IMAGE_SIZE", "KINDS", "anything", "count", "sizes"]
 KINDS = (
     IMAGE_SIZE, annotations.NO_OBJECT, annotations.NO_IMAGE, annotations.NO_CATEGORY, annotations.REPEATED,
     objects.NO_MASK, objects.BAD_MASK, objects.SIZE, objects.OUTSIDE, objects.BAD_BOX, objects.NO_BOX,
     objects.BAD_CROWD,
 )  # fmt: skip
+
+
+def anything(data: InstanceData) -> bool:
+    """Whether there is an object to learn from or to find."""
+    return any(not each.crowd for item in data.items for each in item.picture.objects)
 
 
 def sizes(item: Item, data: InstanceData) -> tuple[list[Problem], tuple[int, int]]:

@@ -63,11 +63,15 @@ def _tell(arguments: argparse.Namespace, network: Trained, found: "Detected", pr
     data = evaluation.data
     if network.labels is not None and network.labels.names != data.labels.names:
         print("repgraph eval: note: the network's class names differ from the data set's", file=sys.stderr)
+    if data.skipped:
+        said = ", ".join(f"{kind}: {count}" for kind, count in data.skipped.items())
+        print(f"repgraph eval: note: left out of {data.annotations.path} are {said}", file=sys.stderr)
     about: dict[str, Any] = {
         "model": str(arguments.model),
         "dataset": data.name,
         "split": data.split,
         "settings": precision,
+        "left_out": data.skipped,
     }
     record = of_objects.as_record(found, about)
     if found.scores is None:

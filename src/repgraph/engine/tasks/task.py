@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from repgraph.data.labels import Labels
+from repgraph.data.labels import Labels, differing
 from repgraph.engine.training.cache import Codec
 from repgraph.engine.training.chance import chosen, seed_of
 from repgraph.engine.training.parts import Part, held_out
@@ -90,7 +90,7 @@ class Task(ABC):
         if tests is not None and tests.labels.names != images.labels.names:
             raise UsageError(
                 f"data.val_split {data.val_split!r} has other classes than data.split {data.split!r}: "
-                f"{_differing(tests.labels.names, images.labels.names)}; both need the same, in the same order"
+                f"{differing(tests.labels, images.labels)}; both need the same, in the same order"
             )
         return images, tests
 
@@ -188,11 +188,3 @@ class Task(ABC):
     @abstractmethod
     def size(self) -> str:
         """The settings that say how large images are, for messages."""
-
-
-def _differing(ones: Sequence[str], others: Sequence[str]) -> str:
-    """Where two lists of classes begin to differ."""
-    for k, (one, other) in enumerate(zip(ones, others, strict=False)):
-        if one != other:
-            return f"class {k} is {one!r} and {other!r}"
-    return f"there are {len(ones)} and {len(others)}"
