@@ -38,7 +38,7 @@ def gather_plans(batch: int, height: int, width: int, channels: int = 256):
     offsets = (18 * height * width, height * width, width, 1)
     return inverse_launch._plans(
         batch, height, width, 9, channels, channels, 1, 1, True, offsets, torch.float32, strides, strides,
-        torch.bfloat16, 0, True, False,
+        torch.bfloat16, 0, True, False, True,
     )  # fmt: skip
 
 
