@@ -52,6 +52,22 @@ def predict(
         return _Run(model, image.as_subclass(Tensor), settings, progress).all(output == "probabilities")
 
 
+def predict_alike(model: nn.Module, images: Tensor, settings: Settings) -> Tensor:
+    """The labels (n, H, W) of uint8 images (n, 3, H, W) that go through the network together, whole and at scale 1.
+
+    They are those of :func:`predict` but for rounding: a product of several images may be computed in another order.
+    """
+    if settings.mode != "whole" or settings.scales != (1.0,):
+        raise ValueError(f"mode is {settings.mode!r} and scales are {settings.scales}; images go alone then")
+    with network.evaluating(model):
+        run = _Run(model, images[0], settings, None)
+        inputs = run.normalised(images.to(run.device)).to(run.dtype)
+        parts = settings.changed(batch=max(settings.batch, 2 * len(images)))
+        found = [_finite(each, settings).argmax(0) for each in network.probabilities(model, inputs, parts)]
+        classes = network.classes_of(model, settings, (run.height, run.width), inputs)
+        return torch.stack(found).to(_narrow(classes)).cpu()
+
+
 class _Run:
     """One image on its way through one network."""
 
@@ -74,15 +90,10 @@ class _Run:
             parts = tiles.tiles(self.views, self.height, self.width, pixels)
         self.total = tiles.windows(self.views, parts)
         for part in parts:
-            found = self.tile(part)  # [K, h, w]
-            if not torch.isfinite(found.sum()):
-                low = self.settings.precision
-                helps = "" if low == "fp32" else f", or {low} is too narrow for them: try precision fp32"
-                raise network.NotFinite(f"the network's logits are not finite: its weights or the image are not{helps}")
+            found = _finite(self.tile(part), self.settings)  # [K, h, w]
             if result is None:
                 size = (self.height, self.width)
-                narrow = torch.uint8 if len(found) <= 256 else torch.int16
-                shape, dtype = ((len(found), *size), found.dtype) if probabilities else (size, narrow)
+                shape, dtype = ((len(found), *size), found.dtype) if probabilities else (size, _narrow(len(found)))
                 result = torch.empty(shape, dtype=dtype)
             found = found if probabilities else found.argmax(0).to(result.dtype)
             result[..., slice(*part.rows), slice(*part.columns)] = found
@@ -155,6 +166,19 @@ class _Run:
             shares.append(share.to(found.device, found.dtype))
         rows, columns = shares[0] / len(self.views), shares[1]
         return found[:, : len(rows), : len(columns)].mul_(rows[:, None] * columns)
+
+
+def _finite(found: Tensor, settings: Settings) -> Tensor:
+    """Probabilities, if no logit was other than finite."""
+    if torch.isfinite(found.sum()):
+        return found
+    low = settings.precision
+    helps = "" if low == "fp32" else f", or {low} is too narrow for them: try precision fp32"
+    raise network.NotFinite(f"the network's logits are not finite: its weights or the image are not{helps}")
+
+
+def _narrow(classes: int) -> torch.dtype:
+    return torch.uint8 if classes <= 256 else torch.int16
 
 
 def _add(total: Tensor, found: Tensor, window: tuple[int, int], place: tuple[Span, Span]) -> None:

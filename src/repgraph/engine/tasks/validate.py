@@ -13,6 +13,8 @@ from repgraph.engine.together import summed
 from repgraph.models import RGNet
 from repgraph.recipes import Recipe
 
+TOGETHER = 8  # images of one size that go through a GPU at once
+
 
 def validate(
     model: RGNet, data: Pairs, recipe: Recipe, rank: int = 0, world: int = 1, progress: Progress | None = None
@@ -23,10 +25,12 @@ def validate(
     """
     test, limit = recipe.test, recipe.data.val_limit or None
     settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=recipe.train.precision)
+    many = TOGETHER if next(model.parameters()).is_cuda else 1
     with _any_size(recipe.train.compile):
         scores = None
         try:
-            scores = evaluate(model, data, settings, rank=rank, world=world, limit=limit, progress=progress).scores
+            share = dict(rank=rank, world=world, limit=limit, together=many)
+            scores = evaluate(model, data, settings, progress=progress, **share).scores  # type: ignore[arg-type]
         except NotFinite:
             Confusion(len(data.labels)).reduce()  # the others wait to sum theirs
     bad = summed(torch.tensor(float(scores is None), device=next(model.parameters()).device))
