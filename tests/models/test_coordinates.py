@@ -6,7 +6,7 @@ from repgraph.models import MaskRCNN
 
 
 def anchors(model):
-    """Those of an image 600 pixels wide, and the boxes that become of them, under autocast."""
+    """Those of an image 400 pixels wide, and the boxes that become of them, under autocast."""
     found = {}
     rpn = model.detector.rpn
     seen = [
@@ -14,7 +14,7 @@ def anchors(model):
         rpn.register_forward_hook(lambda module, inputs, output: found.update(proposals=output[0][0])),
     ]
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        model.eval()([torch.zeros(3, 32, 600)])
+        model.eval()([torch.zeros(3, 32, 400)])
     for hook in seen:
         hook.remove()
     return found
@@ -22,7 +22,7 @@ def anchors(model):
 
 def test_anchors_and_boxes_are_in_float32():
     torch.manual_seed(0)
-    model = MaskRCNN(2, "resnet18", min_size=64, max_size=600)
+    model = MaskRCNN(2, "resnet18", min_size=64, max_size=400)
     fine = anchors(model)
     assert fine["anchors"].dtype == fine["proposals"].dtype == torch.float32
     for part in model.detector.modules():

@@ -332,7 +332,8 @@ Detection.loss = lambda self, model, *more: kept.append(model) or loss(self, mod
 recipe, rank = shapes.recipe(sys.argv[1], *sys.argv[3:]), int(os.environ["RANK"])
 outcome = train(recipe, sys.argv[2])
 model = kept[-1]
-print("weights", float(sum(value.detach().double().sum() for value in model.parameters())), outcome.scores.images)
+total = float(sum(value.detach().double().sum() for value in model.parameters()))
+sys.stdout.write(f"weights {total} {outcome.scores.images}\\n")  # at once: two processes write
 if rank == 1:  # what it makes of its images is not finite
     spoil = lambda module, given, maps: {name: value * torch.nan for name, value in maps.items()}
     model.detector.backbone.register_forward_hook(spoil)
@@ -341,7 +342,7 @@ assert torch.distributed.is_initialized()
 try:
     task.test(model, task.splits()[1], Where(rank, 2, 1, Path(sys.argv[2])))
 except NotFinite as error:
-    print("told:", error)
+    sys.stdout.write(f"told: {error}\\n")
 """
 
 
