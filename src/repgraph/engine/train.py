@@ -175,7 +175,8 @@ def _fit(module: Training, folder: Path, place: Place, images: Pairs, tests: Any
 def _announced(module: Training, place: Place, images: Pairs, tests: Any) -> str:
     """What is about to begin, in a line."""
     recipe, size = module.recipe, sum(parameter.numel() for parameter in module.model.parameters())
-    tested = "" if tests is None else f", {len(tests)} to test on"
+    count = 0 if tests is None else min(len(tests), recipe.data.val_limit or len(tests))
+    tested = f", {count} to test on" if count else ""
     return (
         f"{recipe.name}: {recipe.model.backbone} with context {recipe.model.context!r}, {size / 1e6:.1f} M parameters; "
         f"{recipe.data.name}: {len(images)} images{tested}; {place.world} x {place.kind}; "

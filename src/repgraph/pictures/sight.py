@@ -3,6 +3,7 @@
 :func:`repgraph.engine.sight.look` makes it. Pixel centres are at integers, as everywhere.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,6 +107,9 @@ class Sight:
 
     size: tuple[int, int]
     layers: tuple[LayerSight, ...]
+
+    def __iter__(self) -> Iterator[LayerSight]:
+        return iter(self.layers)
 
     def __getitem__(self, path: str) -> LayerSight:
         """The layer of that path."""

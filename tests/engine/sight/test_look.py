@@ -205,3 +205,4 @@ def test_no_layer_and_one_that_is_not_there():
         look(model, image, layers=[])
     with pytest.raises(KeyError, match="nowhere; there are "):
         look(model, image)["nowhere"]
+    assert [layer.path for layer in look(model, image)] == ["head.context"]

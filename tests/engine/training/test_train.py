@@ -302,6 +302,10 @@ def test_a_compiled_network_learns_the_same(whole, pictures, tmp_path):
 def test_images_that_are_held_out_are_tested_on_and_not_learned_from(pictures, tmp_path):
     """Of 6 images every third is held out, and of the 4 that are left the first 3 are taken."""
     asked = recipe(pictures, "data.hold_out=3", "data.val_split=nowhere", "data.limit=3", "train.iterations=2")
+    announced = recipes.with_settings(asked, ["data.val_limit=1"])
+    shown = io.StringIO()
+    train(announced, tmp_path / "limited", show=shown)
+    assert "3 images, 1 to test on" in shown.getvalue()
     images, tests = tasks.of(asked).splits()
     assert [item.name for item in images.items] == ["0", "1", "3", "4"]
     assert [item.name for item in tests.items] == ["2", "5"]

@@ -65,13 +65,13 @@ def ablate(plan: Plan, show: TextIO | None = None) -> Report:
 
 
 def show_tables(plan: Plan) -> Report:
-    """Make the tables from what is there, and train nothing."""
+    """The tables of what is there; nothing is trained, and nothing written."""
     results = Results(plan.out)
     if not results.path.exists():
         raise UsageError(f"there are no results in {plan.out}: no {results.path}; give their folder with --out")
     records = results.read()
     layout = lay_out(plan, records)
-    report = make_tables(plan, layout, records, save=os.access(plan.out, os.W_OK))
+    report = make_tables(plan, layout, records, save=False)
     report.left = [run for run in layout.runs if run.key not in records]
     if len(report.left) == len(layout.runs):
         others = sum(record.dataset == plan.dataset for record in records.values())
@@ -248,4 +248,4 @@ def left_over(report: Report) -> str:
         return ""
     named = ", ".join(f"{run.label}, seed {run.seed}" for run in report.left[:3])
     more = f" and {len(report.left) - 3} more" if len(report.left) > 3 else ""
-    return f"{len(report.left)} runs are left ({named}{more}); the same command goes on with them"
+    return f"{len(report.left)} runs are left ({named}{more}); the same command goes on with them, without --show"

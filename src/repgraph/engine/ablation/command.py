@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--tuned", type=Path, metavar="FILE", help="take the settings that tune chose")
     add("--keep", action="store_true", help="keep checkpoints and networks of finished runs")
     add("--again", action="store_true", help="repeat runs that diverged")
-    add("--show", action="store_true", help="print the table of what is done, and train nothing")
+    add("--show", action="store_true", help="print the table of what is done; train and write nothing")
     add("--dry-run", action="store_true", help="list the runs, and train nothing")
 
 
