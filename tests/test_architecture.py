@@ -35,6 +35,7 @@ LEVELS = {  # with places kept for the packages to come
     "repgraph.ops.formats": 1,
     "repgraph.ops.geometry": 0,
     "repgraph.arguments": 1,
+    "repgraph.files": 1,
     "repgraph.errors": 0,
 }
 KERNELS = ("repgraph.ops.triton", "repgraph.ops.cpu")

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from repgraph.bench import runner
 from repgraph.bench.row import CANNOT, NO_MEMORY, TOO_SLOW, WRONG, Row
+from repgraph.files import replacing
 from repgraph.info import device_name, versions
 
 # In a table a failure is told in the width of a number; the notes have the whole story.
@@ -113,14 +113,8 @@ def write_csv(records: Sequence[Mapping[str, object]], path: Path) -> Path:
 
     The file is replaced as a whole: whoever is stopped in here leaves the one before.
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(records[0]))
-            writer.writeheader()
-            writer.writerows(records)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
     return path

@@ -1,6 +1,5 @@
 """A benchmark called from the command line: measure, keep what is finished on disk, show, and say how it ended."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.table import Table
 from repgraph.bench import output
 from repgraph.bench.row import OK, Row
 from repgraph.bench.runner import Effort, Progress
-from repgraph.errors import UsageError
+from repgraph.files import check_folder
 
 R = TypeVar("R", bound=Row)
 
@@ -37,11 +36,7 @@ class Session(Generic[R]):
 
 def conduct(session: Session[R], folder: Path) -> int:
     """Run a benchmark; the exit code is 0 if anything was measured, 130 when it was interrupted."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()  # else found out when something has been measured
-    except OSError as error:
-        raise UsageError(f"cannot write to --out {folder} ({error.strerror}); give another folder") from error
+    check_folder(folder)  # else found out when something has been measured
     console = Console()
     rows: list[R] = []
     table = folder / f"{session.name}.csv"

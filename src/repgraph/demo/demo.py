@@ -1,7 +1,6 @@
 """The demo from beginning to end: train, test, show, and write the page."""
 
 import json
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,7 @@ from repgraph.demo.measure import Measured, measure
 from repgraph.demo.runs import EXPLORER, REPORT
 from repgraph.demo.training import Network, Stopped, network
 from repgraph.engine.progress import Meter, duration
-from repgraph.engine.training.folder import write_text
-from repgraph.errors import UsageError
+from repgraph.files import check_folder, write_text
 
 __all__ = ["Plan", "Stopped", "demo"]
 
@@ -40,7 +38,7 @@ def demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> P
     """
     from repgraph.demo.about import write
 
-    _check(plan.out)
+    check_folder(plan.out)
     start = time.perf_counter()
     trained = [
         _train(plan, name, seed, i * plan.seeds + seed, show)
@@ -66,15 +64,6 @@ def demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> P
     if show is not None:
         print(f"done in {duration(time.perf_counter() - start)}", file=show, flush=True)
     return path
-
-
-def _check(folder: Path) -> None:
-    """Find out now, not after training, whether the folder can be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UsageError(f"cannot write to --out {folder} ({error.strerror}); give another folder") from error
 
 
 def _train(plan: Plan, name: str, seed: int, done: int, show: TextIO | None) -> Network:

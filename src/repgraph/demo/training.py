@@ -9,8 +9,9 @@ from typing import TextIO
 
 from repgraph import recipes
 from repgraph.engine.train import Outcome, resume, train
-from repgraph.engine.training.folder import MODEL, RECIPE, write_text
+from repgraph.engine.training.folder import MODEL, RECIPE
 from repgraph.errors import UsageError
+from repgraph.files import write_text
 from repgraph.models import RGNet
 from repgraph.recipes import Recipe
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from repgraph.engine.ablation.files import take
+from repgraph.engine.ablation.locks import take
 from repgraph.engine.ablation.results import COLUMNS, Record, Results, mean_seconds, parse, to_csv
 from repgraph.errors import UsageError
 

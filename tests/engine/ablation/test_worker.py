@@ -13,7 +13,7 @@ from tests.engine.training import tiny
 
 from repgraph.engine.ablation import Plan, Results, ablate, job, lay_out, worker
 from repgraph.engine.ablation.ablate import _task
-from repgraph.engine.ablation.files import take
+from repgraph.engine.ablation.locks import take
 from repgraph.errors import UsageError
 
 SHORT = (

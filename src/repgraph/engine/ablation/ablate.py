@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from repgraph.engine.ablation import pool, summary, tuning
-from repgraph.engine.ablation.files import write
 from repgraph.engine.ablation.job import Ended, Task, progress
 from repgraph.engine.ablation.plan import TUNE, Layout, Plan, about, check_ready, lay_out, recipe_of
 from repgraph.engine.ablation.results import DIVERGED, OK, RUNS, Record, Results, mean_seconds
 from repgraph.engine.ablation.runs import Run
 from repgraph.engine.progress import duration
 from repgraph.errors import UsageError
+from repgraph.files import write_text
 
 FAILED_CODE = 1
 
@@ -120,7 +120,7 @@ def make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], save:
         for suffix, content in ((".md", text), (".csv", summary.to_csv(table, found))):
             if save:
                 path = plan.out / f"{table.name}-{plan.dataset}{suffix}"
-                write(path, content)
+                write_text(path, content)
                 report.files.append(path)
         report.tables.append(text)
     if plan.table == TUNE and save:

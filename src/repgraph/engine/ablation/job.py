@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import torch
 
 from repgraph import __version__
-from repgraph.engine.ablation.files import take, write
+from repgraph.engine.ablation.locks import take
 from repgraph.engine.ablation.results import (
     FAILED,
     RECORD,
@@ -31,6 +31,7 @@ from repgraph.engine.ablation.results import (
     read_record,
 )
 from repgraph.engine.ablation.worker import METRICS, STOPPED
+from repgraph.files import write_text
 
 COMMAND = (sys.executable, "-P", "-m", "repgraph.engine.ablation.worker")
 LEFT = "left"  # not begun: no time for it
@@ -168,7 +169,7 @@ def _run(task: Task, slot: int) -> Ended:
         "result": str(result),
         "started": time.time(),
     }
-    write(task.file, json.dumps(given))
+    write_text(task.file, json.dumps(given))
     try:
         with log.open("wb") as told:
             stopped, code = _wait(task, told, environment(task, slot))

@@ -8,13 +8,13 @@ from typing import Any
 
 from repgraph import data as datasets
 from repgraph.engine.ablation import pool, tables, tuning
-from repgraph.engine.ablation.files import check_writable
 from repgraph.engine.ablation.job import cores
 from repgraph.engine.ablation.key import weights_name
 from repgraph.engine.ablation.results import Record
 from repgraph.engine.ablation.runs import Line, Run, base, check_settings, lines, unique
 from repgraph.engine.ablation.tables import Table
 from repgraph.errors import UsageError
+from repgraph.files import check_folder
 from repgraph.recipes import Recipe, to_dict
 
 ALL, TUNE = "all", "tune"
@@ -166,7 +166,7 @@ def _with_weights(start: Recipe, plan: Plan, records: Mapping[str, Record]) -> R
 
 def check_ready(plan: Plan) -> None:
     """Find out now, once, what would make every run fail."""
-    check_writable(plan.out)
+    check_folder(plan.out)
     start = _start(plan)
     if not start.model.weights:
         raise UsageError(

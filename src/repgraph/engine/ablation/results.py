@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repgraph.engine.ablation.files import locked, write
+from repgraph.engine.ablation.locks import locked
 from repgraph.errors import UsageError
+from repgraph.files import write_text
 
 NAME, LOCK, RUNS, RECORD = "results.csv", ".lock", "runs", "scores.json"
 OK, DIVERGED, FAILED = "ok", "diverged", "failed"
@@ -84,14 +85,14 @@ class Results:
             for record in records:
                 _merge(found, record)
             if found != before:
-                write(self.path, to_csv(found.values()))
+                write_text(self.path, to_csv(found.values()))
         return found
 
     def forget(self, keys: Iterable[str]) -> None:
         """Take records out, to do their runs again."""
         with locked(self.folder / LOCK):
             found, gone = self.read(), set(keys)
-            write(self.path, to_csv(record for record in found.values() if record.key not in gone))
+            write_text(self.path, to_csv(record for record in found.values() if record.key not in gone))
 
     def collect(self) -> dict[str, Record]:
         """Add runs that ended and were not noted, as when the process that noted them was killed."""

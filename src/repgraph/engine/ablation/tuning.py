@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repgraph.engine.ablation.files import locked, write
 from repgraph.engine.ablation.key import key
+from repgraph.engine.ablation.locks import locked
 from repgraph.engine.ablation.results import LOCK, OK, Record
 from repgraph.engine.ablation.runs import Line, resolve
 from repgraph.engine.ablation.tables import TITLES, Entry, Table
 from repgraph.errors import UsageError
+from repgraph.files import write_text
 from repgraph.recipes import Recipe
 from repgraph.recipes.settings import nearest
 
@@ -145,7 +146,7 @@ def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[Line]], record
         writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows([*kept, *new])
-        write(path, out.getvalue())
+        write_text(path, out.getvalue())
     return path
 
 

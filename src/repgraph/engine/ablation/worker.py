@@ -21,9 +21,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from repgraph.engine.ablation.files import take, write
+from repgraph.engine.ablation.locks import take
 from repgraph.engine.ablation.results import DIVERGED, FAILED, OK, RECORD, SCORES, Record, read_record
 from repgraph.errors import UsageError
+from repgraph.files import write_text
 from repgraph.recipes import Recipe, from_dict
 from repgraph.recipes.settings import only
 
@@ -93,7 +94,7 @@ def _trained(task: Mapping[str, Any], recipe: Recipe, folder: Path, show: TextIO
 
 def _write_record(folder: Path, record: Record, **more: Any) -> None:
     """What is done stays done, whether or not anyone hears of it."""
-    write(folder / RECORD, json.dumps({**dataclasses.asdict(record), **more}, indent=2) + "\n")
+    write_text(folder / RECORD, json.dumps({**dataclasses.asdict(record), **more}, indent=2) + "\n")
 
 
 def train(recipe: Recipe, folder: Path, show: TextIO | None) -> "Outcome":
@@ -192,7 +193,7 @@ def main(path: str) -> int:
     if first():
         record = dataclasses.asdict(found) if isinstance(found, Record) else None
         reason = found.reason if isinstance(found, Record) else found
-        write(Path(task["result"]), json.dumps({"status": status, "reason": reason, "record": record}))
+        write_text(Path(task["result"]), json.dumps({"status": status, "reason": reason, "record": record}))
     return 0
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from repgraph import files
 from repgraph.data.coco import InstanceData
 from repgraph.engine.detection.found import Found
 from repgraph.engine.detection.scores import NEEDED, DetectionScores, available, only, score
 from repgraph.errors import UsageError
-from repgraph.models import files
 
 Result = dict[str, Any]
 KINDS = ("both", "bbox", "segm")  # of results

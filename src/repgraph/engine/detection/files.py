@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from repgraph import files
 from repgraph.data.coco import rle
 from repgraph.data.labels import Labels
 from repgraph.engine.detection.found import Found
@@ -18,7 +19,6 @@ from repgraph.engine.inference.memory import advised
 from repgraph.engine.prediction.encoding import write_png
 from repgraph.engine.prediction.inputs import Source
 from repgraph.engine.prediction.work import Move, Outcome, Progress, keep_inputs, over
-from repgraph.models import files
 from repgraph.pictures.detections import OPACITY, SCORE, draw
 
 OVERLAYS = "overlays"

@@ -9,10 +9,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from repgraph import files
 from repgraph.engine.detection.scores import SUMMARY, DetectionScores, Precision
 from repgraph.engine.detection.split import Detected
 from repgraph.engine.evaluation.report import CLASSES, SCORES, as_csv, per_cent
-from repgraph.models import files
 
 BOXES, MASKS = "bbox.json", "segm.json"  # results, named as COCO names their kinds
 FIELDS = ("class", "id", "name", "box_ap", "mask_ap", "objects")

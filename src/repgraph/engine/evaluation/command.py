@@ -50,10 +50,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from repgraph import files
     from repgraph.engine import trained
     from repgraph.engine.evaluation import report
     from repgraph.engine.processes import joined
-    from repgraph.models import files
 
     with joined(arguments.device) as place:
         if arguments.out is not None and place.first:

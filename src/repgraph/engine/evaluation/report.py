@@ -12,8 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from repgraph import files
 from repgraph.engine.evaluate import Evaluation
-from repgraph.models import files
 
 SCORES, CLASSES, CONFUSION = "scores.json", "classes.csv", "confusion.csv"
 FIELDS = ("class", "name", "iou", "accuracy", "pixels", "predicted_pixels")

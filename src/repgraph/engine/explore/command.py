@@ -47,12 +47,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from repgraph import files
     from repgraph.engine import sight, trained
     from repgraph.engine.explore.page import explore
     from repgraph.engine.prediction import inputs
     from repgraph.engine.prediction.reading import large_images
     from repgraph.engine.progress import Meter
-    from repgraph.models import files
 
     if not arguments.images and not arguments.split:
         raise UsageError("give images (files, folders, patterns), or --split, a split of a data set")

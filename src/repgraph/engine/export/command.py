@@ -61,8 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
     if missing:
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
 
+    from repgraph import files
     from repgraph.engine.export import detector, formats
-    from repgraph.models import MaskRCNN, files, load
+    from repgraph.models import MaskRCNN, load
 
     model = load(arguments.model)
     if isinstance(model, MaskRCNN):

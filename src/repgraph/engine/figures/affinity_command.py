@@ -47,11 +47,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from repgraph import files
     from repgraph.engine import trained
     from repgraph.engine.figures import attention, report
     from repgraph.engine.figures.one import check_inside, one_position
     from repgraph.engine.processes import joined
-    from repgraph.models import files
 
     with joined(arguments.device) as place:
         if place.first:

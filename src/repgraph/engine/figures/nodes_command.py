@@ -51,11 +51,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from repgraph import files
     from repgraph.arguments import parse_device
     from repgraph.engine import trained
     from repgraph.engine.figures import nodes
     from repgraph.engine.prediction.reading import large_images
-    from repgraph.models import files
     from repgraph.pictures.figure import paper
     from repgraph.pictures.figure.nodes import draw
 

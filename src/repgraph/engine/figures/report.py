@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from repgraph import files
 from repgraph.engine.figures.affinity import Affinity
 from repgraph.engine.figures.arguments import Pictures
 from repgraph.engine.figures.one import Position
 from repgraph.engine.figures.statistics import NAMES, Histogram
 from repgraph.engine.figures.tally import QUANTILES
-from repgraph.models import files
 
 NUMBERS = "affinity.json"
 

@@ -58,12 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from repgraph import files
     from repgraph.engine import trained
     from repgraph.engine.predict import LABELS, Style, predict_files
     from repgraph.engine.prediction.reading import large_images
     from repgraph.engine.processes import joined
     from repgraph.engine.progress import Meter
-    from repgraph.models import files
     from repgraph.pictures.overlay import OPACITY
 
     if bool(arguments.inputs) == (arguments.split is not None):

@@ -7,8 +7,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from repgraph import files
 from repgraph.data.labels import Labels
-from repgraph.models import files
 
 
 def label_image(classes: Tensor, labels: Labels, *, plain: bool = False) -> Image.Image:

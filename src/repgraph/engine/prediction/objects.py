@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from torch import Tensor
 
+from repgraph import files
 from repgraph.data.coco import InstanceData
 from repgraph.data.labels import Labels
 from repgraph.engine.detection.files import OVERLAYS, Collected, Numbered, Style, detect_files, write_all
@@ -21,7 +22,6 @@ from repgraph.engine.prediction.inputs import Source
 from repgraph.engine.processes import Place
 from repgraph.engine.progress import Meter
 from repgraph.engine.trained import Trained
-from repgraph.models import files
 from repgraph.pictures.detections import OPACITY, SCORE, colours
 
 DETECTIONS = "detections.json"

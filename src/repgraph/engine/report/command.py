@@ -35,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from repgraph import files
     from repgraph.engine.report.build import Options, report
-    from repgraph.models import files
 
     out = arguments.out or (arguments.runs[0] if len(arguments.runs) == 1 else Path()) / "report.html"
     options = Options(

@@ -1,10 +1,7 @@
 """Checkpoints that are either whole or not there, and that run nothing when they are read."""
 
-import contextlib
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import torch
 from lightning.fabric.plugins import CheckpointIO
 
 from repgraph.errors import UsageError
+from repgraph.files import replacing
 from repgraph.models.weights import read_pickle
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
@@ -36,26 +34,10 @@ def write(path: Path, content: Any, previous: Path | None = None) -> None:
             also_known_as(path, previous)
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A new name in the same folder, which becomes ``path`` when the block ends well, and else goes away."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
-    part = Path(name)
-    try:
-        yield part
-        os.chmod(part, 0o666 & ~_umask())  # mkstemp lets nobody else read
-        os.replace(part, path)
-        _sync_folder(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def also_known_as(path: Path, other: Path) -> None:
     """Give a file a second name, in place of what had it: a link where the disk can, else a copy."""
     with replacing(other) as part:
         try:
-            part.unlink()
             os.link(path, part)
         except OSError:
             shutil.copyfile(path, part)
@@ -111,19 +93,3 @@ def _failed(path: Path, error: Exception) -> str:
         reason = error.__context__.strerror
     left = f"{path} is as it was before" if path.exists() else "no checkpoint was written before"
     return f"cannot write {path}: {reason}; {left}"
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name is on the disk too, where the system can say so."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from repgraph import __version__
-from repgraph.engine.training.checkpoint import LAST, PREVIOUS, SaveError, replacing
+from repgraph.engine.training.checkpoint import LAST, PREVIOUS, SaveError
 from repgraph.errors import UsageError
+from repgraph.files import replacing
 from repgraph.recipes import AnyRecipe, from_dict, to_json
 
 RECIPE, VERSIONS, CHECKPOINTS, MODEL = "recipe.json", "versions.json", "checkpoints", "model"

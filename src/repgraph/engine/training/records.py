@@ -10,8 +10,9 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from repgraph.engine.training.checkpoint import SaveError, replacing
+from repgraph.engine.training.checkpoint import SaveError
 from repgraph.errors import UsageError
+from repgraph.files import replacing
 
 METRICS, EVENTS = "metrics.csv", "tensorboard"
 FIRST = "iteration"

@@ -11,8 +11,8 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from repgraph import files
 from repgraph.errors import UsageError
-from repgraph.models import files
 
 # Also told apart by people who see red and green as one (Okabe and Ito's colours).
 INK, SOFT, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.models.networks import no_space  # noqa: F401
 
+from repgraph import files
 from repgraph.errors import UsageError
-from repgraph.models import files
 
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:
