@@ -85,7 +85,7 @@ def test_stopped_goes_on(tmp_path, monkeypatch):
 def test_killed_after_the_last_iteration(tmp_path, monkeypatch):
     """The scores are in the metrics, if nowhere else."""
     folder, given = task(tmp_path)
-    monkeypatch.setattr(worker, "write", lambda *_: (_ for _ in ()).throw(SystemExit))
+    monkeypatch.setattr(worker, "write_text", lambda *_: (_ for _ in ()).throw(SystemExit))
     with pytest.raises(SystemExit):
         worker.work(given)
     monkeypatch.undo()
