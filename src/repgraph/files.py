@@ -27,12 +27,13 @@ def replacing(path: Path) -> Iterator[Path]:
 def write(path: Path, data: bytes) -> Path:
     """Write a file such that whoever is stopped, or runs out of space, leaves what was there before.
 
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> write(folder / "a" / "b.txt", b"text").read_bytes()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(Path(folder) / "a" / "b.txt", b"text").read_bytes()
     b'text'
-    >>> write(folder / "a", b"text")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(Path(folder), b"text")
     Traceback (most recent call last):
-    repgraph.errors.UsageError: cannot write ...a: Is a directory
+    repgraph.errors.UsageError: cannot write ...: Is a directory
     """
     try:
         _make_room(path)

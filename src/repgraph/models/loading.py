@@ -37,13 +37,15 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
 
     Example:
         >>> import tempfile
-        >>> run = tempfile.mkdtemp()
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> run = folder.name
         >>> RGNet(21, "resnet18", channels=64).save_pretrained(f"{run}/model")
         >>> load(run).classes
         21
         >>> load(run, MaskRCNN)
         Traceback (most recent call last):
         repgraph.errors.UsageError: .../model has a network of the kind RGNet; one of the kind MaskRCNN is needed
+        >>> folder.cleanup()
     """
     found = Path(os.path.expanduser(path))  # which leaves a user who is not known alone
     if found.suffix == ".safetensors" and not found.is_dir():
