@@ -194,8 +194,8 @@ _TABLES = (
         "Forms of the layer: scale of the logits, and what offsets are regressed from (not in the paper)",
         (
             Entry("paper", "as in the paper: scale 1, own feature, pixels", "rgnet", _form()),
-            Entry("scale-4", "scale 1/4", "rgnet", _form(scale=0.25)),
-            Entry("scale-16", "scale 1/16", "rgnet", _form(scale=0.0625)),
+            Entry("scale-16", "scale 1/16", "rgnet", _form(scale=1 / 16)),
+            Entry("scale-256", "scale 1/256", "rgnet", _form(scale=1 / 256)),
             Entry("learned", "learned temperature", "rgnet", _form(learn_scale=True)),
             Entry("view-3", "offsets from 3 x 3 positions", "rgnet", _form(offset_view=3)),
             Entry("view-map", "offsets from the position and the map's mean", "rgnet", _form(offset_view="map")),

@@ -46,7 +46,7 @@ _NODES: dict[str, tuple[Any, ...]] = {
     "optim.lr": tuple(map(Times, (0.5, 1.0, 2.0))),
     "optim.offset": (1.0, 10.0),
     "model.context_options.radius": (4.0, 8.0, 16.0),
-    "model.context_options.scale": (1.0, 0.25, 0.0625),
+    "model.context_options.scale": (1.0, 1 / 16, 1 / 256),
 }
 # What may be tried, for each competitor. None leaves the option out: for the non-local block a scale of 1/sqrt(C').
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -55,7 +55,7 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "nl": {
         "optim.lr": tuple(map(Times, (0.5, 1.0, 2.0))),
         "optim.head": (1.0, 3.0, 10.0),
-        "model.context_options.scale": (None, 0.25, 1.0),
+        "model.context_options.scale": (1.0, None, 1 / 256),
     },
     "simple": _NODES,
     "rgnet": _NODES,
