@@ -38,7 +38,7 @@ def last(run):
     return checkpoint.read(run / "checkpoints" / "last.ckpt")
 
 
-def same(left, right):
+def assert_same(left, right):
     """Weights and momenta, bit for bit."""
     ours, theirs = last(left), last(right)
     assert ours["iteration"] == theirs["iteration"] and ours["state_dict"].keys() == theirs["state_dict"].keys()
@@ -80,7 +80,7 @@ def test_what_is_noted(whole):
 
 def test_images_from_memory_give_the_same(whole, drawn, tmp_path):
     train(recipe(drawn, "data.cache=true", "train.period=6"), tmp_path / "run")
-    same(whole[0], tmp_path / "run")
+    assert_same(whole[0], tmp_path / "run")
 
 
 def test_a_run_that_was_killed_goes_on_exactly(whole, drawn, tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def test_a_run_that_was_killed_goes_on_exactly(whole, drawn, tmp_path, monkeypat
     assert last(run)["iteration"] == 3
     torch.manual_seed(99)
     assert resume(run).code == 0
-    same(whole[0], run)
+    assert_same(whole[0], run)
     unmeasured = ("images_per_second", "peak_memory_mib")
     told = [[{k: v for k, v in row.items() if k not in unmeasured} for row in rows(r)] for r in (run, whole[0])]
     assert told[0] == told[1]
@@ -107,7 +107,7 @@ def test_a_signal_stops_after_the_iteration(whole, drawn, tmp_path, monkeypatch)
     assert train(recipe(drawn), run).code == 143 and last(run)["iteration"] == 2
     monkeypatch.undo()
     resume(run, [f"data.root={drawn}/."])
-    same(whole[0], run)
+    assert_same(whole[0], run)
 
 
 @pytest.mark.parametrize("part", ["roi_heads.mask_predictor.mask_fcn_logits", "backbone.fpn", "rpn.head"])

@@ -29,7 +29,7 @@ def sample(seed, objects, planar=True):
     return Image(image), target
 
 
-def same(left, right):
+def assert_same(left, right):
     (image, target), (other, theirs) = left, right
     assert torch.equal(image, other)
     for name in ("boxes", "labels", "masks"):
@@ -46,7 +46,7 @@ def test_a_batch_gives_back_what_it_was_made_of(given):
     batch = collate(3, items)
     assert batch.iteration == 3 and all(type(value) is torch.Tensor for value in batch[1:-1])
     for item, image, target in zip(items, batch.images(), batch.targets(), strict=True):
-        same(item, (image, target))
+        assert_same(item, (image, target))
 
 
 @given(SAMPLES, st.integers(1, 3))
@@ -57,7 +57,7 @@ def test_a_batch_in_parts(given, count):
     assert len(parts) == count and len({len(part.shapes) for part in parts}) == 1
     found = [pair for part in parts for pair in zip(part.images(), part.targets(), strict=True)]
     for ours, theirs in zip(items, found, strict=True):
-        same(ours, theirs)
+        assert_same(ours, theirs)
 
 
 @given(SAMPLES)
@@ -66,7 +66,7 @@ def test_memory_gives_back_what_it_was_given(given):
     items = [sample(*each) for each in given]
     cached = Cached(items, threads=1, codec=OBJECTS)
     for item, found in zip(items, cached, strict=False):
-        same(item, found)
+        assert_same(item, found)
         assert found[0].stride() == item[0].stride()
         assert type(found[1]["boxes"]) is BoundingBoxes and type(found[1]["masks"]) is Mask
     assert cached.sizes == [tuple(image.shape[1:]) for image, _ in items] and len(cached) == len(items)
@@ -84,7 +84,7 @@ def test_the_drawn_images_are_the_same_from_memory(drawn):
     cached = Cached(data, codec=OBJECTS)
     assert cached.sizes == data.sizes
     for index in range(len(data)):
-        same(data[index], cached[index])
+        assert_same(data[index], cached[index])
 
 
 @pytest.mark.parametrize("axis", [0, 1])

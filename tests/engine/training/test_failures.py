@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 from PIL import Image as Picture
-from tests.engine.training.tiny import at_iteration, make_data, recipe, same_weights, weights
+from tests.engine.training.tiny import assert_same_weights, at_iteration, make_data, recipe, weights
 
 from repgraph import recipes
 from repgraph.engine import train as training
@@ -216,7 +216,7 @@ def test_what_may_change_when_a_run_goes_on(whole, pictures, tmp_path, monkeypat
         resume(run)
     recipe_file.write_text(said)
     resume(run, ["data.cache=true", f"data.root={pictures}/."])
-    same_weights(weights(whole[0]), weights(run))
+    assert_same_weights(weights(whole[0]), weights(run))
 
 
 def test_other_data_are_refused_when_a_run_goes_on(whole, tmp_path):

@@ -83,7 +83,7 @@ def test_a_batch_that_cannot_be_shared_is_refused():
         batches(world=3)
 
 
-def same(left, right):
+def assert_same(left, right):
     assert len(left) == len(right)
     for a, b in zip(left, right, strict=True):
         assert a.iteration == b.iteration
@@ -91,12 +91,12 @@ def same(left, right):
 
 
 def test_batches_do_not_depend_on_where_one_starts():
-    same(load(Pictures())[3:], load(Pictures(), first=3))
+    assert_same(load(Pictures())[3:], load(Pictures(), first=3))
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_batches_do_not_depend_on_workers():
-    same(load(Pictures()), load(Pictures(), workers=2))
+    assert_same(load(Pictures()), load(Pictures(), workers=2))
 
 
 def test_batches_depend_on_the_seed_and_the_iteration():
@@ -116,7 +116,7 @@ def test_global_chance_plays_no_part():
     torch.manual_seed(0)
     first = load(Pictures())
     torch.manual_seed(1)
-    same(first, load(Pictures()))
+    assert_same(first, load(Pictures()))
 
 
 def test_a_stream_goes_on_where_the_last_period_ended():
@@ -152,7 +152,7 @@ def test_a_cache_gives_the_same_and_reads_once(monkeypatch):
     monkeypatch.setattr(cache, "BLOCK", 5000)  # two images in a block
     data = Pictures()
     cached = Cached(data, threads=2)
-    same(load(cached), load(Pictures()))
+    assert_same(load(cached), load(Pictures()))
     assert all(cached[i][0].stride() == Pictures()[i][0].stride() for i in range(7))
     assert len(cached) == 7 and set(data.read.values()) == {1}
     assert len(cached.blocks) > 2
@@ -200,4 +200,4 @@ class Deaf(Pictures):
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_workers_leave_interrupts_to_the_training_process():
-    same(load(Deaf(), workers=1), load(Pictures()))
+    assert_same(load(Deaf(), workers=1), load(Pictures()))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from PIL import Image as Picture
-from tests.engine.training.tiny import at_iteration, make_data, recipe, rows, same_weights, weights
+from tests.engine.training.tiny import assert_same_weights, at_iteration, make_data, recipe, rows, weights
 
 from repgraph import models, recipes
 from repgraph.engine import tasks
@@ -73,7 +73,7 @@ def test_a_checkpoint_holds_everything(whole, pictures):
 
 def test_the_same_again_is_the_same(whole, pictures, tmp_path):
     train(recipe(pictures), tmp_path / "run")
-    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+    assert_same_weights(weights(whole[0]), weights(tmp_path / "run"))
 
 
 def test_a_run_knows_its_data_from_elsewhere(pictures, tmp_path, monkeypatch):
@@ -86,7 +86,7 @@ def test_a_run_knows_its_data_from_elsewhere(pictures, tmp_path, monkeypatch):
 
 def test_how_often_is_looked_and_saved_plays_no_part(whole, pictures, tmp_path):
     train(recipe(pictures, "train.period=7", "train.log_every=2", "train.validate_every=0"), tmp_path / "run")
-    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+    assert_same_weights(weights(whole[0]), weights(tmp_path / "run"))
     assert [row["iteration"] for row in rows(tmp_path / "run") if row["val_miou"]] == ["10"]
 
 
@@ -114,7 +114,7 @@ def test_a_signal_stops_after_the_iteration_and_the_run_goes_on_exactly(
     assert not (tmp_path / "run" / "model").exists()
     monkeypatch.undo()
     assert resume(tmp_path / "run").iteration == 10
-    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+    assert_same_weights(weights(whole[0]), weights(tmp_path / "run"))
     unmeasured = ("images_per_second", "peak_memory_mib")
     expected, found = rows(whole[0]), rows(tmp_path / "run")
     for row in (*expected, *found):
@@ -140,7 +140,7 @@ def test_a_second_interrupt_does_not_wait(pictures, tmp_path, monkeypatch):
 def test_training_in_a_thread_hears_no_signals(whole, pictures, tmp_path):
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(train, recipe(pictures), tmp_path / "run").result().code == 0
-    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+    assert_same_weights(weights(whole[0]), weights(tmp_path / "run"))
 
 
 def test_a_run_that_broke_before_its_first_checkpoint_starts_again(whole, pictures, tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_a_run_that_broke_before_its_first_checkpoint_starts_again(whole, pictur
         train(recipe(pictures), tmp_path / "run")
     monkeypatch.undo()
     resume(tmp_path / "run")
-    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+    assert_same_weights(weights(whole[0]), weights(tmp_path / "run"))
 
 
 def test_a_finished_run_has_nothing_left_to_do(whole):
@@ -178,7 +178,7 @@ def test_a_damaged_checkpoint_and_the_one_before_it(whole, pictures, tmp_path, m
     with pytest.raises(UsageError, match=r"last\.ckpt is damaged .* --resume .*previous\.ckpt"):
         resume(tmp_path / "run")
     resume(last.with_name("previous.ckpt"))
-    same_weights(weights(whole[0]), weights(tmp_path / "run"))
+    assert_same_weights(weights(whole[0]), weights(tmp_path / "run"))
 
 
 def gradients(run):
@@ -287,7 +287,7 @@ def test_the_network_starts_the_same_whatever_was_drawn_before(pictures):
         torch.manual_seed(seed)
         task = tasks.of(recipe(pictures))
         made.append(task.network(task.splits()[0].labels))
-    same_weights(made[0].state_dict(), made[1].state_dict())
+    assert_same_weights(made[0].state_dict(), made[1].state_dict())
 
 
 @pytest.mark.slow

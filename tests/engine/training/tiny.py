@@ -65,7 +65,7 @@ def weights(run):
     return models.load(run).state_dict()
 
 
-def same_weights(left, right):
+def assert_same_weights(left, right):
     assert left.keys() == right.keys()
     assert [name for name in left if not torch.equal(left[name], right[name])] == []
 

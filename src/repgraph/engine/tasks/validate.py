@@ -29,8 +29,10 @@ def validate(
     with _any_size(recipe.train.compile):
         scores = None
         try:
-            share = dict(rank=rank, world=world, limit=limit, together=many)
-            scores = evaluate(model, data, settings, progress=progress, **share).scores  # type: ignore[arg-type]
+            found = evaluate(
+                model, data, settings, rank=rank, world=world, limit=limit, together=many, progress=progress
+            )
+            scores = found.scores
         except NotFinite:
             Confusion(len(data.labels)).reduce()  # the others wait to sum theirs
     bad = summed(torch.tensor(float(scores is None), device=next(model.parameters()).device))

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from repgraph import __version__
+from repgraph import __version__, files
 from repgraph.engine.training.checkpoint import LAST, PREVIOUS, SaveError
 from repgraph.errors import UsageError
-from repgraph.files import replacing
 from repgraph.recipes import AnyRecipe, from_dict, to_json
 
 RECIPE, VERSIONS, CHECKPOINTS, MODEL = "recipe.json", "versions.json", "checkpoints", "model"
@@ -119,12 +118,9 @@ def _write_sessions(folder: Path, sessions: list[Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     try:
-        with replacing(path) as part, part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise SaveError(f"cannot write {path}: {error.strerror or error}") from error
+        files.write_text(path, text)
+    except UsageError as error:
+        raise SaveError(str(error)) from error
 
 
 def versions() -> dict[str, str | None]:
