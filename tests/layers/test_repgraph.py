@@ -336,7 +336,7 @@ def test_representation() -> None:
         ),
         (dict(fusion="mean"), ValueError, "unknown fusion 'mean': choose one of 'sum', 'concat'"),
         (dict(scale=float("nan")), TypeError, "scale is nan; a finite number is needed"),
-        (dict(scale=None), TypeError, "scale is None; a finite number is needed"),
+        (dict(scale="root"), TypeError, "scale is 'root'; a finite number is needed"),
         (
             dict(spread="star"),
             ValueError,

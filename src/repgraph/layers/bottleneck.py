@@ -29,7 +29,7 @@ class BottleneckRepGraph(RepGraph):
         grid: positions along the side of a cell whose positions share their nodes (Grid RG), or "map": one cell.
         groups: channel groups that attend on their own (Group RG); a divisor of C'.
         fusion: "sum" (out C) or "concat" (input and result side by side, out 2C).
-        scale: factor on the logits; the paper has none.
+        scale: factor on the logits; None for one over the root of a group's width. The paper has none (1.0).
         norm_layer: normalisation after ``reduce`` and ``expand``; None for none.
         act_layer: activation after ``reduce_norm`` and after the fusion.
         final_act: whether there is one after the fusion; a layer inserted into a trained network has none.
@@ -65,7 +65,7 @@ class BottleneckRepGraph(RepGraph):
         grid: int | Literal["map"] = 1,
         groups: int = 1,
         fusion: str = "sum",
-        scale: float = 1.0,
+        scale: float | None = 1.0,
         norm_layer: Norm | None = nn.BatchNorm2d,
         act_layer: Activation = nn.ReLU,
         final_act: bool = True,

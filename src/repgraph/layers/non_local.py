@@ -1,6 +1,5 @@
 """The non-local layer (NL): what RepGraph is measured against."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -67,7 +66,7 @@ class NonLocal(nn.Module):
         self.attention = positions.chosen(attention)
         self.groups = groups
         self.fusion = options.fusion(fusion)
-        self.scale = 1 / math.sqrt(self.mid_channels / groups) if scale is None else options.scale(scale)
+        self.scale = options.scale(scale, self.mid_channels / groups)
         placed: dict[str, Any] = dict(device=device, dtype=dtype)
         self.theta = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.phi = None if share_query_key else Pointwise(channels, self.mid_channels, bias=False, **placed)

@@ -47,9 +47,12 @@ def fusion(value: Any) -> str:
     return choice("fusion", value, FUSIONS)
 
 
-def scale(value: Any) -> float:
+def scale(value: Any, width: float) -> float:
+    """A factor on logits; None for one over the root of the ``width`` that they are products over."""
+    if value is None:
+        return 1 / math.sqrt(width)
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise TypeError(f"scale is {value!r}; a finite number is needed")
+        raise TypeError(f"scale is {value!r}; a finite number is needed, or None for 1/sqrt(channels of a group)")
     return float(value)
 
 

@@ -28,7 +28,7 @@ class RepGraph(nn.Module):
         grid: int | Literal["map"],
         groups: int,
         fusion: str,
-        scale: float,
+        scale: float | None,
         spread: str | Points,
         radius: float | None,
         offset_view: View,
@@ -44,7 +44,7 @@ class RepGraph(nn.Module):
         self.grid = options.grid(grid)
         self.groups = groups
         self.fusion = options.fusion(fusion)
-        self.scale = options.scale(scale)
+        self.scale = options.scale(scale, self.mid_channels / groups)
         self.spread = make(spread, self.nodes, self.grid, radius)
         self.offset_view = options.view(offset_view)
         self.offset_unit = options.choice("offset_unit", offset_unit, UNITS)

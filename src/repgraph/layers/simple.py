@@ -46,7 +46,7 @@ class SimpleRepGraph(RepGraph):
         grid: int | Literal["map"] = 1,
         groups: int = 1,
         fusion: str = "sum",
-        scale: float = 1.0,
+        scale: float | None = 1.0,
         norm_qk: bool = False,
         norm_layer: Norm = nn.BatchNorm2d,
         act_layer: Activation = nn.ReLU,

@@ -15,7 +15,7 @@ from repgraph.recipes import Train
 
 
 def check(train: Train, place: Place, fixed: bool) -> None:
-    """Whether the network can be recorded: on one GPU, with batches of one size, and not compiled."""
+    """Whether the network can be recorded: on one GPU, batches of one size in one part, not compiled."""
     if not train.graph:
         return
     reason = (
@@ -27,6 +27,8 @@ def check(train: Train, place: Place, fixed: bool) -> None:
         if not fixed
         else "the network is compiled"
         if train.compile
+        else f"gradients of train.accumulate={train.accumulate} parts are summed, and a replay overwrites the last"
+        if train.accumulate > 1
         else None
     )
     if reason is not None:
