@@ -95,7 +95,19 @@ def read(feature: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return value
 
 
+def surroundings(feature: Tensor, side: int) -> Tensor:
+    """Of each position the mean of those that are at most side // 2 rows and columns away."""
+    near, (height, width) = side // 2, feature.shape[2:]
+    means = [
+        feature[:, :, max(y - near, 0) : y + near + 1, max(x - near, 0) : x + near + 1].mean((2, 3))
+        for y in range(height)
+        for x in range(width)
+    ]
+    return torch.stack(means, -1).view(feature.shape)
+
+
 def respond(layer: nn.Module, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor) -> Tensor:
+    key, value = (surroundings(feature, layer.node_view) for feature in (key, value))
     batch, channels, height, width = query.shape
     grid = CELL if layer.grid == "map" else layer.grid
     d = channels // layer.groups
@@ -108,7 +120,7 @@ def respond(layer: nn.Module, query: Tensor, key: Tensor, value: Tensor, offsets
                 for n in range(layer.nodes):
                     x, y = cx * grid + offsets[b, 2 * n, cy, cx], cy * grid + offsets[b, 2 * n + 1, cy, cx]
                     keys.append(read(key[b], x, y))
-                    values.append(keys[-1] if value is key else read(value[b], x, y))
+                    values.append(read(value[b], x, y))
                 k, v = torch.stack(keys).view(-1, layer.groups, d), torch.stack(values).view(-1, layer.groups, d)
                 q = query[b, :, py, px].view(layer.groups, d)
                 factor = layer.scale * (1 if layer.temperature is None else layer.temperature)

@@ -29,6 +29,8 @@ SHARED = [
     dict(nodes=3, spread=POINTS, grid=2),
     dict(nodes=3, spread="default", mid_channels=1),
     dict(nodes=3, offset_view=3, learn_scale=True),
+    dict(nodes=3, node_view=3, groups=2, spread="grid"),
+    dict(nodes=2, node_view=9, grid=2),
     dict(nodes=2, offset_view=5, grid=2, offset_unit="map"),
     dict(nodes=3, offset_view="map", offset_unit="map", spread="default", groups=2),
     dict(nodes=3, offset_view="map", grid=2, spread="grid", offset_unit="map"),
@@ -303,10 +305,29 @@ def test_empty_batch_and_meta_device() -> None:
             assert (y.shape, y.device.type) == ((1, 16, 300, 400), "meta")
 
 
+def test_logits_are_scaled_to_the_width() -> None:
+    """One feature that meets itself: by the width. Two projections: by its root. As the paper has it: not at all."""
+    assert BottleneckRepGraph(64, 32).scale == 1 / 32 and BottleneckRepGraph(64, 32, groups=4).scale == 1 / 8
+    assert SimpleRepGraph(64, 16).scale == 1 / 4 and SimpleRepGraph(64, 16, groups=4).scale == 1 / 2
+    for kind in (BottleneckRepGraph, SimpleRepGraph):
+        assert kind(64, 16, scale=0.3).scale == 0.3
+        layer = kind.paper(64, 16, nodes=4, fusion="concat")
+        assert (layer.scale, layer.spread.name, layer.nodes, layer.out_channels) == (1.0, "default", 4, 128)
+        assert kind.paper(64, 16, spread="ring").spread.name == "ring"
+
+
+def test_weights_of_a_fresh_layer_are_spread_over_its_nodes() -> None:
+    """Without a scale the node on the query itself, which is most like it, would take nearly all."""
+    x = torch.randn(1, 64, 24, 24).relu()
+    for options, low, high in (({}, 0.1, 0.3), ({"scale": 1.0}, 0.9, 1.0)):
+        weights = BottleneckRepGraph(64, **options)(x, return_nodes=True)[2]
+        assert low < weights.max(2).values.mean() < high
+
+
 def test_representation() -> None:
     lines = repr(BottleneckRepGraph(8, grid="map", groups=2, backend="reference")).splitlines()
     assert lines[1].strip() == (
-        "8, 4, nodes=9, grid='map', groups=2, fusion='sum', scale=1.0, spread='ring', backend='reference'"
+        "8, 4, nodes=9, grid='map', groups=2, fusion='sum', scale=0.5, spread='ring', backend='reference'"
     )
     assert lines[2].strip() == "(reduce): Pointwise(8, 4, bias=False)"
     assert any(line.strip() == "(offset): Offset(4, 18, spread='ring')" for line in lines)
@@ -352,6 +373,8 @@ def test_representation() -> None:
         (dict(radius=4.0, spread="grid"), ValueError, "radius is for the spreads 'ring' and 'rings'"),
         (dict(radius=4.0, grid="map"), ValueError, "radius is for the spreads 'ring' and 'rings'"),
         (dict(offset_view=2), ValueError, "offset_view is 2; an odd number is needed"),
+        (dict(node_view=2), ValueError, "node_view is 2; an odd number is needed"),
+        (dict(node_view="map"), TypeError, "node_view is 'map'; a whole number is needed"),
         (dict(offset_view=0), ValueError, "offset_view is 0; at least 1 is needed"),
         (dict(offset_view="all"), ValueError, "offset_view is 'all'; an odd number or 'map' is needed"),
         (dict(offset_unit="px"), ValueError, "unknown offset_unit 'px': choose one of 'pixels', 'map'"),

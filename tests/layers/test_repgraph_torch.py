@@ -50,7 +50,7 @@ class TestAtHomeInPyTorch:
 def test_compiles_in_evaluation() -> None:
     mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3), 8)
     mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3).fuse(), 8)
-    wide = build(BottleneckRepGraph, nodes=3, offset_view=3, offset_unit="map", learn_scale=True)
+    wide = build(BottleneckRepGraph, nodes=3, offset_view=3, offset_unit="map", node_view=3, learn_scale=True)
     mechanics.compiles_once_for_all_sizes(wide, 8)
     mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3, offset_view="map"), 8)
 

@@ -138,6 +138,7 @@ def test_the_defaults_are_the_papers() -> None:
     ("context", "kind", "out"),
     [
         ("repgraph", BottleneckRepGraph, 32),
+        ("paper", BottleneckRepGraph, 32),
         ("simple", SimpleRepGraph, 32),
         ("non_local", NonLocal, 32),
         ("dual", DualAttention, 16),
@@ -148,14 +149,19 @@ def test_contexts(context: str, kind: type, out: int) -> None:
     model = RGNet(5, context=context, **FAST)
     assert type(model.head.context) is kind
     assert model.head.classifier.in_channels == out
-    if kind is NonLocal:
-        assert model.head.context.scale == pytest.approx(8**-0.5)
+    scales = {"repgraph": 1 / 8, "paper": 1.0, "simple": 8**-0.5, "non_local": 8**-0.5}
+    if context in scales:
+        assert model.head.context.scale == pytest.approx(scales[context])
+    if context == "paper":  # by name, and what is given on top of it
+        assert model.head.context.spread.name == "default"
+        more = RGNet(5, context="paper", context_options={"spread": "ring"}, **FAST).head.context
+        assert (more.scale, more.spread.name) == (1.0, "ring")
 
 
 def test_inserted_layers_change_nothing_at_first() -> None:
     plain = network(backbone="resnet18")
     where = {"layer2": 1, "layer3": 1, "layer4": 1}
-    for layer in ("repgraph", "non_local"):
+    for layer in ("repgraph", "paper", "non_local"):
         model = RGNet(5, "resnet18", channels=16, inserted=where, inserted_options={"layer": layer}).eval()
         found = model.load_state_dict(plain.state_dict(), strict=False)
         assert found.unexpected_keys == [] and all(".repgraph." in name for name in found.missing_keys)
@@ -193,7 +199,10 @@ class TestNodes:
     ("options", "message"),
     [
         (dict(context="rep_graph"), "unknown context 'rep_graph'; did you mean 'repgraph'?"),
-        (dict(context="xyz"), "unknown context 'xyz'; choose one of 'repgraph', 'simple', 'non_local', 'dual'"),
+        (
+            dict(context="xyz"),
+            "unknown context 'xyz'; choose one of 'repgraph', 'paper', 'simple', 'non_local'",
+        ),
         (dict(context_options={"node": 9}), "context_options of 'repgraph': there is no option 'node'; did you mean"),
         (dict(context_options={"fusion": "sum"}), "there is no option 'fusion'"),
         (dict(context_options=[9]), "context_options of 'repgraph' is [9]; a dict"),

@@ -29,7 +29,8 @@ class BottleneckRepGraph(RepGraph):
         grid: positions along the side of a cell whose positions share their nodes (Grid RG), or "map": one cell.
         groups: channel groups that attend on their own (Group RG); a divisor of C'.
         fusion: "sum" (out C) or "concat" (input and result side by side, out 2C).
-        scale: factor on the logits; None for one over the root of a group's width. The paper has none (1.0).
+        scale: factor on the logits; None for one over a group's width (C' without groups): the mean product of two
+            features. The paper has none (1.0).
         norm_layer: normalisation after ``reduce`` and ``expand``; None for none.
         act_layer: activation after ``reduce_norm`` and after the fusion.
         final_act: whether there is one after the fusion; a layer inserted into a trained network has none.
@@ -39,6 +40,8 @@ class BottleneckRepGraph(RepGraph):
         offset_view: what a position's offsets are regressed from: 1 for its own feature, as in the paper; an odd number
             for a window of so many positions (cells, for a grid); "map" for its own feature and the mean of the map.
         offset_unit: "pixels", or "map": offsets grow with the map, and are in pixels on one of 65 x 65.
+        node_view: of how many x how many positions a node is the mean: 1 for what lies at it, as in the paper; an odd
+            number for its surroundings.
         learn_scale: multiply the logits by a learned ``temperature`` that starts at 1.
         zero_init: start as the identity (for "sum" without a final activation): the last normalisation's weight and
             bias are zero, or without one the last convolution.
@@ -53,6 +56,8 @@ class BottleneckRepGraph(RepGraph):
         (torch.Size([2, 9, 2, 17, 23]), torch.Size([2, 1, 9, 17, 23]))
     """
 
+    # A feature behind a ReLU meets itself and others like it: products grow with the width, not with its root.
+    SCALE_POWER: ClassVar[float] = -1.0
     # For a place in a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True, "final_act": False}
 
@@ -65,7 +70,7 @@ class BottleneckRepGraph(RepGraph):
         grid: int | Literal["map"] = 1,
         groups: int = 1,
         fusion: str = "sum",
-        scale: float | None = 1.0,
+        scale: float | None = None,
         norm_layer: Norm | None = nn.BatchNorm2d,
         act_layer: Activation = nn.ReLU,
         final_act: bool = True,
@@ -73,6 +78,7 @@ class BottleneckRepGraph(RepGraph):
         radius: float | None = None,
         offset_view: View = 1,
         offset_unit: Unit = "pixels",
+        node_view: int = 1,
         learn_scale: bool = False,
         zero_init: bool = False,
         backend: str = "auto",
@@ -82,7 +88,7 @@ class BottleneckRepGraph(RepGraph):
         placed: dict[str, Any] = dict(device=device, dtype=dtype)
         super().__init__(
             channels, mid_channels, nodes, grid, groups, fusion, scale, spread, radius, offset_view, offset_unit,
-            learn_scale, backend, placed,
+            node_view, learn_scale, backend, placed,
         )  # fmt: skip
         self.reduce = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.reduce_norm = options.norm(norm_layer, self.mid_channels, **placed)

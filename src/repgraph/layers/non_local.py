@@ -66,7 +66,7 @@ class NonLocal(nn.Module):
         self.attention = positions.chosen(attention)
         self.groups = groups
         self.fusion = options.fusion(fusion)
-        self.scale = options.scale(scale, self.mid_channels / groups)
+        self.scale = options.scale(scale, (self.mid_channels / groups) ** -0.5)
         placed: dict[str, Any] = dict(device=device, dtype=dtype)
         self.theta = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.phi = None if share_query_key else Pointwise(channels, self.mid_channels, bias=False, **placed)

@@ -47,12 +47,12 @@ def fusion(value: Any) -> str:
     return choice("fusion", value, FUSIONS)
 
 
-def scale(value: Any, width: float) -> float:
-    """A factor on logits; None for one over the root of the ``width`` that they are products over."""
+def scale(value: Any, usual: float) -> float:
+    """A factor on logits; None for the ``usual`` one of the layer."""
     if value is None:
-        return 1 / math.sqrt(width)
+        return usual
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise TypeError(f"scale is {value!r}; a finite number is needed, or None for 1/sqrt(channels of a group)")
+        raise TypeError(f"scale is {value!r}; a finite number is needed, or None for the layer's own")
     return float(value)
 
 
@@ -69,9 +69,13 @@ def view(value: Any) -> Any:
         return value
     if isinstance(value, str):
         raise ValueError(f"offset_view is {value!r}; an odd number or 'map' is needed")
-    if whole("offset_view", value) % 2 == 0:
-        raise ValueError(f"offset_view is {value}; an odd number is needed, with the position in the middle")
-    return value
+    return odd("offset_view", value)
+
+
+def odd(name: str, value: Any) -> int:
+    if whole(name, value) % 2 == 0:
+        raise ValueError(f"{name} is {value}; an odd number is needed, with the position in the middle")
+    return int(value)
 
 
 def flag(name: str, value: Any) -> bool:

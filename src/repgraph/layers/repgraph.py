@@ -1,8 +1,9 @@
 """What the two RepGraph layers share: nodes, attention, and fusion with the input."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repgraph.layers import options
@@ -16,6 +17,11 @@ Result = Tensor | tuple[Tensor, ...]  # y, or (y, nodes, weights)
 
 class RepGraph(nn.Module):
     """A layer in which each position attends to S representative nodes; the base of Simple and Bottleneck."""
+
+    # As in the paper: logits as they are, and the offsets' convolution as PyTorch initialises it.
+    PAPER: ClassVar[dict[str, Any]] = {"scale": 1.0, "spread": "default"}
+    # Without a scale given, logits are multiplied by this power of a group's width.
+    SCALE_POWER: ClassVar[float]
 
     offset: Offset
     temperature: nn.Parameter | None  # a learned factor on the logits
@@ -33,6 +39,7 @@ class RepGraph(nn.Module):
         radius: float | None,
         offset_view: View,
         offset_unit: Unit,
+        node_view: int,
         learn_scale: bool,
         backend: str,
         placed: dict[str, Any],
@@ -44,16 +51,22 @@ class RepGraph(nn.Module):
         self.grid = options.grid(grid)
         self.groups = groups
         self.fusion = options.fusion(fusion)
-        self.scale = options.scale(scale, self.mid_channels / groups)
+        self.scale = options.scale(scale, (self.mid_channels / groups) ** self.SCALE_POWER)
         self.spread = make(spread, self.nodes, self.grid, radius)
         self.offset_view = options.view(offset_view)
         self.offset_unit = options.choice("offset_unit", offset_unit, UNITS)
+        self.node_view = options.odd("node_view", node_view)
         if backend not in NAMES:
             raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(map(repr, NAMES))}")
         self.backend = backend
         self.register_parameter(
             "temperature", nn.Parameter(torch.ones(1, **placed)) if options.flag("learn_scale", learn_scale) else None
         )
+
+    @classmethod
+    def paper(cls, channels: int, mid_channels: int | None = None, **options: Any) -> Self:
+        """The layer in the paper's plain form (:data:`PAPER`), but for the options that are given."""
+        return cls(channels, mid_channels, **{**cls.PAPER, **options})
 
     def make_offset(self, channels: int, placed: dict[str, Any]) -> Offset:
         """The regression of this layer's nodes from so many channels."""
@@ -72,6 +85,9 @@ class RepGraph(nn.Module):
         """The response (B, C', H, W), and if asked for, nodes and weights."""
         if self.temperature is not None:
             query = query * self.temperature.to(query.dtype)
+        if self.node_view != 1:
+            same, key = value is key, around(key, self.node_view)
+            value = key if same else around(value, self.node_view)
         result = representative_attention(
             query, key, value, offsets,
             groups=self.groups,
@@ -89,8 +105,16 @@ class RepGraph(nn.Module):
             shown["offset_view"] = self.offset_view
         if self.offset_unit != "pixels":
             shown["offset_unit"] = self.offset_unit
+        if self.node_view != 1:
+            shown["node_view"] = self.node_view
         if self.temperature is not None:
             shown["learn_scale"] = True
         if self.backend != "auto":
             shown["backend"] = self.backend
         return f"{self.channels}, {self.mid_channels}, {options.given(**shown)}"
+
+
+def around(feature: Tensor, side: int) -> Tensor:
+    """The mean of the side x side positions around each one; at the rim, of those that there are."""
+    rows = F.avg_pool2d(feature, (1, side), 1, (0, side // 2), count_include_pad=False)
+    return F.avg_pool2d(rows, (side, 1), 1, (side // 2, 0), count_include_pad=False)

@@ -23,8 +23,9 @@ class SimpleRepGraph(RepGraph):
     Args:
         channels: C, of the input.
         mid_channels: C', inside; half of C by default.
-        nodes, grid, groups, fusion, scale, spread, radius, offset_view, offset_unit, learn_scale, backend: as in
-            :class:`~repgraph.layers.BottleneckRepGraph`.
+        nodes, grid, groups, fusion, spread, radius, offset_view, offset_unit, node_view, learn_scale, backend:
+            as in :class:`~repgraph.layers.BottleneckRepGraph`.
+        scale: factor on the logits; None for one over the root of a group's width. The paper has none (1.0).
         norm_qk: normalisation and activation after ``theta`` and ``phi``.
         norm_layer, act_layer: those of ``norm_qk``.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
@@ -35,6 +36,7 @@ class SimpleRepGraph(RepGraph):
         (torch.Size([2, 128, 17, 23]), 128)
     """
 
+    SCALE_POWER: ClassVar[float] = -0.5
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}  # for a place in a trained network
 
     def __init__(
@@ -46,7 +48,7 @@ class SimpleRepGraph(RepGraph):
         grid: int | Literal["map"] = 1,
         groups: int = 1,
         fusion: str = "sum",
-        scale: float | None = 1.0,
+        scale: float | None = None,
         norm_qk: bool = False,
         norm_layer: Norm = nn.BatchNorm2d,
         act_layer: Activation = nn.ReLU,
@@ -54,6 +56,7 @@ class SimpleRepGraph(RepGraph):
         radius: float | None = None,
         offset_view: View = 1,
         offset_unit: Unit = "pixels",
+        node_view: int = 1,
         learn_scale: bool = False,
         zero_init: bool = False,
         backend: str = "auto",
@@ -63,7 +66,7 @@ class SimpleRepGraph(RepGraph):
         placed: dict[str, Any] = dict(device=device, dtype=dtype)
         super().__init__(
             channels, mid_channels, nodes, grid, groups, fusion, scale, spread, radius, offset_view, offset_unit,
-            learn_scale, backend, placed,
+            node_view, learn_scale, backend, placed,
         )  # fmt: skip
         self.theta = Pointwise(channels, self.mid_channels, bias=False, **placed)
         self.phi = Pointwise(channels, self.mid_channels, bias=False, **placed)

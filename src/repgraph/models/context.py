@@ -65,13 +65,15 @@ class NoContext(nn.Identity):
 
 LAYERS: dict[str, Callable[..., nn.Module]] = {
     "repgraph": BottleneckRepGraph,
+    "paper": BottleneckRepGraph,
     "simple": SimpleRepGraph,
     "non_local": NonLocal,
     "dual": DualAttention,
     "control": Control,
     "none": NoContext,
 }
-INSERTABLE = ("repgraph", "simple", "non_local", "dual")  # those that start as the identity
+PRESETS = {"paper": BottleneckRepGraph.PAPER}  # options of layers that have another name then
+INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # those that start as the identity
 # Not what a config file could hold, or said elsewhere.
 _NOT_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
 
@@ -82,7 +84,8 @@ def make(
     """A context layer for maps of so many channels, which knows its ``out_channels``.
 
     Args:
-        name: "repgraph", "simple", "non_local", "dual", "control" or "none".
+        name: "repgraph", "paper" (the same in the paper's plain form), "simple", "non_local", "dual", "control" or
+            "none".
         channels: of its input.
         fusion: "sum" or "concat"; None for "concat" where the layer has it: dual attention has "sum" only.
         layer_options: more of the layer's own, such as ``{"nodes": 27, "radius": 8}``.
@@ -91,12 +94,12 @@ def make(
         >>> layer = make("repgraph", 512, layer_options={"nodes": 27})
         >>> layer
         BottleneckRepGraph(
-          512, 256, nodes=27, grid=1, groups=1, fusion='concat', scale=1.0, spread='ring'...
+          512, 256, nodes=27, grid=1, groups=1, fusion='concat', scale=0.0039..., spread='ring'...
         >>> make("none", 512).out_channels
         512
     """
     layer = LAYERS[choice("context", name, LAYERS)]
-    given = checked(f"context_options of {name!r}", layer, layer_options)
+    given = checked("context_options", name, layer_options)
     if "fusion" in inspect.signature(layer).parameters:
         given["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:
@@ -115,19 +118,17 @@ def choice(what: str, value: Any, among: Iterable[str]) -> str:
     raise UsageError(f"unknown {what} {value!r}; {hint}")
 
 
-def checked(what: str, layer: Callable[..., nn.Module], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options as a new dict, if the layer has all of them."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{what} is {given!r}; a dict of the layer's options is needed")
-    own = [name for name in inspect.signature(layer).parameters if name not in _NOT_OPTIONS]
-    for name in given:
-        if name not in own:
-            close = difflib.get_close_matches(str(name), own, n=1)
+def checked(what: str, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options for the layer of that name, if it has all that are given, with those that the name stands for."""
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"{what} of {name!r} is {given!r}; a dict of the layer's options is needed")
+    own = [option for option in inspect.signature(LAYERS[name]).parameters if option not in _NOT_OPTIONS]
+    for option in given or ():
+        if option not in own:
+            close = difflib.get_close_matches(str(option), own, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(own) or 'none'}"
-            raise UsageError(f"{what}: there is no option {name!r}; {hint}")
-    return dict(given)
+            raise UsageError(f"{what} of {name!r}: there is no option {option!r}; {hint}")
+    return {**PRESETS.get(name, {}), **(given or {})}
 
 
 def plain(what: str, value: Any) -> Any:

@@ -15,9 +15,8 @@ STD = (0.229, 0.224, 0.225)
 
 def insert_layers(body: nn.Module, where: Mapping[str, int], name: str, given: Mapping[str, Any], what: str) -> None:
     """Put the layers called ``name`` into stages of a backbone; ``what`` is the argument that the options came in."""
-    layer = contexts.LAYERS[name]
     try:
-        insert(body, where, layer, **contexts.checked(f"{what} of {name!r}", layer, given))
+        insert(body, where, contexts.LAYERS[name], **contexts.checked(what, name, given))
     except (TypeError, ValueError) as error:
         raise UsageError(f"inserted layers: {error}") from error
 

@@ -6,14 +6,11 @@ of its segmentation, with the shorter side at 320 pixels.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from repgraph.recipes.detection import Context, DetectionData, DetectionModel, DetectionOptim, DetectionRecipe
 from repgraph.recipes.sections import Train
 
 CONTEXTS: dict[str, Context] = {"baseline": "none", "nl": "non_local", "repgraph": "repgraph"}
-# Of 512 inner channels logits without a scale are so large that one node has all the weight from the start.
-OPTIONS: dict[str, dict[str, Any]] = {"repgraph": {"scale": None}}
 _TITLES = {
     "baseline": "Mask R-CNN",
     "nl": "Mask R-CNN with a non-local block in res4",
@@ -67,7 +64,6 @@ def _recipe(row: str, context: str) -> DetectionRecipe:
         data=DetectionData(),
         model=DetectionModel(
             context=CONTEXTS[context],
-            context_options=OPTIONS.get(context, {}),
             min_size=(said.min_size,),
             max_size=said.max_size,
         ),

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from repgraph.recipes.sections import LONGEST_SIDE, Descent, Images, Train, check, not_negative, positive
 
-Context = Literal["repgraph", "simple", "non_local", "dual", "none"]
+Context = Literal["repgraph", "paper", "simple", "non_local", "dual", "none"]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from repgraph.recipes.sections import (
     positive,
 )
 
-Context = Literal["repgraph", "simple", "non_local", "dual", "control", "none"]
+Context = Literal["repgraph", "paper", "simple", "non_local", "dual", "control", "none"]
 
 
 def _scales(name: str, scales: tuple[float, ...]) -> None:

@@ -33,6 +33,7 @@ _POSITIONS = ("spread", "radius", "offset_view", "offset_unit")
 _NODES = ("mid_channels", "nodes", "grid", "groups", "scale", "learn_scale", *_POSITIONS)
 OPTIONS: dict[str, tuple[str, ...]] = {
     "repgraph": _NODES,
+    "paper": _NODES,
     "simple": (*_NODES, "norm_qk"),
     "non_local": ("mid_channels", "groups", "scale", "share_query_key", "norm_qk"),
     "dual": (),
@@ -40,7 +41,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "none": (),
 }
 _NO_MATTER = ("backend", "attention")  # which kernels compute it
-_SAMPLING = ("repgraph", "simple")
+_SAMPLING = ("repgraph", "paper", "simple")
 
 
 def key(recipe: Recipe) -> str:
@@ -109,8 +110,9 @@ def weights_name(weights: str) -> str:
 def effective(layer: str, given: dict[str, Any]) -> dict[str, Any]:
     """The options of a layer that count: those given, and the defaults of the rest."""
     from repgraph.layers import spread
-    from repgraph.models.context import LAYERS
+    from repgraph.models.context import LAYERS, PRESETS
 
+    given = {**PRESETS.get(layer, {}), **given}
     usual = {name: p.default for name, p in inspect.signature(LAYERS[layer]).parameters.items()}
     found = {name: given.get(name, usual.get(name)) for name in OPTIONS.get(layer, ())}
     found |= {name: value for name, value in given.items() if name not in _NO_MATTER and value != usual.get(name)}

@@ -88,7 +88,7 @@ def _offsets(spread: str, radius: float | None, multiple: float) -> Entry:
 
 
 def _form(**options: Any) -> dict[str, Any]:
-    plain = dict(nodes=9, scale=1.0, learn_scale=False, offset_view=1, offset_unit="pixels")
+    plain = dict(nodes=9, scale=1.0, learn_scale=False, offset_view=1, offset_unit="pixels", node_view=1)
     return _options(**{**plain, **options})
 
 
@@ -193,15 +193,16 @@ _TABLES = (
         "forms",
         "Forms of the layer: scale of the logits, and what offsets are regressed from (not in the paper)",
         (
-            Entry("paper", "as in the paper: scale 1, own feature, pixels", "rgnet", _form()),
-            Entry("scale-16", "scale 1/16", "rgnet", _form(scale=1 / 16)),
-            Entry("scale-256", "scale 1/256", "rgnet", _form(scale=1 / 256)),
+            Entry("plain", "scale 1, own feature, pixels, as in the paper", "rgnet", _form()),
+            Entry("scale-16", "scale 1/16: 1/sqrt(C')", "rgnet", _form(scale=1 / 16)),
+            Entry("scale-256", "scale 1/256: 1/C'", "rgnet", _form(scale=None)),
             Entry("learned", "learned temperature", "rgnet", _form(learn_scale=True)),
             Entry("view-3", "offsets from 3 x 3 positions", "rgnet", _form(offset_view=3)),
             Entry("view-map", "offsets from the position and the map's mean", "rgnet", _form(offset_view="map")),
             Entry("unit-map", "offsets in units of the map", "rgnet", _form(offset_unit="map")),
+            Entry("nodes-5", "scale 1/256, nodes of 5 x 5 positions", "rgnet", _form(scale=None, node_view=5)),
         ),
-        "paper",
+        "plain",
     ),
 )
 TABLES: dict[str, Table] = {table.name: table for table in _TABLES}

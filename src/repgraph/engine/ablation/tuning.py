@@ -46,9 +46,9 @@ _NODES: dict[str, tuple[Any, ...]] = {
     "optim.lr": tuple(map(Times, (0.5, 1.0, 2.0))),
     "optim.offset": (1.0, 10.0),
     "model.context_options.radius": (4.0, 8.0, 16.0),
-    "model.context_options.scale": (1.0, 1 / 16, 1 / 256),
 }
-# What may be tried, for each competitor. None leaves the option out: for the non-local block a scale of 1/sqrt(C').
+# What may be tried, for each competitor. None leaves the option out: 1/sqrt(C') = 1/16 for the non-local block and
+# Simple, 1/C' = 1/256 for Bottleneck.
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "baseline": _RATES,
     "control": _RATES,
@@ -57,8 +57,8 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "optim.head": (1.0, 3.0, 10.0),
         "model.context_options.scale": (1.0, None, 1 / 256),
     },
-    "simple": _NODES,
-    "rgnet": _NODES,
+    "simple": {**_NODES, "model.context_options.scale": (1.0, None, 1 / 256)},
+    "rgnet": {**_NODES, "model.context_options.scale": (1.0, 1 / 16, None)},
 }
 
 

@@ -88,12 +88,9 @@ class Training(pl.LightningModule):
         )
         for group in groups:
             group["initial_lr"] = group["lr"]
-        on_gpu = (
-            self.device.type == "cuda"
-        )  # with fp16 the fused step does not wait to see whether gradients overflowed
-        return torch.optim.SGD(
-            groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=True if on_gpu else None
-        )
+        # PyTorch's fused step spoils the momentum where gradients overflow, as those of fp16 do in the beginning.
+        fused = True if self.device.type == "cuda" and self.recipe.train.precision != "fp16" else None
+        return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=fused)
 
     def on_fit_start(self) -> None:
         self._sums, self._bad = self._sums.to(self.device), self._bad.to(self.device)
