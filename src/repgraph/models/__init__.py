@@ -1,8 +1,9 @@
 """Networks: RGNet for semantic segmentation, with any backbone of timm, and Mask R-CNN for objects; and their parts."""
 
 from repgraph.models.backbone import Backbone
+from repgraph.models.bilinear import upsample
 from repgraph.models.context import Control
-from repgraph.models.head import AuxiliaryHead, SegmentationHead, upsample
+from repgraph.models.head import AuxiliaryHead, SegmentationHead
 from repgraph.models.loading import load
 from repgraph.models.mask_rcnn import MaskRCNN, mask_rcnn
 from repgraph.models.rgnet import RGNet, rgnet

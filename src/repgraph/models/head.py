@@ -1,10 +1,8 @@
 """Heads that make classes of a backbone's features, and the way from their maps to the image's size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
@@ -97,19 +95,6 @@ class AuxiliaryHead(nn.Module):
         """Logits (B, classes, H, W) from features (B, C, H, W)."""
         x = self.act(self.norm(self.project(options.check(x, self.project.in_channels))))
         return self.classifier(self.dropout(x))
-
-
-def upsample(logits: Tensor, size: Sequence[int]) -> Tensor:
-    """Logits (B, K, h, w) at another size, bilinear between the centres of pixels (align_corners=False).
-
-    Half precision becomes float32 on the small map: the result goes into a softmax, which takes float32 anyway, and
-    rounded logits would make ties of what is close.
-
-    >>> upsample(torch.randn(1, 19, 9, 13).bfloat16(), (65, 97)).dtype
-    torch.float32
-    """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.interpolate(logits, size=tuple(size), mode="bilinear", align_corners=False)
 
 
 def _project(in_channels: int, channels: int) -> tuple[nn.Conv2d, nn.BatchNorm2d, nn.ReLU]:

@@ -14,7 +14,8 @@ from repgraph.models import context as contexts
 from repgraph.models import settings
 from repgraph.models import weights as stored
 from repgraph.models.backbone import Backbone
-from repgraph.models.head import AuxiliaryHead, SegmentationHead, upsample
+from repgraph.models.bilinear import upsample
+from repgraph.models.head import AuxiliaryHead, SegmentationHead
 from repgraph.models.hub import Hub, card
 from repgraph.models.settings import MEAN, STD
 

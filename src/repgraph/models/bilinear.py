@@ -1,0 +1,69 @@
+"""Logits at the size of the image, with a backward pass made of two products.
+
+PyTorch adds up the gradient of bilinear upsampling with atomic additions, one for each of the four neighbours of each
+pixel: a tenth of RGNet's whole training step on an H200, and not the same twice. Bilinear weights are products of
+linear ones along rows and columns, so the gradient is two small matrix products.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def upsample(logits: Tensor, size: Sequence[int]) -> Tensor:
+    """Logits (B, K, h, w) at another size, bilinear between the centres of pixels (align_corners=False).
+
+    Half precision becomes float32 on the small map: the result goes into a softmax, which takes float32 anyway, and
+    rounded logits would make ties of what is close.
+
+    >>> upsample(torch.randn(1, 19, 9, 13).bfloat16(), (65, 97)).dtype
+    torch.float32
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    height, width = size
+    if logits.is_cuda and logits.requires_grad and not torch.compiler.is_compiling():
+        return Upsample.apply(logits, height, width)  # type: ignore[no-any-return, no-untyped-call]
+    return _interpolate(logits, height, width)
+
+
+class Upsample(torch.autograd.Function):
+    """Bilinear upsampling whose gradient is the same every time, and as precise as products are."""
+
+    @staticmethod
+    def forward(logits: Tensor, height: int, width: int) -> Tensor:
+        return _interpolate(logits, height, width)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
+        ctx.size = inputs[0].shape[2:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (grad,) = grads
+        with torch.autocast(grad.device.type, enabled=False):
+            return _shared_out(grad, *ctx.size), None, None
+
+
+def _interpolate(logits: Tensor, height: int, width: int) -> Tensor:
+    return F.interpolate(logits, size=(height, width), mode="bilinear", align_corners=False)
+
+
+def _shared_out(grad: Tensor, height: int, width: int) -> Tensor:
+    """What each position of the small map gets of the gradient of the large one."""
+    batch, channels, high, wide = grad.shape
+    rows, columns = _weights(height, high, grad), _weights(width, wide, grad)
+    if grad.is_contiguous() or not grad.is_contiguous(memory_format=torch.channels_last):
+        down = rows @ grad.reshape(batch * channels, high, wide)
+        return (down @ columns.t()).view(batch, channels, height, width)
+    down = rows @ grad.permute(0, 2, 3, 1).view(batch, high, wide * channels)
+    across = columns @ down.view(batch * height, wide, channels)
+    return across.view(batch, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _weights(small: int, large: int, like: Tensor) -> Tensor:
+    """[small, large]: how much of each position goes into each pixel."""
+    one = torch.eye(small, dtype=like.dtype, device=like.device)
+    return F.interpolate(one[None], size=large, mode="linear", align_corners=False)[0]
