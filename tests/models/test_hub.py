@@ -13,6 +13,7 @@ from torch import nn
 
 import repgraph
 from repgraph.errors import UsageError
+from repgraph.layers import BottleneckRepGraph
 from repgraph.models import RGNet, load, weights
 
 LABELS = {
@@ -80,6 +81,22 @@ def test_formats_and_half_precision_are_saved_too(tmp_path: Path) -> None:
     twin = RGNet.from_pretrained(tmp_path / "half")
     for ours, theirs in zip(twin.state_dict().values(), model.state_dict().values(), strict=True):
         assert ours.dtype in (torch.float32, torch.int64) and torch.equal(ours, theirs.to(ours.dtype))
+
+
+def test_a_version_with_other_defaults_makes_the_same_of_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spread and scale are not in the weights, and decide what is computed."""
+    model = network(inserted={"layer2": 1}, inserted_options={"nodes": 4})
+    model.save_pretrained(tmp_path)
+    x = images(33, 47)
+    usual = BottleneckRepGraph.__init__.__kwdefaults__
+    monkeypatch.setitem(usual, "scale", 3.0)
+    monkeypatch.setitem(usual, "spread", "grid")
+    monkeypatch.setattr("repgraph.layers.spread.RADIUS", 9.0)
+    later = RGNet.from_pretrained(tmp_path)
+    assert torch.equal(later(x), model(x))
+    assert not torch.equal(network(inserted={"layer2": 1}, inserted_options={"nodes": 4})(x), model(x))
 
 
 def test_arguments_replace_the_configs(saved: Path) -> None:

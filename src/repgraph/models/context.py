@@ -13,6 +13,7 @@ from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, options
 from repgraph.layers.fusion import fuse
 from repgraph.layers.pointwise import Pointwise
+from repgraph.layers.spread import RADIUS
 
 
 class Control(nn.Module):
@@ -76,6 +77,7 @@ PRESETS = {"paper": BottleneckRepGraph.PAPER}  # options of layers that have ano
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # those that start as the identity
 # Not what a config file could hold, or said elsewhere.
 _NOT_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
+_OF_THE_PLACE = ("backend", "attention", "final_act", "zero_init")  # decided where the layer stands and runs
 
 
 def make(
@@ -129,6 +131,20 @@ def checked(what: str, name: str, given: Mapping[str, Any] | None) -> dict[str, 
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(own) or 'none'}"
             raise UsageError(f"{what} of {name!r}: there is no option {option!r}; {hint}")
     return {**PRESETS.get(name, {}), **(given or {})}
+
+
+def explicit(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options with the defaults of the rest: a later version, whose defaults are others, makes the same of them.
+
+    >>> explicit("non_local", {"groups": 2})
+    {'mid_channels': None, 'groups': 2, 'scale': None, 'share_query_key': False, 'norm_qk': False}
+    """
+    parameters = inspect.signature(LAYERS[name]).parameters.items()
+    usual = {option: p.default for option, p in parameters if option not in (*_NOT_OPTIONS, *_OF_THE_PLACE)}
+    found = {**usual, **PRESETS.get(name, {}), **(given or {})}
+    if found.get("spread") in ("ring", "rings") and found["grid"] != "map" and found["radius"] is None:
+        found["radius"] = RADIUS
+    return found
 
 
 def plain(what: str, value: Any) -> Any:

@@ -128,6 +128,7 @@ class MaskRCNN(
             settings.insert_layers(
                 body, {"layer3": 1} if where is None else where, name, given or {}, "context_options"
             )
+            self.config["context_options"] = contexts.explicit(name, self.config["context_options"])
         elif where or given:
             raise UsageError("where or context_options are given, but context does not say which layer it is")
 

@@ -95,6 +95,7 @@ class RGNet(
         if inserted:
             layer, given_options = _chosen(inserted_options)
             settings.insert_layers(self.backbone.body, inserted, layer, given_options, "inserted_options")
+            self.config["inserted_options"] = {"layer": layer, **contexts.explicit(layer, given_options)}
         elif inserted_options:
             raise UsageError("inserted_options are given, but inserted does not say where the layers go")
         stage4, stage5 = self.backbone.channels
@@ -107,6 +108,7 @@ class RGNet(
             fusion=fusion,
             dropout=dropout,
         )
+        self.config["context_options"] = contexts.explicit(context, self.config["context_options"])
         self.auxiliary = (
             AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
             if settings.flag("auxiliary", auxiliary)
