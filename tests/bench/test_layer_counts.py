@@ -100,6 +100,14 @@ def test_grids_and_groups_agree_at_odd_sizes(layer, size):
         assert forms.counted(block, setting) == block.formula(setting).work
 
 
+def test_nodes_of_several_positions_read_more():
+    counts = [
+        count(BottleneckRepGraph(16, nodes=3, node_view=side).eval(), torch.randn(1, 16, 7, 9)) for side in (1, 3, 5)
+    ]
+    assert counts[0].products == counts[1].products == counts[2].products
+    assert [c.elements - counts[0].elements for c in counts] == [0, 2 * 3 * 8 * 63, 2 * 5 * 8 * 63]
+
+
 def test_a_grid_samples_less():
     cells = [PAPER.cells(grid) for grid in (1, 2, 4, 8)]
     assert cells == [32768, 8192, 2048, 512]

@@ -148,6 +148,15 @@ def test_a_partial_keeps_its_options_and_starts_as_the_identity():
     assert_same(model, network(), images())
 
 
+@pytest.mark.parametrize(
+    "layer", [BottleneckRepGraph.paper, SimpleRepGraph.paper, partial(BottleneckRepGraph.paper, nodes=4)], ids=str
+)
+def test_the_papers_form_starts_as_the_identity_too(layer):
+    model = insert(network(), EVERYWHERE, layer)
+    assert {(each.scale, each.spread.name) for each in inserted(model).values()} == {(1.0, "default")}
+    assert_same(model, network(), images())
+
+
 def test_identity_is_an_option():
     model = insert(network(), EVERYWHERE, zero_init=False)
     assert not torch.equal(model(images()), network()(images()))

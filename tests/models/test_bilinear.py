@@ -50,6 +50,19 @@ def test_it_is_differentiable_twice_and_under_autocast_stays_in_float32():
     torch.testing.assert_close(x.grad, again.grad, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:FutureWarning")  # PyTorch's own, of its forward mode
+def test_transforms_of_functions():
+    x, tangent = torch.randn(2, 3, 4, 5, dtype=torch.float64), torch.randn(2, 3, 4, 5, dtype=torch.float64)
+
+    def ours(x):
+        return Upsample.apply(x, 9, 7)
+
+    _, moved = torch.func.jvp(ours, (x,), (tangent,))
+    torch.testing.assert_close(moved, own(tangent, (9, 7)))
+    each = torch.func.vmap(torch.func.grad(lambda x: ours(x[None]).square().sum()))(x)
+    torch.testing.assert_close(each, torch.func.grad(lambda x: own(x, (9, 7)).square().sum())(x))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_on_a_gpu_it_is_the_same_every_time(layout):

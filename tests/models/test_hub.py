@@ -99,6 +99,15 @@ def test_a_version_with_other_defaults_makes_the_same_of_a_config(
     assert not torch.equal(network(inserted={"layer2": 1}, inserted_options={"nodes": 4})(x), model(x))
 
 
+def test_a_config_from_before_scales_were_written(folder: Path) -> None:
+    """Logits had none then."""
+    for given in (None, {"nodes": 9}):
+        edit(folder, context_options=given)
+        assert RGNet.from_pretrained(folder).head.context.scale == 1.0
+    built = RGNet.build({**network().config, "inserted": {"layer2": 1}, "inserted_options": {"nodes": 4}}, "here")
+    assert [layer.scale for layer in repgraph.inserted(built).values()] == [1.0]
+
+
 def test_arguments_replace_the_configs(saved: Path) -> None:
     assert RGNet.from_pretrained(saved, dropout=0.5).head.dropout.p == 0.5
     assert RGNet.from_pretrained(saved, map_location="cpu").config == network(labels=LABELS).config

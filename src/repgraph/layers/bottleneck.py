@@ -1,4 +1,4 @@
-"""The Bottleneck RepGraph layer (BRG), the paper's default."""
+"""The Bottleneck RepGraph layer (BRG), the one that the paper's networks have."""
 
 from typing import Any, ClassVar, Literal
 

@@ -116,7 +116,7 @@ def _make(layer: Layer, spot: Spot, layer_options: dict[str, Any]) -> nn.Module:
     """A layer for a spot, checked to keep the channels, on the device and in the mode of the block."""
     device, dtype = probe.like(spot.block)
     maker, bound = (layer.func, layer.keywords) if isinstance(layer, partial) else (layer, {})
-    own = getattr(maker, "INSERTED", None)
+    own = getattr(getattr(maker, "__self__", maker), "INSERTED", None)  # of the class, if it is a class's method
     if own is None:
         module = layer(spot.channels, **layer_options)
     else:

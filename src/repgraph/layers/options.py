@@ -50,7 +50,7 @@ def fusion(value: Any) -> str:
 def scale(value: Any, usual: float) -> float:
     """A factor on logits; None for the ``usual`` one of the layer."""
     if value is None:
-        return usual
+        return float(usual)
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise TypeError(f"scale is {value!r}; a finite number is needed, or None for the layer's own")
     return float(value)

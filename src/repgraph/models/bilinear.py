@@ -24,7 +24,7 @@ def upsample(logits: Tensor, size: Sequence[int]) -> Tensor:
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     height, width = size
-    if logits.is_cuda and logits.requires_grad and not torch.compiler.is_compiling():
+    if logits.is_cuda and logits.requires_grad and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
         return Upsample.apply(logits, height, width)  # type: ignore[no-any-return, no-untyped-call]
     return _interpolate(logits, height, width)
 
@@ -32,19 +32,25 @@ def upsample(logits: Tensor, size: Sequence[int]) -> Tensor:
 class Upsample(torch.autograd.Function):
     """Bilinear upsampling whose gradient is the same every time, and as precise as products are."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(logits: Tensor, height: int, width: int) -> Tensor:
         return _interpolate(logits, height, width)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
-        ctx.size = inputs[0].shape[2:]
+        ctx.size, ctx.large = inputs[0].shape[2:], inputs[1:]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (grad,) = grads
         with torch.autocast(grad.device.type, enabled=False):
             return _shared_out(grad, *ctx.size), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return _interpolate(tangent, *ctx.large)
 
 
 def _interpolate(logits: Tensor, height: int, width: int) -> Tensor:

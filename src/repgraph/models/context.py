@@ -133,18 +133,28 @@ def checked(what: str, name: str, given: Mapping[str, Any] | None) -> dict[str, 
     return {**PRESETS.get(name, {}), **(given or {})}
 
 
-def explicit(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def explicit(name: str, given: Mapping[str, Any] | None, layer: nn.Module | None = None) -> dict[str, Any]:
     """Options with the defaults of the rest: a later version, whose defaults are others, makes the same of them.
 
-    >>> explicit("non_local", {"groups": 2})
-    {'mid_channels': None, 'groups': 2, 'scale': None, 'share_query_key': False, 'norm_qk': False}
+    Width and scale are those of the ``layer``. Without one they may be None, what suits the channels: inserted layers
+    are of several widths.
+
+    >>> explicit("non_local", {"groups": 2}, NonLocal(8, groups=2))
+    {'mid_channels': 4, 'groups': 2, 'scale': 0.7071..., 'share_query_key': False, 'norm_qk': False}
     """
     parameters = inspect.signature(LAYERS[name]).parameters.items()
     usual = {option: p.default for option, p in parameters if option not in (*_NOT_OPTIONS, *_OF_THE_PLACE)}
     found = {**usual, **PRESETS.get(name, {}), **(given or {})}
     if found.get("spread") in ("ring", "rings") and found["grid"] != "map" and found["radius"] is None:
         found["radius"] = RADIUS
-    return found
+    return {option: getattr(layer, option, value) if value is None else value for option, value in found.items()}
+
+
+def of_a_file(name: Any, given: Any) -> Any:
+    """Options as a config has them; before all were written there, layers with nodes had no scale."""
+    if name in ("repgraph", "simple") and (given is None or (isinstance(given, Mapping) and "scale" not in given)):
+        return {**(given or {}), "scale": 1.0}
+    return given
 
 
 def plain(what: str, value: Any) -> Any:

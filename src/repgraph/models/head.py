@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch  # noqa: F401 - of the examples
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
@@ -21,8 +22,9 @@ class SegmentationHead(nn.Module):
         in_channels: of the features; 2048 from a ResNet-50 or -101.
         classes: of the predictions.
         channels: between ``project`` and the context layer.
-        context: "repgraph" (:class:`~repgraph.layers.BottleneckRepGraph`), "simple", "non_local", "dual", "control"
-            (the bottleneck's convolutions without the sampling) or "none".
+        context: "repgraph" (:class:`~repgraph.layers.BottleneckRepGraph`), "paper" (the same, in the paper's plain
+            form), "simple", "non_local", "dual", "control" (the bottleneck's convolutions without the sampling) or
+            "none".
         context_options: of the context layer, such as ``{"nodes": 27}``.
         fusion: of the context layer, "concat" or "sum"; None for "concat", and "sum" for dual attention.
         dropout: probability with which a channel is left out before the classifier.

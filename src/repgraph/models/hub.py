@@ -14,6 +14,7 @@ from torch import nn
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.layers import inserted
 from repgraph.models import weights
+from repgraph.models.context import of_a_file
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
 NETWORK = "network"  # the entry of a config that has the name of its class; without it, that is RGNet
@@ -189,6 +190,12 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
                 raise UsageError(f"{source}: unknown setting {name!r}{hint}")
         if "classes" not in config:
             raise UsageError(f"{source}: 'classes' is missing")
+        if "context" in config:
+            config["context_options"] = of_a_file(config["context"], config.get("context_options"))
+        if config.get("inserted"):
+            given = config.get("inserted_options") or {}
+            layer = given.get("layer", "repgraph") if isinstance(given, dict) else None
+            config["inserted_options"] = of_a_file(layer, given)
         try:
             return cls(**config)
         except (TypeError, ValueError) as error:

@@ -41,7 +41,8 @@ class MaskRCNN(
     Args:
         classes: of objects, without the background: labels are 1 to ``classes``.
         backbone: "resnet50" or "resnet101"; also "resnet18", "resnet34" and "resnet152".
-        context: the layers in the backbone: "repgraph", "simple", "non_local", "dual"; None or "none" for nothing.
+        context: the layers in the backbone: "repgraph", "paper" (the same, in the paper's plain form), "simple",
+            "non_local", "dual"; None or "none" for nothing.
         where: their number for each stage, as for :func:`repgraph.insert`; by default, as in the paper, one in res4,
             ``{"layer3": 1}``, which stands before the last block. They start as the identity.
         context_options: of the layers, such as ``{"nodes": 27, "radius": 8}``.

@@ -38,14 +38,15 @@ class RGNet(
         classes: of the predictions.
         backbone: the name of a model of timm; see :class:`~repgraph.models.Backbone`.
         output_stride: of the backbone: 8, 16 or 32.
-        context: the layer in the head: "repgraph", "simple", "non_local", "dual", "control" or "none" (the paper's
-            backbone baseline).
+        context: the layer in the head: "repgraph", "paper" (the same, in the paper's plain form), "simple",
+            "non_local", "dual", "control" or "none" (the paper's backbone baseline).
         context_options: of that layer, such as ``{"nodes": 27, "radius": 8}``.
         channels: after the 3 x 3 convolution of either head.
         fusion: of the context layer, "concat" or "sum"; None for "concat", and "sum" for dual attention.
         inserted: layers in the backbone: the number for each stage, as for :func:`repgraph.insert`, such as
             ``{"layer3": 1}``. Sum fusion, and the identity at the start.
-        inserted_options: of those layers; "layer" in it is which one ("repgraph", "simple", "non_local", "dual").
+        inserted_options: of those layers; "layer" in it is which one ("repgraph", "paper", "simple", "non_local",
+            "dual").
         auxiliary: whether there is an auxiliary head.
         dropout: before the classifiers.
         caffe_style: of the backbone.
@@ -108,7 +109,7 @@ class RGNet(
             fusion=fusion,
             dropout=dropout,
         )
-        self.config["context_options"] = contexts.explicit(context, self.config["context_options"])
+        self.config["context_options"] = contexts.explicit(context, self.config["context_options"], self.head.context)
         self.auxiliary = (
             AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
             if settings.flag("auxiliary", auxiliary)

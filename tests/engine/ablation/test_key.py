@@ -53,6 +53,14 @@ def test_same(settings):
     assert key(voc(*settings)) == key(voc())
 
 
+def test_the_papers_form_by_name_and_spelled_out():
+    spelled = ("model.context_options.scale=1.0", "model.context_options.spread=default")
+    assert key(voc("model.context=paper")) == key(voc(*spelled)) != key(voc())
+    inside = ("model.inserted.res3=1", "model.inserted_options.layer=paper")
+    own = [setting.replace("context_options", "inserted_options") for setting in spelled]
+    assert key(voc(*inside)) == key(voc(inside[0], *own)) != key(voc(inside[0]))
+
+
 CHANGES = {
     "model.backbone": "resnet101", "model.weights": "none", "model.output_stride": "16", "model.context": "simple",
     "model.channels": "256", "model.auxiliary": "false", "model.dropout": "0.2", "model.fusion": "sum",

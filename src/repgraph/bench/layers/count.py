@@ -5,7 +5,7 @@ size. Work on parameters alone is not counted: only what follows from the input.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +73,12 @@ def _read(y: Tensor, x: Tensor, *_: Any, **__: Any) -> Work:
     return Work(0, x.numel())
 
 
+def _pooled(y: Tensor, x: Tensor, window: Sequence[int], steps: Sequence[int] = (), *_: Any, **__: Any) -> Work:
+    """Cells that stand side by side read each element once; windows that overlap are read each on its own."""
+    overlap = any(step < side for step, side in zip(steps, window, strict=False))
+    return Work(0, y.numel() * math.prod(window) if overlap else x.numel())
+
+
 def _nothing(y: Any, *_: Any, **__: Any) -> Work:
     return Work(0, 0)
 
@@ -108,7 +114,7 @@ RULES: dict[str, Rule] = {
     "aten::native_batch_norm": _each(),
     "aten::_native_batch_norm_legit_no_training": _each(),
     "aten::cudnn_batch_norm": _each(),
-    "aten::avg_pool2d": _read,
+    "aten::avg_pool2d": _pooled,
     "aten::mean": _read,
     "aten::mul": _multiplied,
     "aten::div": _multiplied,

@@ -71,6 +71,8 @@ def content(recipe: Recipe) -> dict[str, Any]:
     if recipe.data.name == "folder" and recipe.data.root:  # whose images: as for weights, the name tells
         found["data.folder"] = PurePath(recipe.data.root).name
     kinds: set[str] = {model.context}
+    if model.context == "paper":
+        found["model.context"] = "repgraph"
     if model.context != "none":
         found["model.fusion"] = _fusion(model.context, model.fusion)
         found["model.context_options"] = effective(model.context, model.context_options)
@@ -79,7 +81,8 @@ def content(recipe: Recipe) -> dict[str, Any]:
         kinds.add(layer)
         own = {name: value for name, value in model.inserted_options.items() if name != "layer"}
         found["model.inserted"] = dict(model.inserted)
-        found["model.inserted_options"] = {"layer": layer, **effective(layer, own)}
+        named = "repgraph" if layer == "paper" else layer
+        found["model.inserted_options"] = {"layer": named, **effective(layer, own)}
     if not kinds & set(_SAMPLING):
         found.pop("optim.offset", None)
     return _plain(found)

@@ -88,10 +88,11 @@ def _offsets(spread: str, radius: float | None, multiple: float) -> Entry:
 
 
 def _form(**options: Any) -> dict[str, Any]:
-    plain = dict(nodes=9, scale=1.0, learn_scale=False, offset_view=1, offset_unit="pixels", node_view=1)
+    plain = dict(nodes=9, scale=None, learn_scale=False, offset_view=1, offset_unit="pixels", node_view=1)
     return _options(**{**plain, **options})
 
 
+_PAPER = _form(scale=1.0, spread="default", radius=None)
 BASELINE = Entry("baseline", TITLES["baseline"], "baseline", {}, (36.48, 77.57))
 CONTROL = Entry("control", TITLES["control"], "control", {"model.fusion": "concat"})
 
@@ -193,16 +194,18 @@ _TABLES = (
         "forms",
         "Forms of the layer: scale of the logits, and what offsets are regressed from (not in the paper)",
         (
-            Entry("plain", "scale 1, own feature, pixels, as in the paper", "rgnet", _form()),
-            Entry("scale-16", "scale 1/16: 1/sqrt(C')", "rgnet", _form(scale=1 / 16)),
-            Entry("scale-256", "scale 1/256: 1/C'", "rgnet", _form(scale=None)),
+            Entry("usual", "scale 1/C', own feature, pixels, nodes of one position", "rgnet", _form()),
+            Entry("paper", "the paper's: scale 1, offsets as PyTorch initialises them", "rgnet", _PAPER),
+            Entry("scale-1", "scale 1", "rgnet", _form(scale=1.0)),
+            Entry("scale-16", "scale 1/16", "rgnet", _form(scale=1 / 16)),
             Entry("learned", "learned temperature", "rgnet", _form(learn_scale=True)),
             Entry("view-3", "offsets from 3 x 3 positions", "rgnet", _form(offset_view=3)),
             Entry("view-map", "offsets from the position and the map's mean", "rgnet", _form(offset_view="map")),
             Entry("unit-map", "offsets in units of the map", "rgnet", _form(offset_unit="map")),
-            Entry("nodes-5", "scale 1/256, nodes of 5 x 5 positions", "rgnet", _form(scale=None, node_view=5)),
+            Entry("nodes-5", "nodes of 5 x 5 positions", "rgnet", _form(node_view=5)),
+            Entry("nodes-9", "nodes of 9 x 9 positions", "rgnet", _form(node_view=9)),
         ),
-        "plain",
+        "usual",
     ),
 )
 TABLES: dict[str, Table] = {table.name: table for table in _TABLES}

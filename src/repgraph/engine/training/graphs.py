@@ -32,7 +32,7 @@ def check(train: Train, place: Place, fixed: bool) -> None:
         else None
     )
     if reason is not None:
-        raise UsageError(f"train.graph is true, and kernels cannot be recorded: {reason}; leave it out")
+        raise UsageError(f"train.graph is true, and kernels cannot be recorded: {reason}; leave train.graph out")
 
 
 def record(model: nn.Module, *inputs: Tensor) -> None:

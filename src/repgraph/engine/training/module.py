@@ -88,7 +88,7 @@ class Training(pl.LightningModule):
         )
         for group in groups:
             group["initial_lr"] = group["lr"]
-        # PyTorch's fused step spoils the momentum where gradients overflow, as those of fp16 do in the beginning.
+        # PyTorch's fused step may spoil the momentum where gradients overflow, as fp16's do in the beginning.
         fused = True if self.device.type == "cuda" and self.recipe.train.precision != "fp16" else None
         return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=fused)
 
@@ -97,7 +97,11 @@ class Training(pl.LightningModule):
         self._learned = self._learned.to(self.device)
         self.task.to(self.device)
         if self._restored is not None:
-            self.trainer.optimizers[0].load_state_dict(self._restored["optimizer_states"][0])
+            optimiser = self.trainer.optimizers[0]
+            fused = optimiser.param_groups[0]["fused"]
+            optimiser.load_state_dict(self._restored["optimizer_states"][0])
+            for group in optimiser.param_groups:
+                group["fused"] = fused  # as this precision and device want it, not as the last ones did
             scaler = self._restored.get(type(self.trainer.precision_plugin).__qualname__)
             if scaler is not None:
                 self.trainer.precision_plugin.load_state_dict(scaler)
