@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.engine.training.tiny import recipe, rows, weights
 
+from repgraph.engine.throughput import throughput
 from repgraph.engine.train import train
 from repgraph.engine.training import graphs
 from repgraph.engine.training.places import Place
@@ -34,6 +35,31 @@ def test_a_cpu_is_refused_before_anything_is_written(pictures, tmp_path):
     with pytest.raises(UsageError, match=r"train\.graph is true.*this is the CPU"):
         train(recipe(pictures, "train.graph=true"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_network_is_as_ever_once_its_record_is_forgotten():
+    model = torch.nn.Linear(2, 2)
+    model.forward = lambda x: x  # as recording leaves it
+    x = torch.randn(3, 2)
+    assert model(x) is x
+    graphs.forget(model)
+    graphs.forget(model)
+    assert torch.equal(model(x), torch.nn.functional.linear(x, model.weight, model.bias))
+
+
+def test_training_forgets_the_record_at_its_end(pictures, tmp_path, monkeypatch):
+    forgotten = []
+    monkeypatch.setattr(graphs, "forget", forgotten.append)
+    train(recipe(pictures, "train.iterations=1"), tmp_path / "run")
+    assert len(forgotten) == 1
+
+
+@pytest.mark.gpu
+def test_two_trainings_of_one_network(pictures):
+    """Between them it leaves the device and comes back to another place in its memory."""
+    settings = ("train.accelerator=cuda", "train.graph=true", "train.precision=bf16")
+    found = throughput(recipe(pictures, *settings), iterations=5, warm=3)
+    assert found.real > 0 and found.fixed > 0
 
 
 # Networks this small part soon, by rounding alone: three iterations are enough for a record that is replayed twice.

@@ -55,6 +55,11 @@ def record(model: nn.Module, *inputs: Tensor) -> None:
     torch.cuda.set_rng_state(generator, device)
 
 
+def forget(model: nn.Module) -> None:
+    """Calls are as ever again. Kernels know where the weights lay: the record is of no use once these have moved."""
+    vars(model).pop("forward", None)
+
+
 def _autocast(device: torch.device) -> Any:
     """The dtype of autocast, where that is on."""
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None

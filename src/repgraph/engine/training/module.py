@@ -109,6 +109,9 @@ class Training(pl.LightningModule):
                 self._sums[1:] = 0
             self._restored = None
 
+    def on_fit_end(self) -> None:
+        graphs.forget(self.model)  # Lightning takes the network off the device now
+
     def training_step(self, batch: Any, batch_idx: int) -> None:
         if batch.iteration != self.iteration:
             raise RuntimeError(f"batch of iteration {batch.iteration} in iteration {self.iteration}")
