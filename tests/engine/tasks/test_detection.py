@@ -343,6 +343,7 @@ try:
     task.test(model, task.splits()[1], Where(rank, 2, 1, Path(sys.argv[2])))
 except NotFinite as error:
     sys.stdout.write(f"told: {error}\\n")
+torch.distributed.destroy_process_group()
 """
 
 

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError("--resume takes recipe and folder from the run; leave the others out")
         from repgraph.engine.train import resume
 
-        return _told(resume(arguments.resume, settings, show=sys.stderr))
+        return _ended(resume(arguments.resume, settings, show=sys.stderr))
     if arguments.recipe is None:
         raise UsageError("give a recipe's name (repgraph train --list shows all) or file, or --resume RUN")
     recipe = recipes.with_settings(_recipe(arguments.recipe), settings)
@@ -83,12 +83,21 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.measure:
         from repgraph.engine.throughput import throughput
+        from repgraph.engine.together import leave
 
         print(throughput(recipe, show=sys.stderr))
+        leave()
         return 0
     from repgraph.engine.train import train
 
-    return _told(train(recipe, arguments.out or Path("runs") / recipe.name, show=sys.stderr))
+    return _ended(train(recipe, arguments.out or Path("runs") / recipe.name, show=sys.stderr))
+
+
+def _ended(outcome: "Outcome") -> int:
+    from repgraph.engine.together import leave
+
+    leave()
+    return _told(outcome)
 
 
 def listing() -> str:
