@@ -26,7 +26,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def copies_compute_the_same(layer: nn.Module, fresh: nn.Module, x: Tensor) -> None:
+def assert_copies_compute_the_same(layer: nn.Module, fresh: nn.Module, x: Tensor) -> None:
     """``fresh`` was made like ``layer``, with parameters of its own."""
     want = layer(x)
     assert not torch.equal(fresh(x), want)
@@ -39,7 +39,7 @@ def copies_compute_the_same(layer: nn.Module, fresh: nn.Module, x: Tensor) -> No
         assert torch.equal(twin(x), want)
 
 
-def format_follows_input(layer: nn.Module, x: Tensor) -> None:
+def assert_format_follows_input(layer: nn.Module, x: Tensor) -> None:
     contiguous, last = layer(x.contiguous()), layer(x.contiguous(memory_format=CHANNELS_LAST))
     assert contiguous.is_contiguous() and not contiguous.is_contiguous(memory_format=CHANNELS_LAST)
     assert last.is_contiguous(memory_format=CHANNELS_LAST) and not last.is_contiguous()
@@ -49,7 +49,7 @@ def format_follows_input(layer: nn.Module, x: Tensor) -> None:
     torch.testing.assert_close(layer(padded[:, 1:, 1:-1, 1:-2]), contiguous, rtol=1e-4, atol=1e-5)
 
 
-def compiles_once_for_all_sizes(layer: nn.Module, channels: int) -> None:
+def assert_compiles_once_for_all_sizes(layer: nn.Module, channels: int) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
     for index, (batch, height, width) in enumerate([(2, 5, 7), (3, 7, 4), (4, 2, 3)]):
@@ -65,7 +65,7 @@ def compiles_once_for_all_sizes(layer: nn.Module, channels: int) -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def exports(layer: nn.Module, channels: int) -> None:
+def assert_exports(layer: nn.Module, channels: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own
         program = torch.export.export(layer, (torch.randn(2, channels, 5, 7),), dynamic_shapes=(DYNAMIC,))
@@ -73,7 +73,7 @@ def exports(layer: nn.Module, channels: int) -> None:
     torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-5)
 
 
-def runs_in_onnxruntime(layer: nn.Module, channels: int, tmp_path) -> None:
+def assert_runs_in_onnxruntime(layer: nn.Module, channels: int, tmp_path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         x = torch.randn(2, channels, 5, 7)
@@ -87,7 +87,7 @@ def runs_in_onnxruntime(layer: nn.Module, channels: int, tmp_path) -> None:
         torch.testing.assert_close(torch.from_numpy(got), layer(x), rtol=1e-4, atol=1e-4)
 
 
-def starts_as_the_identity_and_learns(layer: nn.Module, first: set[str]) -> None:
+def assert_starts_as_the_identity_and_learns(layer: nn.Module, first: set[str]) -> None:
     """Only the parameters ``first`` learn in the first step, all of them in the second."""
     x = torch.randn(2, 8, 5, 7)
     assert torch.equal(layer(x), x) and torch.equal(layer(x.contiguous(memory_format=CHANNELS_LAST)), x)

@@ -159,7 +159,7 @@ def test_channels_last_maps_are_never_copied() -> None:
 
 def test_starts_as_the_identity_and_learns() -> None:
     torch.manual_seed(0)
-    mechanics.starts_as_the_identity_and_learns(
+    mechanics.assert_starts_as_the_identity_and_learns(
         DualAttention(8, **DualAttention.INSERTED), {"position.gamma", "channel.gamma"}
     )
 
@@ -248,23 +248,23 @@ MADE = {
 class TestAtHomeInPyTorch:
     def test_format_follows_the_input(self, name: str) -> None:
         make, channels = MADE[name]
-        mechanics.format_follows_input(make(), torch.randn(2, channels, 5, 7))
+        mechanics.assert_format_follows_input(make(), torch.randn(2, channels, 5, 7))
 
     def test_copies(self, name: str) -> None:
         make, channels = MADE[name]
-        mechanics.copies_compute_the_same(make(), make(seed=1), torch.randn(1, channels, 3, 5))
+        mechanics.assert_copies_compute_the_same(make(), make(seed=1), torch.randn(1, channels, 3, 5))
 
     def test_compile(self, name: str) -> None:
         make, channels = MADE[name]
-        mechanics.compiles_once_for_all_sizes(make(), channels)
+        mechanics.assert_compiles_once_for_all_sizes(make(), channels)
 
     def test_export(self, name: str) -> None:
         make, channels = MADE[name]
-        mechanics.exports(make(), channels)
+        mechanics.assert_exports(make(), channels)
 
     def test_onnx(self, name: str, tmp_path) -> None:
         make, channels = MADE[name]
-        mechanics.runs_in_onnxruntime(make(), channels, tmp_path)
+        mechanics.assert_runs_in_onnxruntime(make(), channels, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script")  # what PyTorch itself uses

@@ -164,12 +164,12 @@ def test_format_follows_the_input(fusion: str) -> None:
     for attention in ("sdpa", "plain"):
         for groups in (1, 2):
             layer = build(groups=groups, fusion=fusion, attention=attention)
-            mechanics.format_follows_input(layer, torch.randn(2, 8, 5, 7))
+            mechanics.assert_format_follows_input(layer, torch.randn(2, 8, 5, 7))
 
 
 def test_zero_init_is_the_identity_and_learns() -> None:
     torch.manual_seed(0)
-    mechanics.starts_as_the_identity_and_learns(NonLocal(8, **NonLocal.INSERTED), {"w_y.weight", "w_y.bias"})
+    mechanics.assert_starts_as_the_identity_and_learns(NonLocal(8, **NonLocal.INSERTED), {"w_y.weight", "w_y.bias"})
 
 
 def test_a_shared_query_and_key_is_one_convolution() -> None:
@@ -217,16 +217,16 @@ VARIED = [dict(groups=2, norm_qk=True), dict(attention="plain", share_query_key=
 @pytest.mark.parametrize("options", VARIED, ids=str)
 class TestAtHomeInPyTorch:
     def test_copies(self, options: dict) -> None:
-        mechanics.copies_compute_the_same(build(**options), build(seed=1, **options), torch.randn(1, 8, 3, 5))
+        mechanics.assert_copies_compute_the_same(build(**options), build(seed=1, **options), torch.randn(1, 8, 3, 5))
 
     def test_compile(self, options: dict) -> None:
-        mechanics.compiles_once_for_all_sizes(build(**options), 8)
+        mechanics.assert_compiles_once_for_all_sizes(build(**options), 8)
 
     def test_export(self, options: dict) -> None:
-        mechanics.exports(build(**options), 8)
+        mechanics.assert_exports(build(**options), 8)
 
     def test_onnx(self, options: dict, tmp_path) -> None:
-        mechanics.runs_in_onnxruntime(build(**options), 8, tmp_path)
+        mechanics.assert_runs_in_onnxruntime(build(**options), 8, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script")  # what PyTorch itself uses

@@ -130,12 +130,12 @@ def test_shapes(kind: type, grid, spread: str) -> None:
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("kind", [BottleneckRepGraph, SimpleRepGraph])
 def test_format_follows_the_input(kind: type, training: bool, options: dict) -> None:
-    mechanics.format_follows_input(build(kind, training=training, nodes=3, **options), torch.randn(2, 8, 5, 7))
+    mechanics.assert_format_follows_input(build(kind, training=training, nodes=3, **options), torch.randn(2, 8, 5, 7))
 
 
 def test_a_fused_layer_follows_the_format_too() -> None:
     for fusion in ("sum", "concat"):
-        mechanics.format_follows_input(build(BottleneckRepGraph, fusion=fusion).fuse(), torch.randn(2, 8, 5, 7))
+        mechanics.assert_format_follows_input(build(BottleneckRepGraph, fusion=fusion).fuse(), torch.randn(2, 8, 5, 7))
 
 
 def test_one_position_cannot_be_normalised_in_training() -> None:

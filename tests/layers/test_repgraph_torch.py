@@ -34,25 +34,25 @@ VARIED = [
 class TestAtHomeInPyTorch:
     def test_copies(self, kind: type, options: dict) -> None:
         layer, x = build(kind, **options), torch.randn(1, 8, 3, 5)
-        mechanics.copies_compute_the_same(layer, build(kind, seed=1, **options), x)
+        mechanics.assert_copies_compute_the_same(layer, build(kind, seed=1, **options), x)
         assert layer.offset.seen is not None
         for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
             assert twin.offset.seen is None
         assert layer.offset.seen is not None
 
     def test_compile(self, kind: type, options: dict) -> None:
-        mechanics.compiles_once_for_all_sizes(build(kind, training=True, **options), 8)
+        mechanics.assert_compiles_once_for_all_sizes(build(kind, training=True, **options), 8)
 
     def test_export(self, kind: type, options: dict) -> None:
-        mechanics.exports(build(kind, **options), 8)
+        mechanics.assert_exports(build(kind, **options), 8)
 
 
 def test_compiles_in_evaluation() -> None:
-    mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3), 8)
-    mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3).fuse(), 8)
+    mechanics.assert_compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3), 8)
+    mechanics.assert_compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3).fuse(), 8)
     wide = build(BottleneckRepGraph, nodes=3, offset_view=3, offset_unit="map", node_view=3, learn_scale=True)
-    mechanics.compiles_once_for_all_sizes(wide, 8)
-    mechanics.compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3, offset_view="map"), 8)
+    mechanics.assert_compiles_once_for_all_sizes(wide, 8)
+    mechanics.assert_compiles_once_for_all_sizes(build(BottleneckRepGraph, nodes=3, offset_view="map"), 8)
 
 
 def test_a_pickle_does_not_grow_with_what_was_seen() -> None:
@@ -100,7 +100,7 @@ def test_fused_layers_export_too(grid: int, tmp_path) -> None:
     x = torch.randn(2, 8, 5, 7).contiguous(memory_format=CHANNELS_LAST)
     want = layer(x)
     torch.testing.assert_close(layer.fuse()(x), want, rtol=1e-4, atol=1e-4)
-    mechanics.runs_in_onnxruntime(layer, 8, tmp_path)
+    mechanics.assert_runs_in_onnxruntime(layer, 8, tmp_path)
     model = onnx.load(str(tmp_path / "layer.onnx"))
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"} and not model.functions
     assert sum(node.op_type == "Conv" for node in model.graph.node) == 3  # reduce, offset, expand

@@ -54,7 +54,7 @@ class TestEveryNetwork:
         assert dead == []
 
     def test_copies(self, options: dict) -> None:
-        mechanics.copies_compute_the_same(network(**options), network(seed=1, **options), images(33, 47))
+        mechanics.assert_copies_compute_the_same(network(**options), network(seed=1, **options), images(33, 47))
 
     def test_memory_formats(self, options: dict) -> None:
         model, x = network(**options), images(33, 47, batch=2)

@@ -10,10 +10,9 @@ import torch  # noqa: F401 - of the examples
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
-from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, options
+from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, options, spread
 from repgraph.layers.fusion import fuse
 from repgraph.layers.pointwise import Pointwise
-from repgraph.layers.spread import RADIUS
 
 
 class Control(nn.Module):
@@ -73,7 +72,7 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {
     "control": Control,
     "none": NoContext,
 }
-PRESETS = {"paper": BottleneckRepGraph.PAPER}  # options of layers that have another name then
+PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names for another layer with options
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # those that start as the identity
 # Not what a config file could hold, or said elsewhere.
 _NOT_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
@@ -130,7 +129,17 @@ def checked(what: str, name: str, given: Mapping[str, Any] | None) -> dict[str, 
             close = difflib.get_close_matches(str(option), own, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(own) or 'none'}"
             raise UsageError(f"{what} of {name!r}: there is no option {option!r}; {hint}")
-    return {**PRESETS.get(name, {}), **(given or {})}
+    return spelled_out(name, given)[1]
+
+
+def spelled_out(name: str, given: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """A layer's name and options, where the name may stand for another with options.
+
+    >>> spelled_out("paper", {"spread": "ring"})
+    ('repgraph', {'scale': 1.0, 'spread': 'ring'})
+    """
+    layer, preset = PRESETS.get(name, (name, {}))
+    return layer, {**preset, **(given or {})}
 
 
 def explicit(name: str, given: Mapping[str, Any] | None, layer: nn.Module | None = None) -> dict[str, Any]:
@@ -144,9 +153,9 @@ def explicit(name: str, given: Mapping[str, Any] | None, layer: nn.Module | None
     """
     parameters = inspect.signature(LAYERS[name]).parameters.items()
     usual = {option: p.default for option, p in parameters if option not in (*_NOT_OPTIONS, *_OF_THE_PLACE)}
-    found = {**usual, **PRESETS.get(name, {}), **(given or {})}
+    found = {**usual, **spelled_out(name, given)[1]}
     if found.get("spread") in ("ring", "rings") and found["grid"] != "map" and found["radius"] is None:
-        found["radius"] = RADIUS
+        found["radius"] = spread.RADIUS
     return {option: getattr(layer, option, value) if value is None else value for option, value in found.items()}
 
 

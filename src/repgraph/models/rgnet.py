@@ -94,7 +94,7 @@ class RGNet(
         style = settings.flag("caffe_style", caffe_style)
         self.backbone = Backbone(backbone, output_stride=output_stride, caffe_style=style)
         if inserted:
-            layer, given_options = _chosen(inserted_options)
+            layer, given_options = _chosen(self.config["inserted_options"])
             settings.insert_layers(self.backbone.body, inserted, layer, given_options, "inserted_options")
             self.config["inserted_options"] = {"layer": layer, **contexts.explicit(layer, given_options)}
         elif inserted_options:

@@ -62,11 +62,7 @@ def _recipe(row: str, context: str) -> DetectionRecipe:
     return DetectionRecipe(
         name=name,
         data=DetectionData(),
-        model=DetectionModel(
-            context=CONTEXTS[context],
-            min_size=(said.min_size,),
-            max_size=said.max_size,
-        ),
+        model=DetectionModel(context=CONTEXTS[context], min_size=(said.min_size,), max_size=said.max_size),
         optim=said.optim,
         train=said.train,
         description="\n".join(lines),

@@ -33,7 +33,6 @@ _POSITIONS = ("spread", "radius", "offset_view", "offset_unit")
 _NODES = ("mid_channels", "nodes", "grid", "groups", "scale", "learn_scale", *_POSITIONS)
 OPTIONS: dict[str, tuple[str, ...]] = {
     "repgraph": _NODES,
-    "paper": _NODES,
     "simple": (*_NODES, "norm_qk"),
     "non_local": ("mid_channels", "groups", "scale", "share_query_key", "norm_qk"),
     "dual": (),
@@ -41,7 +40,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "none": (),
 }
 _NO_MATTER = ("backend", "attention")  # which kernels compute it
-_SAMPLING = ("repgraph", "paper", "simple")
+_SAMPLING = ("repgraph", "simple")
 
 
 def key(recipe: Recipe) -> str:
@@ -60,6 +59,8 @@ def key(recipe: Recipe) -> str:
 
 def content(recipe: Recipe) -> dict[str, Any]:
     """What counts, by setting; numbers are floats and tuples are lists."""
+    from repgraph.models.context import spelled_out
+
     given, usual = _flat(to_dict(recipe)), _flat(to_dict(Recipe("", Data(""))))
     model, out, always = recipe.model, LEFT_OUT.split(), FIRST.split()
     found = {
@@ -70,19 +71,17 @@ def content(recipe: Recipe) -> dict[str, Any]:
     found["model.weights"] = weights_name(model.weights)
     if recipe.data.name == "folder" and recipe.data.root:  # whose images: as for weights, the name tells
         found["data.folder"] = PurePath(recipe.data.root).name
-    kinds: set[str] = {model.context}
-    if model.context == "paper":
-        found["model.context"] = "repgraph"
-    if model.context != "none":
-        found["model.fusion"] = _fusion(model.context, model.fusion)
-        found["model.context_options"] = effective(model.context, model.context_options)
+    context, own = spelled_out(model.context, model.context_options)
+    kinds, found["model.context"] = {context}, context
+    if context != "none":
+        found["model.fusion"] = _fusion(context, model.fusion)
+        found["model.context_options"] = effective(context, own)
     if model.inserted:
-        layer = str(model.inserted_options.get("layer", "repgraph"))
+        inserted = dict(model.inserted_options)
+        layer, own = spelled_out(str(inserted.pop("layer", "repgraph")), inserted)
         kinds.add(layer)
-        own = {name: value for name, value in model.inserted_options.items() if name != "layer"}
         found["model.inserted"] = dict(model.inserted)
-        named = "repgraph" if layer == "paper" else layer
-        found["model.inserted_options"] = {"layer": named, **effective(layer, own)}
+        found["model.inserted_options"] = {"layer": layer, **effective(layer, own)}
     if not kinds & set(_SAMPLING):
         found.pop("optim.offset", None)
     return _plain(found)
@@ -112,21 +111,15 @@ def weights_name(weights: str) -> str:
 
 def effective(layer: str, given: dict[str, Any]) -> dict[str, Any]:
     """The options of a layer that count: those given, and the defaults of the rest."""
-    from repgraph.layers import spread
-    from repgraph.models.context import LAYERS, PRESETS
+    from repgraph.models.context import LAYERS, explicit
 
-    given = {**PRESETS.get(layer, {}), **given}
     usual = {name: p.default for name, p in inspect.signature(LAYERS[layer]).parameters.items()}
-    found = {name: given.get(name, usual.get(name)) for name in OPTIONS.get(layer, ())}
-    found |= {name: value for name, value in given.items() if name not in _NO_MATTER and value != usual.get(name)}
-    if (
-        "radius" in found
-        and found["radius"] is None
-        and found["spread"] in ("ring", "rings")
-        and found["grid"] != "map"
-    ):
-        found["radius"] = spread.RADIUS
-    return found
+    always = OPTIONS.get(layer, ())
+    return {
+        name: value
+        for name, value in explicit(layer, given).items()
+        if name in always or (name not in _NO_MATTER and value != usual.get(name))
+    }
 
 
 def _fusion(context: str, fusion: str) -> str:
