@@ -277,6 +277,12 @@ class TestFuse:
         want, kept = layer(x), layer.expand_norm
         assert torch.equal(layer.fuse()(x), want) and layer.expand_norm is kept
 
+    def test_folds_the_one_normalisation_there_is(self) -> None:
+        layer, x = build(BottleneckRepGraph, norm_expand=False, nodes=3, fusion="concat"), torch.randn(2, 8, 5, 7)
+        want = layer(x)
+        torch.testing.assert_close(layer.fuse()(x), want, rtol=1e-4, atol=1e-4)
+        assert type(layer.reduce_norm) is nn.Identity and layer.expand.bias is None
+
     def test_keeps_what_normalises_by_the_batch(self) -> None:
         def untracked(channels):
             return nn.BatchNorm2d(channels, track_running_stats=False)

@@ -48,6 +48,8 @@ VARIANTS = [
     (BottleneckRepGraph, dict(nodes=3, norm_layer=None, act_layer=nn.Tanh)),
     (BottleneckRepGraph, dict(nodes=3, norm_layer=Group, fusion="concat", final_act=False)),
     (BottleneckRepGraph, dict(nodes=3, norm_layer=grouped, act_layer=nn.GELU)),
+    (BottleneckRepGraph, dict(nodes=3, norm_expand=False, node_view=5, fusion="concat")),
+    (BottleneckRepGraph, dict(nodes=3, norm_expand=False)),
     (SimpleRepGraph, dict(nodes=3, norm_qk=True)),
     (SimpleRepGraph, dict(nodes=3, norm_qk=True, norm_layer=Group, act_layer=nn.GELU, fusion="concat")),
 ]
@@ -179,6 +181,7 @@ def steps(layer: nn.Module, count: int, rate: float = 0.1) -> list[dict[str, Ten
     [
         (BottleneckRepGraph, dict()),
         (BottleneckRepGraph, dict(norm_layer=None)),
+        (BottleneckRepGraph, dict(norm_expand=False)),
         (BottleneckRepGraph, dict(norm_layer=Group, grid=2)),
         (SimpleRepGraph, dict()),
         (SimpleRepGraph, dict(norm_qk=True, grid="map")),
@@ -391,6 +394,11 @@ def test_representation() -> None:
 def test_bad_options(kind: type, options: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         kind(**(dict(channels=8) | options))
+
+
+def test_a_bad_option_of_the_bottleneck_alone() -> None:
+    with pytest.raises(TypeError, match="norm_expand is 1; True or False is needed"):
+        BottleneckRepGraph(8, norm_expand=1)
 
 
 @pytest.mark.parametrize("kind", [BottleneckRepGraph, SimpleRepGraph])

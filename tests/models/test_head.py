@@ -40,9 +40,10 @@ def test_the_auxiliary_head_is_its_parts() -> None:
 
 def test_the_control_is_the_bottleneck_that_looks_nowhere_else() -> None:
     """With all nodes on the query the attention gives the feature itself."""
-    for fusion in ("sum", "concat"):
-        control = stir(Control(8, fusion=fusion)).eval()
-        layer = BottleneckRepGraph(8, nodes=2, fusion=fusion, spread=[(0.0, 0.0), (0.0, 0.0)]).eval()
+    for fusion, norm in (("sum", True), ("concat", True), ("concat", False)):
+        control = stir(Control(8, fusion=fusion, norm_expand=norm)).eval()
+        points = [(0.0, 0.0), (0.0, 0.0)]
+        layer = BottleneckRepGraph(8, nodes=2, fusion=fusion, norm_expand=norm, spread=points).eval()
         assert set(layer.state_dict()) - set(control.state_dict()) == {"offset.weight", "offset.bias"}
         layer.load_state_dict(control.state_dict(), strict=False)
         x = torch.randn(2, 8, 7, 5)
@@ -59,7 +60,7 @@ def test_new_convolutions_start_by_kaiming_and_offsets_on_their_spread(context: 
         assert abs(convolution.weight.std().item() / math.sqrt(2 / inputs) - 1) < 0.1
     assert not head.classifier.bias.any()
     if context == "repgraph":
-        fresh = BottleneckRepGraph(64)
+        fresh = BottleneckRepGraph(64, radius=8.0)
         assert torch.equal(head.context.offset.bias, fresh.offset.bias)
         assert not head.context.offset.weight.any()
 

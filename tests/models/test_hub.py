@@ -99,13 +99,28 @@ def test_a_version_with_other_defaults_makes_the_same_of_a_config(
     assert not torch.equal(network(inserted={"layer2": 1}, inserted_options={"nodes": 4})(x), model(x))
 
 
-def test_a_config_from_before_scales_were_written(folder: Path) -> None:
-    """Logits had none then."""
-    for given in (None, {"nodes": 9}):
-        edit(folder, context_options=given)
-        assert RGNet.from_pretrained(folder).head.context.scale == 1.0
+BEFORE = {"scale": 1.0, "spread": "ring", "radius": 4.0, "node_view": 1, "norm_expand": True}
+
+
+@pytest.mark.parametrize(
+    "written", [None, {"nodes": 9}, {"nodes": 9, "scale": 1.0, "radius": 4.0, "node_view": 1}], ids=str
+)
+def test_a_config_from_before_all_options_were_written(tmp_path: Path, written: dict[str, Any] | None) -> None:
+    """Then logits had no scale, nodes were points on a ring of 4, and there was a last normalisation."""
+    model = network(context_options={"nodes": 9, **BEFORE})
+    model.save_pretrained(tmp_path)
+    edit(tmp_path, context_options=written)
+    x = images(33, 47)
+    assert torch.equal(RGNet.from_pretrained(tmp_path)(x), model(x))
     built = RGNet.build({**network().config, "inserted": {"layer2": 1}, "inserted_options": {"nodes": 4}}, "here")
     assert [layer.scale for layer in repgraph.inserted(built).values()] == [1.0]
+
+
+def test_a_control_from_before_its_last_normalisation_was_an_option(tmp_path: Path) -> None:
+    model = network(context="control", context_options={"norm_expand": True})
+    model.save_pretrained(tmp_path)
+    edit(tmp_path, context_options={"mid_channels": model.head.context.mid_channels})
+    assert torch.equal(RGNet.from_pretrained(tmp_path)(images(33, 47)), model(images(33, 47)))
 
 
 def test_arguments_replace_the_configs(saved: Path) -> None:

@@ -68,7 +68,7 @@ def test_what_the_paper_scored_is_said_where_it_did():
 def test_voc_is_the_short_schedule():
     recipe = recipes.get("voc-r50-rgnet")
     assert (recipe.train.iterations, recipe.train.batch, recipe.data.crop) == (2500, 16, (320, 320))
-    assert (recipe.optim.lr, recipe.optim.head, recipe.optim.offset) == (0.01, 10.0, 1.0)
+    assert (recipe.optim.lr, recipe.optim.head, recipe.optim.offset) == (0.01, 10.0, 10.0)
     assert (recipe.test.mode, recipe.test.scales, recipe.test.flip) == ("whole", (1.0,), False)
 
 

@@ -32,6 +32,8 @@ class BottleneckRepGraph(RepGraph):
         scale: factor on the logits; None for one over a group's width (C' without groups): the mean product of two
             features. The paper has none (1.0).
         norm_layer: normalisation after ``reduce`` and ``expand``; None for none.
+        norm_expand: whether there is one after ``expand``, as in the paper. It blows up a response that hardly differs
+            from position to position, and with it the gradient of all that comes before: heads train better without.
         act_layer: activation after ``reduce_norm`` and after the fusion.
         final_act: whether there is one after the fusion; a layer inserted into a trained network has none.
         spread: where the nodes start: "ring", "rings", "grid" (over the map), "default" (PyTorch's initialisation) or
@@ -72,6 +74,7 @@ class BottleneckRepGraph(RepGraph):
         fusion: str = "sum",
         scale: float | None = None,
         norm_layer: Norm | None = nn.BatchNorm2d,
+        norm_expand: bool = True,
         act_layer: Activation = nn.ReLU,
         final_act: bool = True,
         spread: str | Points = "ring",
@@ -95,7 +98,8 @@ class BottleneckRepGraph(RepGraph):
         self.act = options.activation(act_layer, **placed)
         self.offset = self.make_offset(self.mid_channels, placed)
         self.expand = Pointwise(self.mid_channels, channels, bias=False, **placed)
-        self.expand_norm = options.norm(norm_layer, channels, **placed)
+        last = norm_layer if options.flag("norm_expand", norm_expand) else None
+        self.expand_norm = options.norm(last, channels, **placed)
         self.final_act = options.activation(act_layer, **placed) if final_act else nn.Identity()
         if zero_init:
             self.zero_()

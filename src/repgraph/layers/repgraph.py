@@ -3,7 +3,6 @@
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repgraph.layers import options
@@ -11,6 +10,7 @@ from repgraph.layers.offset import UNITS, WHOLE, Offset, Unit, View
 from repgraph.layers.spread import Points, make
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
+from repgraph.ops.separable import around
 
 Result = Tensor | tuple[Tensor, ...]  # y, or (y, nodes, weights)
 
@@ -112,9 +112,3 @@ class RepGraph(nn.Module):
         if self.backend != "auto":
             shown["backend"] = self.backend
         return f"{self.channels}, {self.mid_channels}, {options.given(**shown)}"
-
-
-def around(feature: Tensor, side: int) -> Tensor:
-    """The mean of the side x side positions around each one; at the rim, of those that there are."""
-    rows = F.avg_pool2d(feature, (1, side), 1, (0, side // 2), count_include_pad=False)
-    return F.avg_pool2d(rows, (side, 1), 1, (side // 2, 0), count_include_pad=False)

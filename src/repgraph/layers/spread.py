@@ -48,7 +48,7 @@ def make(spread: str | Points, nodes: int, grid: int | Literal["map"] = 1, radiu
     """
     if radius is not None and not (isinstance(radius, (int, float)) and 0 < radius < math.inf):
         raise ValueError(f"radius is {radius!r}; a number of pixels above 0 is needed")
-    if radius is not None and (spread not in ("ring", "rings") or grid == "map"):
+    if radius is not None and not has_radius(spread, grid):
         raise ValueError(f"radius is for the spreads 'ring' and 'rings' without grid='map', not for {spread!r}")
     if not isinstance(spread, str):
         if not isinstance(spread, Iterable):
@@ -69,6 +69,11 @@ def make(spread: str | Points, nodes: int, grid: int | Literal["map"] = 1, radiu
         return Spread(spread, points, "half maps")
     points = (ring if spread == "ring" else rings)(nodes, RADIUS if radius is None else float(radius))
     return Spread(spread, _centred(points, grid))
+
+
+def has_radius(spread: str | Points | None, grid: int | Literal["map"] = 1) -> bool:
+    """Whether a spread is one of rings so many pixels wide."""
+    return isinstance(spread, str) and spread in ("ring", "rings") and grid != "map"
 
 
 def ring(nodes: int, radius: float = 1.0) -> tuple[tuple[float, float], ...]:

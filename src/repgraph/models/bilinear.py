@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from repgraph.ops.separable import separable
+
 
 def upsample(logits: Tensor, size: Sequence[int]) -> Tensor:
     """Logits (B, K, h, w) at another size, bilinear between the centres of pixels (align_corners=False).
@@ -45,8 +47,8 @@ class Upsample(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (grad,) = grads
-        with torch.autocast(grad.device.type, enabled=False):
-            return _shared_out(grad, *ctx.size), None, None
+        rows, columns = (_weights(*sides, grad) for sides in zip(ctx.size, ctx.large, strict=True))
+        return separable(grad, rows, columns), None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
@@ -55,18 +57,6 @@ class Upsample(torch.autograd.Function):
 
 def _interpolate(logits: Tensor, height: int, width: int) -> Tensor:
     return F.interpolate(logits, size=(height, width), mode="bilinear", align_corners=False)
-
-
-def _shared_out(grad: Tensor, height: int, width: int) -> Tensor:
-    """What each position of the small map gets of the gradient of the large one."""
-    batch, channels, high, wide = grad.shape
-    rows, columns = _weights(height, high, grad), _weights(width, wide, grad)
-    if grad.is_contiguous() or not grad.is_contiguous(memory_format=torch.channels_last):
-        down = rows @ grad.reshape(batch * channels, high, wide)
-        return (down @ columns.t()).view(batch, channels, height, width)
-    down = rows @ grad.permute(0, 2, 3, 1).view(batch, high, wide * channels)
-    across = columns @ down.view(batch * height, wide, channels)
-    return across.view(batch, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _weights(small: int, large: int, like: Tensor) -> Tensor:

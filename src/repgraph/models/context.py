@@ -24,6 +24,7 @@ class Control(nn.Module):
         channels: C, of the input.
         mid_channels: C', inside; half of C by default.
         fusion: "sum" (out C) or "concat" (out 2C).
+        norm_expand: whether there is a normalisation after ``expand``.
 
     Example:
         >>> layer = Control(64, fusion="concat")
@@ -31,7 +32,9 @@ class Control(nn.Module):
         (torch.Size([2, 128, 17, 23]), 128)
     """
 
-    def __init__(self, channels: int, mid_channels: int | None = None, *, fusion: str = "sum") -> None:
+    def __init__(
+        self, channels: int, mid_channels: int | None = None, *, fusion: str = "sum", norm_expand: bool = True
+    ) -> None:
         super().__init__()
         self.channels = options.whole("channels", channels)
         self.mid_channels = options.mid(channels, mid_channels)
@@ -40,7 +43,7 @@ class Control(nn.Module):
         self.reduce_norm = nn.BatchNorm2d(self.mid_channels)
         self.act = nn.ReLU()
         self.expand = Pointwise(self.mid_channels, channels, bias=False)
-        self.expand_norm = nn.BatchNorm2d(channels)
+        self.expand_norm = nn.BatchNorm2d(channels) if options.flag("norm_expand", norm_expand) else nn.Identity()
         self.final_act = nn.ReLU()
 
     @property
@@ -72,35 +75,48 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {
     "control": Control,
     "none": NoContext,
 }
+# What suits a layer in a head, where it is the only one and nothing was trained with it: docs/results.md. In other
+# places layers have the defaults of their constructors.
+HEAD: dict[str, dict[str, Any]] = {
+    "repgraph": {"spread": "ring", "radius": 8.0, "node_view": 15, "norm_expand": False},
+    "simple": {"spread": "ring", "radius": 8.0, "node_view": 15},
+    "control": {"norm_expand": False},
+}
 PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names for another layer with options
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # those that start as the identity
 # Not what a config file could hold, or said elsewhere.
 _NOT_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
+# Of the time when not all options were written to config.json.
+_BEFORE: dict[str, dict[str, Any]] = {
+    "repgraph": {"scale": 1.0, "spread": "ring", "node_view": 1, "norm_expand": True},
+    "simple": {"scale": 1.0, "spread": "ring", "node_view": 1},
+    "control": {"norm_expand": True},
+}
 _OF_THE_PLACE = ("backend", "attention", "final_act", "zero_init")  # decided where the layer stands and runs
 
 
 def make(
     name: str, channels: int, *, fusion: str | None = None, layer_options: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """A context layer for maps of so many channels, which knows its ``out_channels``.
+    """A context layer of a head, for maps of so many channels, which knows its ``out_channels``.
 
     Args:
         name: "repgraph", "paper" (the same in the paper's plain form), "simple", "non_local", "dual", "control" or
             "none".
         channels: of its input.
         fusion: "sum" or "concat"; None for "concat" where the layer has it: dual attention has "sum" only.
-        layer_options: more of the layer's own, such as ``{"nodes": 27, "radius": 8}``.
+        layer_options: more of the layer's own, such as ``{"nodes": 27, "radius": 4}``, before those of :data:`HEAD`.
 
     Example:
         >>> layer = make("repgraph", 512, layer_options={"nodes": 27})
         >>> layer
         BottleneckRepGraph(
-          512, 256, nodes=27, grid=1, groups=1, fusion='concat', scale=0.0039..., spread='ring'...
+          512, 256, nodes=27, grid=1, groups=1, fusion='concat', scale=0.0039..., spread='ring', node_view=15...
         >>> make("none", 512).out_channels
         512
     """
     layer = LAYERS[choice("context", name, LAYERS)]
-    given = checked("context_options", name, layer_options)
+    given = checked("context_options", name, in_a_head(name, layer_options))
     if "fusion" in inspect.signature(layer).parameters:
         given["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:
@@ -132,6 +148,22 @@ def checked(what: str, name: str, given: Mapping[str, Any] | None) -> dict[str, 
     return spelled_out(name, given)[1]
 
 
+def in_a_head(name: str, given: Mapping[str, Any] | None) -> Any:
+    """Options of a head's layer: those given, and what suits it there.
+
+    >>> in_a_head("repgraph", {"node_view": 1})
+    {'spread': 'ring', 'radius': 8.0, 'node_view': 1, 'norm_expand': False}
+    >>> in_a_head("repgraph", {"spread": "grid"})
+    {'spread': 'grid', 'node_view': 15, 'norm_expand': False}
+    """
+    if given is not None and not isinstance(given, Mapping):
+        return given
+    found = {**HEAD.get(name, {}), **(given or {})}
+    if "radius" not in (given or {}) and not spread.has_radius(found.get("spread"), found.get("grid", 1)):
+        found.pop("radius", None)
+    return found
+
+
 def spelled_out(name: str, given: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     """A layer's name and options, where the name may stand for another with options.
 
@@ -154,16 +186,23 @@ def explicit(name: str, given: Mapping[str, Any] | None, layer: nn.Module | None
     parameters = inspect.signature(LAYERS[name]).parameters.items()
     usual = {option: p.default for option, p in parameters if option not in (*_NOT_OPTIONS, *_OF_THE_PLACE)}
     found = {**usual, **spelled_out(name, given)[1]}
-    if found.get("spread") in ("ring", "rings") and found["grid"] != "map" and found["radius"] is None:
+    if "spread" in found and found["radius"] is None and spread.has_radius(found["spread"], found["grid"]):
         found["radius"] = spread.RADIUS
     return {option: getattr(layer, option, value) if value is None else value for option, value in found.items()}
 
 
 def of_a_file(name: Any, given: Any) -> Any:
-    """Options as a config has them; before all were written there, layers with nodes had no scale."""
-    if name in ("repgraph", "simple") and (given is None or (isinstance(given, Mapping) and "scale" not in given)):
-        return {**(given or {}), "scale": 1.0}
-    return given
+    """Options as a config has them; for those that it was written without, what they were then.
+
+    >>> of_a_file("control", {"mid_channels": 8})
+    {'norm_expand': True, 'mid_channels': 8}
+    """
+    if name not in _BEFORE or (given is not None and not isinstance(given, Mapping)):
+        return given
+    found = {**_BEFORE[name], **(given or {})}
+    if "spread" in found and "radius" not in found and spread.has_radius(found["spread"], found.get("grid", 1)):
+        found["radius"] = 4.0
+    return found
 
 
 def plain(what: str, value: Any) -> Any:

@@ -109,7 +109,8 @@ class RGNet(
             fusion=fusion,
             dropout=dropout,
         )
-        self.config["context_options"] = contexts.explicit(context, self.config["context_options"], self.head.context)
+        own = contexts.in_a_head(context, self.config["context_options"])
+        self.config["context_options"] = contexts.explicit(context, own, self.head.context)
         self.auxiliary = (
             AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
             if settings.flag("auxiliary", auxiliary)

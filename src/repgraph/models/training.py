@@ -36,7 +36,7 @@ def param_groups(
         offset weights 0.1 1
         offset biases 0.1 1
         backbone norms and biases 0.01 40
-        new norms and biases 0.1 10
+        new norms and biases 0.1 8
         backbone weights 0.01 20
         new weights 0.1 6
     """

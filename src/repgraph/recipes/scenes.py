@@ -2,8 +2,8 @@
 
 Nodes start on a ring of 10 positions (40 pixels), whose offsets learn 20 times as fast as the rest, and logits are
 scaled as in scaled dot products. Unscaled, the node on the query itself has the largest logit and takes all; from a
-ring of 4 positions they do not find what is far: with either, RGNet scored no more than the baseline. Boats, a few per
-cent of the pixels, weigh five times as much as the rest.
+ring of 4 positions they do not find what is far: with either, RGNet scored no more than the baseline. Nodes are points,
+as what they have to find is small. Boats, a few per cent of the pixels, weigh five times as much as the rest.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from repgraph.recipes.recipe import Context, Data, Model, Optim, Recipe, Test
 from repgraph.recipes.sections import Train
 
 SIZE = (96, 128)
-NODES = {"spread": "ring", "radius": 10.0, "scale": 0.125}
+NODES = {"spread": "ring", "radius": 10.0, "scale": 0.125, "node_view": 1, "norm_expand": True}
 
 
 def _recipe(name: str, title: str, context: Context, options: dict[str, Any]) -> Recipe:
@@ -38,7 +38,9 @@ def _recipe(name: str, title: str, context: Context, options: dict[str, Any]) ->
 
 RECIPES = (
     _recipe("scenes-baseline", "The backbone baseline", "none", {}),
-    _recipe("scenes-control", "The control (the layer's convolutions without its nodes)", "control", {}),
+    _recipe(
+        "scenes-control", "The control (the layer's convolutions without its nodes)", "control", {"norm_expand": True}
+    ),
     _recipe("scenes-nl", "The non-local baseline", "non_local", {}),
     _recipe("scenes-rgnet", "RGNet", "repgraph", NODES),
 )

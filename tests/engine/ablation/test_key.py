@@ -7,6 +7,7 @@ import pytest
 from repgraph.engine.ablation import key as keys
 from repgraph.engine.ablation.key import content, differences, key
 from repgraph.layers import spread
+from repgraph.models import context
 from repgraph.recipes import Data, Model, Optim, Recipe, Train, from_dict, get, to_dict, with_settings
 
 
@@ -18,6 +19,7 @@ def test_stable():
     """Results of earlier days are found by these: when one changes they are lost, and GENERATION has to say why."""
     data, train = Data("folder", crop=(64, 96), scales=(1.0,)), Train(batch=8, iterations=300, seed=3)
     options = {"nodes": 9, "radius": 4.0, "spread": "ring", "scale": 1.0, "offset_view": 1}
+    options |= {"node_view": 1, "norm_expand": True}
     nodes = Recipe("a", data, Model(weights="x/r50.pth", context_options=options), Optim(lr=0.01, head=10.0), train)
     plain = Recipe("b", data, Model(weights="none", context="none"), Optim(lr=0.02), train)
     assert (key(nodes), key(plain)) == ("846b96bf672f", "27239503e8ea")
@@ -43,7 +45,7 @@ def _shuffled(value, chance):
         ["data.root=/elsewhere", "data.workers=3", "data.cache=true", "train.devices=2", "train.accelerator=cpu"],
         ["train.period=7", "train.log_every=7", "train.validate_every=0", "test.flip=true", "test.scales=0.5,1"],
         ["model.weights=/elsewhere/resnet50.pth"],
-        ["model.context_options.nodes=9", f"model.context_options.radius={spread.RADIUS:g}"],
+        ["model.context_options.nodes=9", "model.context_options.radius=8", "model.context_options.node_view=15"],
         ["model.context_options.spread=ring", "model.context_options.backend=reference"],
         ["model.fusion=concat"],
         ["data.hold_out=0"],
@@ -55,7 +57,8 @@ def test_same(settings):
 
 def test_the_papers_form_by_name_and_spelled_out():
     spelled = ("model.context_options.scale=1.0", "model.context_options.spread=default")
-    assert key(voc("model.context=paper")) == key(voc(*spelled)) != key(voc())
+    points = ("model.context_options.node_view=1", "model.context_options.norm_expand=true")  # as outside a head
+    assert key(voc("model.context=paper")) == key(voc(*spelled, *points)) != key(voc())
     inside = ("model.inserted.res3=1", "model.inserted_options.layer=paper")
     own = [setting.replace("context_options", "inserted_options") for setting in spelled]
     assert key(voc(*inside)) == key(voc(inside[0], *own)) != key(voc(inside[0]))
@@ -64,7 +67,7 @@ def test_the_papers_form_by_name_and_spelled_out():
 CHANGES = {
     "model.backbone": "resnet101", "model.weights": "none", "model.output_stride": "16", "model.context": "simple",
     "model.channels": "256", "model.auxiliary": "false", "model.dropout": "0.2", "model.fusion": "sum",
-    "model.context_options.radius": "8", "model.context_options.offset_view": "3", "data.hold_out": "5",
+    "model.context_options.radius": "4", "model.context_options.offset_view": "3", "data.hold_out": "5",
     "data.split": "val", "data.val_split": "train", "data.crop": "300", "data.scales": "1", "data.flip": "false",
     "data.limit": "5", "data.val_limit": "5", "optim.lr": "0.3", "optim.head": "3", "optim.offset": "3",
     "optim.momentum": "0.3", "optim.weight_decay": "0.3", "optim.no_decay": "false", "optim.power": "0.3",
@@ -100,8 +103,15 @@ def test_what_is_not_there_does_not_count():
 
 def test_a_new_default_of_a_layer_is_another_run(monkeypatch):
     before = key(voc())
+    monkeypatch.setitem(context.HEAD["repgraph"], "radius", 16.0)
+    assert key(voc()) != before == key(voc("model.context_options.radius=8"))
+    inside = key(voc("model.inserted.res3=1"))
     monkeypatch.setattr(spread, "RADIUS", 8.0)
-    assert key(voc()) != before == key(voc("model.context_options.radius=4"))
+    assert (
+        key(voc("model.inserted.res3=1"))
+        != inside
+        == key(voc("model.inserted.res3=1", "model.inserted_options.radius=4"))
+    )
 
 
 def test_folders_of_ones_own():

@@ -77,7 +77,13 @@ def flat(run):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_the_same_is_learned(pictures, tmp_path, precision):
-    more = ("train.accelerator=cuda", f"train.precision={precision}", "model.dropout=0.3", "train.log_every=1")
+    more = (
+        "train.accelerator=cuda",
+        f"train.precision={precision}",
+        "model.dropout=0.3",
+        "train.log_every=1",
+        "train.deterministic=true",
+    )
     for name, settings in RUNS.items():
         train(recipe(pictures, *more, *settings), tmp_path / name)
     start, plain, graph = (flat(tmp_path / name) for name in RUNS)

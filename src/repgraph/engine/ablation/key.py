@@ -59,7 +59,7 @@ def key(recipe: Recipe) -> str:
 
 def content(recipe: Recipe) -> dict[str, Any]:
     """What counts, by setting; numbers are floats and tuples are lists."""
-    from repgraph.models.context import spelled_out
+    from repgraph.models.context import in_a_head, spelled_out
 
     given, usual = _flat(to_dict(recipe)), _flat(to_dict(Recipe("", Data(""))))
     model, out, always = recipe.model, LEFT_OUT.split(), FIRST.split()
@@ -71,7 +71,7 @@ def content(recipe: Recipe) -> dict[str, Any]:
     found["model.weights"] = weights_name(model.weights)
     if recipe.data.name == "folder" and recipe.data.root:  # whose images: as for weights, the name tells
         found["data.folder"] = PurePath(recipe.data.root).name
-    context, own = spelled_out(model.context, model.context_options)
+    context, own = spelled_out(model.context, in_a_head(model.context, model.context_options))
     kinds, found["model.context"] = {context}, context
     if context != "none":
         found["model.fusion"] = _fusion(context, model.fusion)

@@ -120,7 +120,7 @@ def applied(recipe: Recipe, settings: Settings) -> Recipe:
     """The recipe with settings as values; None takes an option out.
 
     >>> applied(recipes.get("scenes-rgnet", Recipe), {"model.context_options.radius": None}).model.context_options
-    {'spread': 'ring', 'scale': 0.125}
+    {'spread': 'ring', 'scale': 0.125, 'node_view': 1, 'norm_expand': True}
     """
     found = recipes.to_dict(recipe)
     for name, value in settings.items():

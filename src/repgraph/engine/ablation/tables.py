@@ -17,7 +17,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "baseline": {"model.context": "none", "model.context_options": {}},
     "control": {"model.context": "control", "model.context_options": {}},
     "nl": {"model.context": "non_local", "model.context_options": {}},
-    "simple": {"model.context": "simple"},
+    "simple": {"model.context": "simple", "model.context_options.norm_expand": None},  # has no such normalisation
     "rgnet": {"model.context": "repgraph"},
 }
 TITLES = {
@@ -88,11 +88,12 @@ def _offsets(spread: str, radius: float | None, multiple: float) -> Entry:
 
 
 def _form(**options: Any) -> dict[str, Any]:
-    plain = dict(nodes=9, scale=None, learn_scale=False, offset_view=1, offset_unit="pixels", node_view=1)
-    return _options(**{**plain, **options})
+    """The usual form but for these options; None is what suits a head."""
+    usual = dict(nodes=9, scale=None, learn_scale=False, offset_view=1, offset_unit="pixels", node_view=None)
+    return _options(**{**usual, "norm_expand": None, **options})
 
 
-_PAPER = _form(scale=1.0, spread="default", radius=None)
+_PAPER = _form(scale=1.0, spread="default", radius=None, node_view=1, norm_expand=True)
 BASELINE = Entry("baseline", TITLES["baseline"], "baseline", {}, (36.48, 77.57))
 CONTROL = Entry("control", TITLES["control"], "control", {"model.fusion": "concat"})
 
@@ -188,22 +189,25 @@ _TABLES = (
             _offsets("rings", 4.0, 1),
             *(_offsets("grid", None, multiple) for multiple in (0, 1, 10)),
         ),
-        "ring-4-x1",
+        "ring-8-x10",
     ),
     Table(
         "forms",
-        "Forms of the layer: scale of the logits, and what offsets are regressed from (not in the paper)",
+        "Forms of the layer: what a node is, scale of the logits, what offsets are regressed from (not in the paper)",
         (
-            Entry("usual", "scale 1/C', own feature, pixels, nodes of one position", "rgnet", _form()),
-            Entry("paper", "the paper's: scale 1, offsets as PyTorch initialises them", "rgnet", _PAPER),
-            Entry("scale-1", "scale 1", "rgnet", _form(scale=1.0)),
+            Entry("usual", "RGNet's: scale 1/C', nodes of 15 x 15 positions, no last normalisation", "rgnet", _form()),
+            Entry("paper", "the paper's: scale 1, points, offsets as PyTorch initialises them", "rgnet", _PAPER),
+            Entry("norm", "normalisation after expand, as in the paper", "rgnet", _form(norm_expand=True)),
+            Entry("points", "nodes of one position, as in the paper", "rgnet", _form(node_view=1)),
+            Entry("nodes-5", "nodes of 5 x 5 positions", "rgnet", _form(node_view=5)),
+            Entry("nodes-9", "nodes of 9 x 9 positions", "rgnet", _form(node_view=9)),
+            Entry("nodes-25", "nodes of 25 x 25 positions", "rgnet", _form(node_view=25)),
+            Entry("scale-1", "scale 1, as in the paper", "rgnet", _form(scale=1.0)),
             Entry("scale-16", "scale 1/16", "rgnet", _form(scale=1 / 16)),
             Entry("learned", "learned temperature", "rgnet", _form(learn_scale=True)),
             Entry("view-3", "offsets from 3 x 3 positions", "rgnet", _form(offset_view=3)),
             Entry("view-map", "offsets from the position and the map's mean", "rgnet", _form(offset_view="map")),
             Entry("unit-map", "offsets in units of the map", "rgnet", _form(offset_unit="map")),
-            Entry("nodes-5", "nodes of 5 x 5 positions", "rgnet", _form(node_view=5)),
-            Entry("nodes-9", "nodes of 9 x 9 positions", "rgnet", _form(node_view=9)),
         ),
         "usual",
     ),

@@ -44,11 +44,11 @@ _RATES: dict[str, tuple[Any, ...]] = {
 }
 _NODES: dict[str, tuple[Any, ...]] = {
     "optim.lr": tuple(map(Times, (0.5, 1.0, 2.0))),
-    "optim.offset": (1.0, 10.0),
-    "model.context_options.radius": (4.0, 8.0, 16.0),
+    "optim.head": (3.0, 10.0),
+    "model.context_options.radius": (4.0, 8.0),
+    "model.context_options.node_view": (9, 15, 25),
 }
-# What may be tried, for each competitor. None leaves the option out: 1/sqrt(C') = 1/16 for the non-local block and
-# Simple, 1/C' = 1/256 for Bottleneck.
+# What may be tried, for each competitor. None leaves the option out: 1/sqrt(C') = 1/16 for the non-local block.
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "baseline": _RATES,
     "control": _RATES,
@@ -57,8 +57,8 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "optim.head": (1.0, 3.0, 10.0),
         "model.context_options.scale": (1.0, None, 1 / 256),
     },
-    "simple": {**_NODES, "model.context_options.scale": (1.0, None, 1 / 256)},
-    "rgnet": {**_NODES, "model.context_options.scale": (1.0, 1 / 16, None)},
+    "simple": _NODES,
+    "rgnet": _NODES,
 }
 
 
