@@ -3,6 +3,7 @@
 import io
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,18 @@ def test_rows_have_the_height_of_their_highest_picture_and_widths_are_exact():
     assert boxes[2].y1 < boxes[1].y0 <= boxes[0].y0, "the second row lies below both pictures of the first"
     height = chart.get_figheight()
     assert boxes[1].height * height / (boxes[1].width * 3.5) == pytest.approx(30 / 40)
+
+
+def test_squares_are_around_what_nodes_are_the_mean_of():
+    windows = ((25.5, -0.5, 36.5, 9.5), (-0.5, 19.5, 8, 29.5), (14.5, 4.5, 25.5, 15.5), None)
+    chart = made([[Cell(GREY, SIZE, replace(LOOK, windows=windows))]])
+    squares = {tuple(one.get_bbox().extents.tolist()): one.get_alpha() for one in chart.axes[0].patches}
+    assert set(squares) == set(windows[:3])
+    assert squares[windows[0]] > squares[windows[1]] > squares[windows[2]] > 0.2, "the clearer the more weight"
+    legend = [text.get_text() for text in chart.axes[1].get_legend().get_texts()]
+    assert len(legend) == 4 and "what a node is the mean of" in legend
+    plain = made([[Cell(GREY, SIZE, LOOK)]])
+    assert not plain.axes[0].patches and len(plain.axes[1].get_legend().get_texts()) == 3
 
 
 def test_links_are_lines_to_the_nodes():

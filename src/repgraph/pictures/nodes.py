@@ -14,17 +14,21 @@ from repgraph.pictures.page import Html, data_uri, tag
 HERE, NODE, RIM = "#1466d8", "#e2212f", "#fff"
 LARGEST, LEAST = 0.055, 0.007  # radius of a node that gets all the attention, and of one that gets none; of the width
 
+Window = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the image
+
 
 @dataclass(frozen=True)
 class Look:
     """What one position looks at, in pixels of the image: its place, and x, y and weight of each node.
 
-    Pixel centres are at integers, as everywhere; a node may lie outside of the image.
+    Pixel centres are at integers, as everywhere; a node may lie outside of the image. Where nodes are the mean of
+    several positions, ``windows`` has what these cover; None for a node that reads nothing.
     """
 
     x: float
     y: float
     nodes: tuple[tuple[float, float, float], ...]
+    windows: tuple[Window | None, ...] = ()
 
     @property
     def farthest(self) -> float:
@@ -41,7 +45,7 @@ def look(nodes: Any, weights: Any, at: tuple[float, float], size: Sequence[int])
 
     >>> nodes, weights = np.zeros((1, 2, 2, 2)), np.ones((1, 1, 2, 2))
     >>> look(nodes, weights, (6, 1), (8, 8))
-    Look(x=5.5, y=1.5, nodes=((0.0, 0.0, 1.0),))
+    Look(x=5.5, y=1.5, nodes=((0.0, 0.0, 1.0),), windows=())
     """
     nodes, weights = np.asarray(nodes, dtype=float), np.asarray(weights, dtype=float).mean(0)
     places = []

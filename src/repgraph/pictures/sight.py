@@ -9,24 +9,27 @@ from typing import Literal
 
 import numpy as np
 
-from repgraph.pictures.nodes import Look
+from repgraph.pictures.nodes import Look, Window
+
+NEAR = 0.02  # positions: as good as one outside of the map, where nothing is read
 
 
 @dataclass(frozen=True)
 class LayerSight:
     """What each position of a layer's map looks at.
 
-    A RepGraph layer (``kind`` "nodes") has S nodes for each cell of ``grid`` x ``grid`` positions, which share them. A
-    layer that attends to all positions (``kind`` "affinity": Non-local, and DANet's position attention) is told by the
-    K strongest of each position, strongest first, with the mean of its heads as weights; ``share`` is what those K have
-    of the weight of all. Positions in the padding of a detector's batch are left out.
+    A RepGraph layer (``kind`` "nodes") has S nodes for each cell of ``grid`` x ``grid`` positions, which share them; a
+    node is the mean of ``node_view`` x ``node_view`` positions. A layer that attends to all positions (``kind``
+    "affinity": Non-local, and DANet's position attention) is told by the K strongest of each position, strongest first,
+    with the mean of its heads as weights; ``share`` is what those K have of the weight of all. Positions in the padding
+    of a detector's batch are left out.
 
     >>> nodes = np.zeros((1, 2, 2, 3), np.float32)
     >>> layer = LayerSight("head.context", "head", "nodes", nodes, np.ones((1, 1, 2, 3), np.float32), (2, 3), (8, 8))
     >>> layer.at(9, 3), layer.place(0, 1)
     ((0, 1), (11.5, 3.5))
     >>> layer.look(9, 3)
-    Look(x=11.5, y=3.5, nodes=((0.0, 0.0, 1.0),))
+    Look(x=11.5, y=3.5, nodes=((0.0, 0.0, 1.0),), windows=())
     """
 
     path: str  # of the layer in the network
@@ -38,6 +41,7 @@ class LayerSight:
     step: tuple[float, float]  # pixels from one position to the next: across, down
     grid: int = 1
     share: np.ndarray | None = None  # (h, w), for "affinity"
+    node_view: int = 1
 
     @property
     def groups(self) -> int:
@@ -58,7 +62,26 @@ class LayerSight:
         row, column = self.at(x, y)
         nodes = self.nodes[:, :, row // self.grid, column // self.grid].tolist()
         weights = self.of(group)[:, row, column].tolist()
-        return Look(*self.place(row, column), tuple((a, b, w) for (a, b), w in zip(nodes, weights, strict=True)))
+        found = tuple((a, b, w) for (a, b), w in zip(nodes, weights, strict=True))
+        windows = tuple(self.window(a, b) for a, b in nodes) if self.node_view > 1 else ()
+        return Look(*self.place(row, column), found, windows)
+
+    def window(self, x: float, y: float) -> Window | None:
+        """What a node at a pixel is the mean of: ``node_view`` positions each way, up to the rim of the map.
+
+        None for a node so far outside that it reads nothing. One that is read from the outermost positions alone has
+        their window.
+        """
+        sides = []
+        for at, step, count in zip((x, y), self.step, self.shape[::-1], strict=True):
+            position = (at + 0.5) / step - 0.5
+            if not NEAR - 1 <= position <= count - NEAR:
+                return None
+            middle = min(max(position, 0), count - 1) + 0.5
+            ends = max(middle - self.node_view / 2, 0), min(middle + self.node_view / 2, count)
+            sides.append([end * step - 0.5 for end in ends])
+        (left, right), (top, bottom) = sides
+        return left, top, right, bottom
 
     def of(self, group: int | None = None) -> np.ndarray:
         """The weights (S, h, w) of a group, or the mean of all groups."""

@@ -12,6 +12,7 @@ from repgraph.data.labels import Labels
 from repgraph.data.transforms import normalise
 from repgraph.engine.explore import Subject, explore
 from repgraph.engine.explore.page import true_labels
+from repgraph.engine.sight import look
 
 WIDTH, HEIGHT = 1100, 760
 NASTY = "<script>window.hacked = 1</script>"
@@ -20,9 +21,9 @@ POINTS = [(0.0, 0.0), (1.25, 0.0), (0.0, -1.5), (-2.0, 1.0)]  # in positions of 
 IMAGES = {"one": picture(72, 96, seed=1), NASTY: picture(64, 48, seed=2)}
 
 
-def fixed():
+def fixed(node_view=1):
     """A network whose nodes are known: all offsets are the bias, in the head and in a layer in the backbone."""
-    more = dict(nodes=4, spread=POINTS, groups=2)
+    more = dict(nodes=4, spread=POINTS, groups=2, node_view=node_view)
     model = rgnet(context_options=more, inserted={"layer3": 1}, inserted_options=more | {"grid": 2})
     for path in ("head.context", "backbone.body.layer3.1.repgraph"):
         model.get_submodule(path).offset.weight.data.zero_()
@@ -31,7 +32,8 @@ def fixed():
 
 NETWORKS = {
     "fixed": fixed,
-    "stirred": lambda: rgnet(context_options={"nodes": 5}),
+    "windows": lambda: fixed(node_view=3),
+    "stirred": lambda: rgnet(context_options={"nodes": 5, "node_view": 1}),
     "non-local": lambda: rgnet(context="non_local", context_options={"scale": 5.0}),
     "detector": lambda: detector(score_threshold=0.05, detections=3),
 }
@@ -177,6 +179,32 @@ def test_layers_groups_and_grids(opened, pages):
     page.evaluate("document.getElementById('layer').value = 0")
     page.evaluate("document.getElementById('layer').dispatchEvent(new Event('change'))")
     assert state(page)["layer"] == 0
+
+
+def test_nodes_of_several_positions_have_squares_around_them(opened, pages):
+    page, (_, model, _) = opened("windows"), pages("windows")
+    layer = look(model, IMAGES["one"])["head.context"]
+    for x, y in ((50, 40), (4, 4), (94, 70)):
+        page.move(*screen(page, x, y))
+        seen = layer.look(x, y)
+        for node in state(page)["nodes"]:
+            nearest = np.abs(np.array(seen.nodes)[:, :2] - (node["x"], node["y"])).max(1).argmin()
+            window = node["window"] and [node["window"][side] for side in ("left", "top", "right", "bottom")]
+            assert window == (seen.windows[nearest] and pytest.approx(seen.windows[nearest], abs=0.1))
+    assert None in seen.windows
+    page.move(*screen(page, 50, 40))
+    legend = "document.getElementById('legend').textContent"
+    told = "!document.getElementById('windows').hidden"
+    assert "3 \u00d7 3 positions, of which a node is the mean" in page.evaluate(legend) and page.evaluate(told)
+    left, top, _, _ = layer.look(50, 40).windows[3]
+    line = np.add(screen(page, left, top), (0, 30))
+    red, green, blue = colour(page, *line)
+    page = opened("fixed")
+    page.move(*screen(page, 50, 40))
+    assert all("window" not in node for node in state(page)["nodes"])
+    assert "of which a node is the mean" not in page.evaluate(legend) and not page.evaluate(told)
+    before = colour(page, *line)
+    assert red - max(green, blue) > 40 + before[0] - max(before[1:])
 
 
 def test_pinning_and_keys(opened):

@@ -78,6 +78,14 @@ def test_large_images_are_shrunk_if_asked_for(network, data, tmp_path):
     assert page_of(out)["images"][0]["width"] == 40
 
 
+@pytest.mark.parametrize("node_view", [1, 3])
+def test_of_how_many_positions_a_node_is_the_mean(node_view, data, tmp_path):
+    rgnet(context_options={"node_view": node_view}).save_pretrained(tmp_path / "net")
+    out = tmp_path / "page.html"
+    assert explore(out, data / "images/val/0.png", model=tmp_path / "net") == 0
+    assert [layer["node_view"] for layer in page_of(out)["images"][0]["layers"]] == [node_view]
+
+
 def test_an_image_that_memory_does_not_hold(network, data, tmp_path, capsys, monkeypatch):
     def fail(*arguments, **more):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3 bytes")

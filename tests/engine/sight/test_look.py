@@ -3,6 +3,7 @@ import pytest
 import torch
 from tests.engine.sight.networks import detector, inputs, picture, rgnet
 from torch import nn
+from torch.nn import functional as F
 
 from repgraph.data.transforms import normalise
 from repgraph.engine.sight import layers, look
@@ -164,6 +165,57 @@ def test_reach_and_chosen_of_known_nodes():
                     expected[y, x] += share
     np.testing.assert_allclose(layer.chosen(), expected, atol=1e-4)
     np.testing.assert_allclose(layer.away()[0, 0], 8, atol=1e-3)
+
+
+def read_from(x, y, shape, node_view):
+    """First and last column and row that a node at position x, y has anything of; None for none."""
+    feature = torch.ones(1, 1, *shape, dtype=torch.float64, requires_grad=True)
+    mean = F.avg_pool2d(feature, node_view, 1, node_view // 2, count_include_pad=False)
+    place = torch.tensor([[[[(2 * x + 1) / shape[1] - 1, (2 * y + 1) / shape[0] - 1]]]], dtype=torch.float64)
+    F.grid_sample(mean, place, padding_mode="zeros", align_corners=False).sum().backward()
+    rows, columns = feature.grad[0, 0].nonzero().T.tolist()
+    return (min(columns), min(rows), max(columns), max(rows)) if rows else None
+
+
+@pytest.mark.parametrize("node_view", [3, 5])
+def test_windows_are_what_nodes_are_the_mean_of(node_view):
+    layer = look(rgnet(context_options={"node_view": node_view}), picture(45, 70)).layers[0]
+    assert layer.node_view == node_view
+    (across, down), found = layer.step, []
+    for row in range(layer.shape[0]):
+        for column in range(layer.shape[1]):
+            x, y = layer.place(row, column)
+            shown = layer.look(x, y)
+            for (node_x, node_y, _), window in zip(shown.nodes, shown.windows, strict=True):
+                place = (node_x + 0.5) / across - 0.5, (node_y + 0.5) / down - 0.5
+                if window is not None:
+                    left, top, right, bottom = (
+                        (side + 0.5) / step for side, step in zip(window, layer.step * 2, strict=True)
+                    )
+                    assert 0 <= left < right <= layer.shape[1] and 0 <= top < bottom <= layer.shape[0]
+                    window = int(left), int(top), int(np.ceil(right)) - 1, int(np.ceil(bottom)) - 1
+                assert window == read_from(*place, layer.shape, node_view)
+                found.append(window)
+    assert None in found and len(set(found)) > 20
+
+
+def test_windows_of_known_nodes():
+    spread = [(0.0, 0.0), (2.25, 0.0), (0.0, -1.0)]
+    model = rgnet(context_options={"nodes": 3, "spread": spread, "node_view": 3})
+    model.head.context.offset.weight.data.zero_()
+    layer = look(model, picture(48, 64)).layers[0]
+    inner, rim = layer.look(28, 20), layer.look(0, 0)
+    np.testing.assert_allclose(
+        inner.windows, [(15.5, 7.5, 39.5, 31.5), (33.5, 7.5, 57.5, 31.5), (15.5, -0.5, 39.5, 23.5)]
+    )
+    assert rim.windows[0] == (-0.5, -0.5, 15.5, 15.5)
+    assert rim.windows[1] == pytest.approx((9.5, -0.5, 33.5, 15.5)) and rim.windows[2] is None
+
+
+def test_nodes_of_one_position_have_no_windows():
+    for model in (rgnet(context_options={"node_view": 1}), rgnet(context="non_local")):
+        layer = look(model, picture(48, 64)).layers[0]
+        assert layer.node_view == 1 and layer.look(28, 20).windows == ()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import base64
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,12 @@ def test_places_are_off_by_less_than_half_a_pixel(size, grid):
     back = np.array(packed["origin"]) + np.array(packed["unit"]) * steps
     error = abs(back.transpose(2, 3, 0, 1) - given.nodes).max()
     assert error < 0.1 and packed["cells"] == given.nodes.shape[3] and packed["grid"] == grid
+
+
+def test_of_how_many_positions_nodes_are_the_mean():
+    given = layer(rows=6, columns=8)
+    assert packing.pack_layer(given, (512, 512), 64)["node_view"] == 1
+    assert packing.pack_layer(replace(given, node_view=5), (512, 512), 64)["node_view"] == 5
 
 
 def test_what_is_far_off_does_not_spoil_the_rest():

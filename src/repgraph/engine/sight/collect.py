@@ -122,4 +122,5 @@ class _Collector:
             step=step,
             grid=grid,
             share=share,
+            node_view=getattr(layer, "node_view", 1),
         )

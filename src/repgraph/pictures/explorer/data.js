@@ -2,6 +2,7 @@
 // What the page holds: images, the layers' nodes and what can lie underneath. Unpacked when first shown.
 
 const NONE = 255; // in labels: nothing there
+const NEAR = 0.02; // positions: as good as one outside of the map, where nothing is read
 
 function bytes(text) {
   const raw = atob(text);
@@ -61,6 +62,7 @@ class Layer {
     const { path, title, kind, rows, columns, step, grid, count, sets, origin, unit, cells } = packed;
     Object.assign(this, { path, title, kind, rows, columns, step, grid, count, sets, origin, unit, cells });
     this.image = image;
+    this.nodeView = packed.node_view; // a node is the mean of so many x so many positions
     this.places = shorts(packed.places); // [cell rows, cells, count, 2]
     this.tops = shorts(packed.tops); // [rows, columns, sets], roots of the largest weights
     this.weights = bytes(packed.weights); // [rows, columns, sets, count], roots of shares of the largest
@@ -80,6 +82,20 @@ class Layer {
     return [(column + 0.5) * this.step[0] - 0.5, (row + 0.5) * this.step[1] - 0.5];
   }
 
+  /** What a node is the mean of, in pixels: nodeView positions each way, up to the rim. Null if it reads nothing. */
+  window(x, y) {
+    const side = (at, step, count, size) => {
+      const position = (at + 0.5) / step - 0.5;
+      if (position < NEAR - 1 || position > count - NEAR) return null;
+      const middle = (Math.min(Math.max(position, 0), count - 1) + 0.5) * step - 0.5; // of what it reads
+      const half = (step * this.nodeView) / 2;
+      return [Math.max(middle - half, -0.5), Math.min(middle + half, size - 0.5)];
+    };
+    const across = side(x, this.step[0], this.columns, this.image.width);
+    const down = side(y, this.step[1], this.rows, this.image.height);
+    return across && down && { left: across[0], top: down[0], right: across[1], bottom: down[1] };
+  }
+
   /** The nodes of a position in pixels of the image, the strongest first, and what can be said of them. */
   look(row, column, set) {
     const [x, y] = this.place(row, column);
@@ -95,6 +111,7 @@ class Layer {
         y: this.origin[1] + this.unit[1] * this.places[2 * (cell + n) + 1],
         weight: top * root * root,
       };
+      if (this.nodeView > 1) node.window = this.window(node.x, node.y);
       node.away = Math.hypot(node.x - x, node.y - y);
       const { width, height } = this.image;
       if (node.x < -0.5 || node.y < -0.5 || node.x > width - 0.5 || node.y > height - 0.5) outside++;

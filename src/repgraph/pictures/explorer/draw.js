@@ -77,6 +77,7 @@ function drawMarks(canvas, view, image, layer, looks, current) {
   context.globalAlpha = current ? 0.8 : 1;
   looks.filter((look) => !same(look)).forEach(nodes);
   context.globalAlpha = 1;
+  if (current) drawWindows(context, view, current); // of pins it would be too much
   const drawn = current ? nodes(current) : [];
   looks.forEach((look, i) => drawHere(context, view, layer, look, String(i + 1)));
   if (current && !looks.some(same)) drawHere(context, view, layer, current, "");
@@ -87,7 +88,8 @@ function drawNodes(context, view, image, look) {
   const [x, y] = view.toScreen(look.x, look.y);
   const drawn = look.nodes.map((node) => {
     const [across, down] = view.toScreen(node.x, node.y);
-    return { x: node.x, y: node.y, weight: node.weight, across, down, radius: radius(view, image, node.weight) };
+    const { x, y, weight, window } = node;
+    return { x, y, weight, window, across, down, radius: radius(view, image, weight) };
   });
   const weakestFirst = [...drawn].reverse();
   context.lineCap = "round";
@@ -113,6 +115,22 @@ function drawNodes(context, view, image, look) {
     context.fill();
   }
   return drawn;
+}
+
+/** What the nodes are the mean of, where that is several positions: thin squares, the clearer the more weight. */
+function drawWindows(context, view, look) {
+  const crisp = ([x, y]) => [Math.floor(x) + 0.5, Math.floor(y) + 0.5]; // along the screen's pixels
+  for (const { window, weight } of look.nodes.filter((node) => node.window).reverse()) {
+    const [left, top] = crisp(view.toScreen(window.left, window.top));
+    const [right, bottom] = crisp(view.toScreen(window.right, window.bottom));
+    const clear = 0.25 + 0.7 * Math.sqrt(weight);
+    context.lineWidth = 3; // a pale rim, for dark images
+    context.strokeStyle = `rgba(255, 255, 255, ${0.4 * clear})`;
+    context.strokeRect(left, top, right - left, bottom - top);
+    context.lineWidth = 1;
+    context.strokeStyle = `rgba(${NODE}, ${clear})`;
+    context.strokeRect(left, top, right - left, bottom - top);
+  }
 }
 
 /** The strongest positions of a layer that attends to all: squares of the map, in the colours of their weights. */

@@ -43,6 +43,7 @@ def pack_layer(layer: LayerSight, size: tuple[int, int], keep: int) -> dict[str,
         "columns": layer.shape[1],
         "step": list(layer.step),
         "grid": layer.grid,
+        "node_view": layer.node_view,
         "count": len(nodes),
         "sets": len(weights),  # one, or the mean and each group
         **pack_places(nodes, size),

@@ -56,6 +56,7 @@ function fillChoices(state, image, layer, choose) {
   const groups = Array.from({ length: layer.sets - 1 }, (_, i) => `group ${i + 1} of ${layer.sets - 1}`);
   fillSelect(find("group"), ["mean of all groups", ...groups], state.group);
   find("group-field").hidden = layer.sets < 2;
+  find("windows").hidden = layer.nodeView < 2;
   const focused = document.activeElement && document.activeElement.name === "underlay";
   find("underlays").replaceChildren(
     ...underlayNames(image).map(([value, title]) => {
@@ -183,6 +184,12 @@ function fillLegend(view, image, layer, shown) {
       sizes.append(one);
     }
     rows.push(element("div", "nodes, by the attention they get"), sizes);
+    if (layer.nodeView > 1) {
+      const windows = element("div", "", { className: "row" });
+      const text = `${layer.nodeView} × ${layer.nodeView} positions, of which a node is the mean; fewer at the rim`;
+      windows.append(element("span", "", { className: "window" }), element("span", text));
+      rows.push(windows);
+    }
   }
   if (shown && shown.maps) {
     const [middle, high] = [0.5, 1].map((share) => number(shown.maps.value(share)));

@@ -1,5 +1,6 @@
 """The paper's appendix figure: where positions look, in rows of images; the marks stay vectors in SVG and PDF."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from PIL import Image
 
 from repgraph.errors import UsageError
@@ -14,11 +16,12 @@ from repgraph.pictures.figure import paper
 from repgraph.pictures.legend import plain
 from repgraph.pictures.nodes import HERE, LARGEST, LEAST, NODE, RIM, Look
 
-# Inches: around all pictures, between them, below them for a line of text, and at the bottom.
+# Inches: around all pictures, between them, below them for a line of text, and at the bottom for a line of the legend.
 MARGIN, GAP, CAPTION, LEGEND = 0.05, 0.06, 0.15, 0.2
 SMALLEST = 1.3  # points: the least radius of a node, so that it can be seen
 POSITION = 2.6  # points: radius of the current position
 LETTERS = 7
+MARKS = 3  # in a line of the legend, at most
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,9 @@ def draw(
     """Rows of pictures, ``width`` inches wide in all; inside :func:`paper.style`.
 
     The current position is blue, its nodes are red and the larger the more weight they have, by area; those with next
-    to none have a size that can still be seen. A node outside of the image is a ring at its rim. The legend calls them
-    ``what``. Pictures have the resolution ``dpi``.
+    to none have a size that can still be seen. A node outside of the image is a ring at its rim. Where nodes
+    are the mean of several positions, thin squares are around these. The legend calls nodes ``what``. Pictures have the
+    resolution ``dpi``.
 
     >>> cell = Cell(np.zeros((6, 8, 3), np.uint8), (6, 8), Look(3, 2, ((1, 1, 0.9), (9, 3, 0.1))), "sky")
     >>> with paper.style():
@@ -59,7 +63,8 @@ def draw(
         raise UsageError(f"{columns} columns do not fit into {width:g} inches; give a larger width, or fewer positions")
     text = CAPTION if captions and any(cell.caption for row in rows for cell in row) else 0.0
     heights = [max(across * cell.size[0] / cell.size[1] for cell in row) for row in rows]
-    bottom = LEGEND if legend else 0.0
+    marks = _marks([cell for row in rows for cell in row], what) if legend else []
+    bottom = LEGEND * math.ceil(len(marks) / MARKS)
     total = sum(heights) + len(rows) * text + (len(rows) - 1) * GAP + bottom + 2 * MARGIN
     paper.check_size(width, total, dpi)
     chart = paper.blank(width, total)
@@ -77,7 +82,7 @@ def draw(
                 chart.text(*place, _fitting(cell.caption, across), **style)
         top -= height + text + GAP
     if legend:
-        _legend(chart, [cell for row in rows for cell in row], what)
+        _legend(chart, marks, bottom)
     return chart
 
 
@@ -89,6 +94,7 @@ def _cell(axis: Axes, cell: Cell, across: float, dpi: float, links: bool) -> Non
     if cell.look is None:
         return
     look, points = cell.look, 72 * across  # points: the width of the picture
+    _windows(axis, look)
     for x, y, weight in sorted(look.nodes, key=lambda node: -node[2]):  # small ones lie on top, and are not hidden
         radius = max(SMALLEST, points * (LEAST + (LARGEST - LEAST) * max(weight, 0.0) ** 0.5))
         inside = -0.5 <= x <= width - 0.5 and -0.5 <= y <= height - 0.5
@@ -106,8 +112,20 @@ def _cell(axis: Axes, cell: Cell, across: float, dpi: float, links: bool) -> Non
     axis.scatter(look.x, look.y, s=(2 * POSITION) ** 2, facecolors=HERE, edgecolors=RIM, linewidths=0.7, zorder=4)
 
 
-def _legend(chart: Figure, cells: Sequence[Cell], what: str) -> None:
-    """What the marks are, at the bottom."""
+def _windows(axis: Axes, look: Look) -> None:
+    """What the nodes are the mean of, the clearer the more weight; a pale rim is for dark pictures."""
+    for window, (_, _, weight) in zip(look.windows, look.nodes, strict=False):
+        if window is None:
+            continue
+        left, top, right, bottom = window
+        clear = 0.25 + 0.7 * max(weight, 0.0) ** 0.5
+        for thick, colour, alpha in ((1.0, RIM, 0.4 * clear), (0.4, NODE, clear)):
+            style: dict[str, Any] = dict(linewidth=thick, edgecolor=colour, alpha=alpha, zorder=1.5)
+            axis.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, **style))
+
+
+def _marks(cells: Sequence[Cell], what: str) -> list[tuple[str, dict[str, Any]]]:
+    """The marks that there are: what they are called, and how they look."""
     outside = any(
         not (-0.5 <= x <= cell.size[1] - 0.5 and -0.5 <= y <= cell.size[0] - 0.5)
         for cell in cells if cell.look is not None for x, y, _ in cell.look.nodes
@@ -117,13 +135,22 @@ def _legend(chart: Figure, cells: Sequence[Cell], what: str) -> None:
         ("current position", style | dict(color=HERE, markersize=2 * POSITION)),
         (f"{what}, larger for more weight", style | dict(color=NODE, markersize=6, alpha=0.75)),
     ]
+    if any(window for cell in cells if cell.look is not None for window in cell.look.windows):
+        square = dict(marker="s", markerfacecolor="none", markeredgecolor=NODE, markeredgewidth=0.4, markersize=6)
+        marks.append((f"what a {what} is the mean of", style | square))
     if outside:
         ring = dict(markerfacecolor="none", markeredgecolor=NODE, markeredgewidth=0.9, markersize=5)
         marks.append((f"{what}, outside of the image", style | ring))
-    axis = chart.add_axes((0, 0, 1, LEGEND / chart.get_figheight()))
+    return marks
+
+
+def _legend(chart: Figure, marks: Sequence[tuple[str, dict[str, Any]]], height: float) -> None:
+    """What the marks are, at the bottom, in lines of the same number."""
+    axis = chart.add_axes((0, 0, 1, height / chart.get_figheight()))
     axis.set_axis_off()
     handles = [axis.plot([], [], label=label, **given)[0] for label, given in marks]
-    axis.legend(handles=handles, loc="center", ncols=len(handles), frameon=False, borderaxespad=0, fontsize=LETTERS)
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / MARKS))
+    axis.legend(handles=handles, loc="center", ncols=columns, frameon=False, borderaxespad=0, fontsize=LETTERS)
 
 
 def _resized(cell: Cell, pixels: float) -> np.ndarray:
