@@ -60,6 +60,14 @@ def offsets_of(layer: nn.Module, x: Tensor) -> Tensor:
     sides = torch.tensor([width - 1, height - 1]).repeat(layer.nodes).to(bias)
     if layer.offset_unit == "map":
         moved = moved * (sides / 64)[:, None, None]
+    if spread.unit == "maps":
+        if layer.offset_unit == "map":
+            bias = bias * sides / 64
+        start = torch.tensor(spread.points, dtype=torch.float64).flatten().to(bias) * sides
+        here = torch.stack(
+            torch.meshgrid(torch.arange(0, width, grid), torch.arange(0, height, grid), indexing="xy")
+        ).repeat(layer.nodes, 1, 1)
+        return moved + bias[:, None, None] + start[:, None, None] - here
     if spread.unit == "half maps":
         bias = bias * sides / 2
     elif layer.offset_unit == "map":

@@ -34,6 +34,9 @@ SHARED = [
     dict(nodes=2, offset_view=5, grid=2, offset_unit="map"),
     dict(nodes=3, offset_view="map", offset_unit="map", spread="default", groups=2),
     dict(nodes=3, offset_view="map", grid=2, spread="grid", offset_unit="map"),
+    dict(nodes=5, spread="regions", node_view=3),
+    dict(nodes=2, spread="regions", grid=2, offset_unit="map"),
+    dict(nodes=4, spread="regions", grid="map", groups=2),
 ]
 
 
@@ -364,7 +367,7 @@ def test_representation() -> None:
         (
             dict(spread="star"),
             ValueError,
-            "unknown spread 'star': choose one of 'ring', 'rings', 'grid', 'default', or",
+            "unknown spread 'star': choose one of 'ring', 'rings', 'grid', 'regions', 'default', or",
         ),
         (dict(spread=4), TypeError, r"spread is 4; a name or the \(x, y\) of each node is needed"),
         (dict(spread=POINTS), ValueError, r"spread has 3 points; one \(x, y\) for each of the 9 nodes is needed"),

@@ -27,6 +27,7 @@ VARIED = [
     (BottleneckRepGraph, dict(nodes=3, groups=2)),
     (BottleneckRepGraph, dict(nodes=4, spread="grid", fusion="concat", norm_layer=None)),
     (BottleneckRepGraph, dict(nodes=4, radius=8.0, fusion="concat", node_view=15, norm_expand=False)),
+    (BottleneckRepGraph, dict(nodes=5, spread="regions")),
     (SimpleRepGraph, dict(nodes=3, norm_qk=True, grid="map")),
 ]
 

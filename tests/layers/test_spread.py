@@ -10,7 +10,7 @@ from torch import Tensor
 from repgraph import representative_attention
 from repgraph.layers import BottleneckRepGraph, SimpleRepGraph
 from repgraph.layers.offset import Offset
-from repgraph.layers.spread import FAR, RADIUS, SHARE, lattice, make, ring, rings, shrink
+from repgraph.layers.spread import FAR, RADIUS, SHARE, lattice, make, regions, ring, rings, shrink
 
 
 def lengths(points) -> list[float]:
@@ -60,6 +60,34 @@ def test_lattice(nodes: int) -> None:
         assert points == tuple((x, y) for y in (-1.0, 0.0, 1.0) for x in (-1.0, 0.0, 1.0))
 
 
+@pytest.mark.parametrize("nodes", range(1, 30))
+def test_regions(nodes: int) -> None:
+    places = regions(nodes)
+    assert len(set(places)) == len(places) == nodes
+    assert all(0 < c < 1 for place in places for c in place)
+    if nodes == 9:
+        assert places == tuple((x / 6, y / 6) for y in (1, 3, 5) for x in (1, 3, 5))
+
+
+@pytest.mark.parametrize("grid", [1, 2, 5, "map"])
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (7, 10), (65, 33)], ids=str)
+def test_all_positions_start_at_the_same_regions(size: tuple[int, int], grid) -> None:
+    layer = BottleneckRepGraph(8, nodes=9, spread="regions", grid=grid).eval()
+    _, nodes, _ = layer(torch.randn(2, 8, *size), return_nodes=True)
+    sides = torch.tensor([size[1] - 1, size[0] - 1])
+    want = torch.tensor(regions(9))[:, :, None, None] * sides[:, None, None]
+    torch.testing.assert_close(nodes, want.expand_as(nodes), rtol=1e-5, atol=1e-4)
+
+
+def test_regions_are_no_state_and_stay_exact_in_half_precision() -> None:
+    layer = BottleneckRepGraph(8, nodes=9, spread="regions").eval()
+    assert not [key for key in layer.state_dict() if "regions" in key]
+    x = torch.randn(1, 8, 65, 65)
+    _, want, _ = layer(x, return_nodes=True)
+    _, found, _ = layer.bfloat16()(x.bfloat16(), return_nodes=True)
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-4)
+
+
 def test_the_names() -> None:
     assert make("ring", 9).points == ring(9, RADIUS)
     assert make("rings", 9, radius=2).points == rings(9, 2.0)
@@ -67,7 +95,11 @@ def test_the_names() -> None:
     assert make("grid", 9).points == tuple((SHARE * x, SHARE * y) for x, y in lattice(9))
     assert make([(1, 2), (3.5, -4)], 2).points == ((1.0, 2.0), (3.5, -4.0))
     assert make(torch.tensor([[1.0, 2.0], [3.5, -4.0]]), 2).points == ((1.0, 2.0), (3.5, -4.0))
-    assert [make(name, 9).unit for name in ("ring", "rings", "default", "grid")] == ["pixels"] * 3 + ["half maps"]
+    assert [make(name, 9).unit for name in ("ring", "rings", "default", "grid", "regions")] == [
+        *("pixels",) * 3,
+        "half maps",
+        "maps",
+    ]
     assert (make("ring", 9).extent, make("rings", 27).extent > RADIUS * 2, make("grid", 4).extent) == (4.0, True, SHARE)
 
 

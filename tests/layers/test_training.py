@@ -183,6 +183,7 @@ def test_reach_of_an_empty_batch() -> None:
             "4.2 px mean, 7.9 px p95 (6.3 %, 11 % of the 65 x 65 map's diagonal)",
         ),
         (Reach(4.0, 5.0, math.nan, math.nan, 0, 0), "4.0 px mean, 5.0 px p95 (of the bias alone)"),
+        (reach(BottleneckRepGraph(8, spread="regions"))[""], "not known before a call (regions of the map)"),
         (Reach(math.nan, math.nan, 0.25, 0.375, 0, 0), "25 %, 38 % of a square map's diagonal (of the bias alone)"),
     ],
 )

@@ -36,8 +36,9 @@ class BottleneckRepGraph(RepGraph):
             from position to position, and with it the gradient of all that comes before: heads train better without.
         act_layer: activation after ``reduce_norm`` and after the fusion.
         final_act: whether there is one after the fusion; a layer inserted into a trained network has none.
-        spread: where the nodes start: "ring", "rings", "grid" (over the map), "default" (PyTorch's initialisation) or
-            the (x, y) of each node in pixels. See :mod:`repgraph.layers.spread`.
+        spread: where the nodes start: "ring", "rings", "grid" (over the map, around the query), "regions" (in the
+            middles of regions of the map), "default" (PyTorch's initialisation) or the (x, y) of each node in pixels.
+            See :mod:`repgraph.layers.spread`.
         radius: of the (inner) ring, in pixels.
         offset_view: what a position's offsets are regressed from: 1 for its own feature, as in the paper; an odd number
             for a window of so many positions (cells, for a grid); "map" for its own feature and the mean of the map.

@@ -1,5 +1,7 @@
 """The regression of the offsets, always in float32: half precision moves in steps of 1/8 pixel at 16 pixels."""
 
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any, Literal
 
 import torch
@@ -27,11 +29,14 @@ class Offset(nn.Conv2d):
     spread in pixels shrinks, and one in half maps is multiplied by half of the map's sides. What the weight adds is in
     pixels, unless the unit is the map: then all offsets are scaled with the map, and are in pixels on one of 65 x 65.
 
+    With a spread of regions the bias starts at zero, and the offsets are those from the middles of the regions.
+
     What a position's offsets are regressed from is its ``view``: its own feature (1, the paper's), those of a window of
     so many positions (an odd number; of cells, for a grid), or its own and the mean of the map ("map": ``around``).
     """
 
     around: nn.Parameter | None
+    regions: Tensor | None  # their middles, as fractions: whole numbers, which a module's half precision does not round
 
     def __init__(
         self,
@@ -45,16 +50,20 @@ class Offset(nn.Conv2d):
         dtype: torch.dtype | None = None,
     ) -> None:
         self.spread = spread
-        self.extent = spread.extent  # worked out here: torch.compile would have to trace it
+        # Worked out here: torch.compile would have to trace it.
+        self.extent = spread.extent if spread.unit == "pixels" else 0.0
         self.grid = grid
         self.view, self.unit = view, unit
         # How far the middle of a cell, around which the nodes are spread, is from its anchor.
-        self.middle = 0.0 if spread.points is None or grid == "map" else (int(grid) - 1) / 2
+        fixed = spread.points is None or spread.unit == "maps"
+        self.middle = 0.0 if fixed or grid == "map" else (int(grid) - 1) / 2
         self.seen: tuple[Tensor, int, int] | None = None  # the last offsets and the map they are of, for ``reach``
         side = 1 if view == "map" else int(view)
         super().__init__(channels, 2 * nodes, side, padding=side // 2, device=device, dtype=dtype)
         around = nn.Parameter(torch.empty_like(self.weight.flatten(1))) if view == "map" else None
         self.register_parameter("around", around)
+        regions = torch.tensor(_fractions(spread.points or ()), device=device) if spread.unit == "maps" else None
+        self.register_buffer("regions", regions, persistent=False)
         if around is not None:
             self.reset_parameters()
 
@@ -69,7 +78,10 @@ class Offset(nn.Conv2d):
                 return
             assert self.bias is not None
             self.weight.zero_()
-            self.bias.copy_(torch.tensor(self.spread.points).flatten())
+            if self.spread.unit == "maps":
+                self.bias.zero_()
+            else:
+                self.bias.copy_(torch.tensor(self.spread.points).flatten())
             if around is not None:
                 around.zero_()
 
@@ -88,6 +100,8 @@ class Offset(nn.Conv2d):
         return self._noted(offsets, height, width), x
 
     def _noted(self, offsets: Tensor, height: int, width: int) -> Tensor:
+        if self.regions is not None:
+            offsets = offsets + self._to_regions(self.regions, offsets, height, width)
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
         return offsets
@@ -107,6 +121,17 @@ class Offset(nn.Conv2d):
             mean = x.mean((2, 3), dtype=offsets.dtype)
             shift = mean @ self._scaled(self.around, height, width).to(offsets.dtype).t()
         return offsets + shift[:, :, None, None]
+
+    def _to_regions(self, regions: Tensor, offsets: Tensor, height: int, width: int) -> Tensor:
+        """How far it is (2S, Hc, Wc) from the anchors of the cells to the middles of the regions."""
+        rows, columns = offsets.shape[2:]
+        step = 1 if self.grid == "map" else int(self.grid)
+        above, below = regions.to(offsets.dtype)
+        x, y = (above / below).unbind(1)
+        right = (x * (width - 1))[:, None] - step * torch.arange(columns, device=x.device)
+        down = (y * (height - 1))[:, None] - step * torch.arange(rows, device=y.device)
+        shape = len(x), rows, columns
+        return torch.stack((right[:, None].expand(shape), down[:, :, None].expand(shape)), 1).flatten(0, 1)
 
     def pooled(self, x: Tensor) -> Tensor:
         """The mean of each cell; the last cells of a row or column may be smaller."""
@@ -145,6 +170,12 @@ class Offset(nn.Conv2d):
         shown = f"{self.in_channels}, {self.out_channels}, spread={self.spread.name!r}"
         shown += "" if self.view == 1 else f", view={self.view!r}"
         return shown + ("" if self.unit == "pixels" else f", unit={self.unit!r}")
+
+
+def _fractions(points: Iterable[Sequence[float]]) -> list[list[list[int]]]:
+    """[2, S, 2]: numerators and denominators."""
+    parts = [[Fraction(c).limit_denominator(10**6) for c in point] for point in points]
+    return [[[c.numerator for c in point] for point in parts], [[c.denominator for c in point] for point in parts]]
 
 
 def _times(numbers: Tensor, x: float, y: float) -> Tensor:

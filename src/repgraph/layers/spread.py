@@ -2,10 +2,11 @@
 
 A node that starts on its query sees what the query sees, and nodes that start together get the same gradient and stay
 together; so nodes start apart. A spread says where: points around the query (the middle of its cell, for a grid), in
-pixels or, for those that cover the map, in halves of the map's sides.
+pixels or, for those that cover the map, in halves of the map's sides; or regions of the map, the same for all queries.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +17,7 @@ RADIUS = 4.0  # of the ring; see docs/layers.md for what it was chosen by
 FAR = 3.0  # the outer of two rings lies so many times further out
 SHARE = 0.75  # of the map that a grid over it covers
 
-NAMES = ("ring", "rings", "grid", "default")
+NAMES = ("ring", "rings", "grid", "regions", "default")
 Points = Sequence[Sequence[float]]
 
 
@@ -25,12 +26,12 @@ class Spread:
     """Initial offsets (x, y) of the S nodes; ``points`` is None where PyTorch's initialisation is left alone.
 
     In pixels a spread shrinks on maps that are too small for it (:func:`shrink`); in ``"half maps"`` it grows and
-    shrinks with the map.
+    shrinks with the map. In ``"maps"`` the points are places on the map, from (0, 0) to (1, 1), and not offsets.
     """
 
     name: str
     points: tuple[tuple[float, float], ...] | None
-    unit: Literal["pixels", "half maps"] = "pixels"
+    unit: Literal["pixels", "half maps", "maps"] = "pixels"
 
     @property
     def extent(self) -> float:
@@ -60,6 +61,8 @@ def make(spread: str | Points, nodes: int, grid: int | Literal["map"] = 1, radiu
         )
     if spread == "default":
         return Spread(spread, None)
+    if spread == "regions":
+        return Spread(spread, regions(nodes), "maps")
     if spread == "grid" or grid == "map":
         points = lattice(nodes) if spread == "grid" else ring(nodes) if spread == "ring" else rings(nodes)
         most = max(math.hypot(x, y) if spread != "grid" else max(abs(x), abs(y)) for x, y in points) or 1.0
@@ -105,6 +108,20 @@ def lattice(nodes: int) -> tuple[tuple[float, float], ...]:
         count = min(columns, nodes - row * columns)
         points += [(_line(column, count), _line(row, rows)) for column in range(count)]
     return tuple(points)
+
+
+def regions(nodes: int) -> tuple[tuple[float, float], ...]:
+    """The middles of regions that the map is cut into: as many rows and columns as a lattice has.
+
+    >>> regions(4)
+    ((0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75))
+    """
+    rows = Counter(y for _, y in lattice(nodes))
+    return tuple(
+        ((2 * column + 1) / (2 * count), (2 * row + 1) / (2 * len(rows)))
+        for row, count in enumerate(rows.values())
+        for column in range(count)
+    )
 
 
 def shrink(extent: float, height: int, width: int) -> float:

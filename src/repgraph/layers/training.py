@@ -49,6 +49,8 @@ class Reach:
         if self.height:
             of = f"the {self.height} x {self.width} map's diagonal"
             return f"{self.mean:.1f} px mean, {self.p95:.1f} px p95 ({shares} of {of})"
+        if math.isnan(self.mean) and math.isnan(self.mean_share):
+            return "not known before a call (regions of the map)"
         if math.isnan(self.mean_share):
             return f"{self.mean:.1f} px mean, {self.p95:.1f} px p95 (of the bias alone)"
         return f"{shares} of a square map's diagonal (of the bias alone)"
@@ -70,7 +72,7 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
         several times counts with its last call. Of a layer without a call to look at (it is new, a copy, ran in
         compiled code, or did not run for these inputs) it is the reach of the bias alone, with height and width 0: in
         pixels and without shares. The bias of a spread that grows with the map is no number of pixels: those are NaN,
-        and the shares are of a large square map.
+        and the shares are of a large square map; that of regions says nothing, and all are NaN.
 
     Example:
         >>> from repgraph.layers import BottleneckRepGraph
@@ -117,6 +119,8 @@ def _reach(offset: Offset) -> Reach:
         mean, p95 = _lengths(bias, middle, middle)
         whole = 2 * math.sqrt(2)  # the diagonal, in half sides
         return Reach(math.nan, math.nan, mean / whole, p95 / whole, 0, 0)
+    if offset.regions is not None:  # how far regions are depends on the position and the map
+        return Reach(math.nan, math.nan, math.nan, math.nan, 0, 0)
     mean, p95 = _lengths(bias, *_middle(offset.grid))
     return Reach(mean, p95, math.nan, math.nan, 0, 0)
 

@@ -185,9 +185,10 @@ _TABLES = (
         (
             CONTROL,
             _offsets("default", None, 1),
-            *(_offsets("ring", radius, multiple) for radius in (4.0, 8.0) for multiple in (0, 1, 10)),
-            _offsets("rings", 4.0, 1),
-            *(_offsets("grid", None, multiple) for multiple in (0, 1, 10)),
+            _offsets("ring", 4.0, 10),
+            *(_offsets("ring", 8.0, multiple) for multiple in (0, 1, 10)),
+            _offsets("rings", 4.0, 10),
+            *(_offsets(spread, None, multiple) for spread in ("grid", "regions") for multiple in (0, 10)),
         ),
         "ring-8-x10",
     ),
