@@ -65,6 +65,15 @@ def test_new_convolutions_start_by_kaiming_and_offsets_on_their_spread(context: 
         assert not head.context.offset.weight.any()
 
 
+def test_what_suits_a_head() -> None:
+    bottleneck, simple, control, paper = (make(name, 8) for name in ("repgraph", "simple", "control", "paper"))
+    assert bottleneck.node_view == simple.node_view == 15 and paper.node_view == 1
+    assert bottleneck.spread.extent == simple.spread.extent == 8.0 and paper.spread.name == "default"
+    kinds = [type(layer.expand_norm) for layer in (bottleneck, control, paper)]
+    assert kinds == [torch.nn.Identity, torch.nn.Identity, torch.nn.BatchNorm2d]
+    assert make("repgraph", 8, layer_options={"node_view": 3, "norm_expand": True, "spread": "grid"}).node_view == 3
+
+
 def test_upsampling_is_bilinear_between_centres() -> None:
     logits = torch.randn(2, 3, 4, 5)
     want = F.interpolate(logits.double(), (33, 17), mode="bilinear", align_corners=False)

@@ -123,6 +123,31 @@ def test_a_control_from_before_its_last_normalisation_was_an_option(tmp_path: Pa
     assert torch.equal(RGNet.from_pretrained(tmp_path)(images(33, 47)), model(images(33, 47)))
 
 
+def test_a_simple_layer_from_before(tmp_path: Path) -> None:
+    model = network(context="simple", context_options={"scale": 1.0, "radius": 4.0, "node_view": 1})
+    model.save_pretrained(tmp_path)
+    edit(tmp_path, context_options={"nodes": 9})
+    assert torch.equal(RGNet.from_pretrained(tmp_path)(images(33, 47)), model(images(33, 47)))
+
+
+def test_options_that_are_given_go_over_those_of_the_file(saved: Path) -> None:
+    x = images(33, 47)
+    want = RGNet.from_pretrained(saved)
+    other = RGNet.from_pretrained(saved, context_options={"backend": "reference"})
+    assert other.head.context.backend == "reference" and other.head.context.node_view == want.head.context.node_view
+    torch.testing.assert_close(other(x), want(x), rtol=1e-4, atol=1e-4)
+    assert RGNet.from_pretrained(saved, context_options={"node_view": 1}).head.context.node_view == 1
+
+
+@pytest.mark.parametrize(
+    "change", [dict(context=["x"]), dict(inserted={"layer3": 1}, inserted_options={"layer": ["x"]})]
+)
+def test_a_layer_that_is_no_name(folder: Path, change: dict[str, Any]) -> None:
+    edit(folder, **change)
+    with pytest.raises(UsageError, match="unknown"):
+        RGNet.from_pretrained(folder)
+
+
 def test_arguments_replace_the_configs(saved: Path) -> None:
     assert RGNet.from_pretrained(saved, dropout=0.5).head.dropout.p == 0.5
     assert RGNet.from_pretrained(saved, map_location="cpu").config == network(labels=LABELS).config

@@ -197,7 +197,7 @@ def of_a_file(name: Any, given: Any) -> Any:
     >>> of_a_file("control", {"mid_channels": 8})
     {'norm_expand': True, 'mid_channels': 8}
     """
-    if name not in _BEFORE or (given is not None and not isinstance(given, Mapping)):
+    if not isinstance(name, str) or name not in _BEFORE or (given is not None and not isinstance(given, Mapping)):
         return given
     found = {**_BEFORE[name], **(given or {})}
     if "spread" in found and "radius" not in found and spread.has_radius(found["spread"], found.get("grid", 1)):

@@ -115,7 +115,8 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         Args:
             pretrained_model_name_or_path: a folder that :meth:`save_pretrained` wrote, or "owner/name" on the Hub.
             more: as for the mixin (``revision``, ``cache_dir``, ``token``, ``local_files_only``, ``map_location`` ...),
-                and arguments of the network that are to replace the config's, such as ``dropout``.
+                and arguments of the network that are to replace the config's, such as ``dropout``; of
+                ``context_options`` and ``inserted_options`` those that are given, unless the layer is another.
         """
         name = os.fspath(pretrained_model_name_or_path)
         if os.path.isdir(name):
@@ -152,7 +153,9 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
             download: dict[str, Any] = dict(revision=revision, cache_dir=cache_dir, token=token)
             download |= dict(force_download=force_download, local_files_only=local_files_only)
             file = Path(hf_hub_download(model_id, FILE, **download))
-        model = cls.build({**(config or {}), **model_kwargs}, str(Path(model_id) / CONFIG))
+        written = config or {}
+        given = {key: value for key, value in model_kwargs.items() if key not in written or value != written[key]}
+        model = cls.build(written, str(Path(model_id) / CONFIG), **given)
         weights.fill(model, weights.read(file)[0], str(file))
         return model.to(map_location).eval()
 
@@ -174,8 +177,8 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         return safetensors.torch.save(tensors, metadata={"config": json.dumps(self.config, sort_keys=True)})
 
     @classmethod
-    def build(cls, config: dict[str, Any], source: str) -> Self:
-        """A network as a config says; errors name the config's file."""
+    def build(cls, config: dict[str, Any], source: str, **more: Any) -> Self:
+        """A network as a config says, but for the arguments that are given; errors name the config's file."""
         config = dict(config)
         network = config.pop(NETWORK, USUAL)
         if network != cls.__name__:
@@ -183,12 +186,12 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
                 f"{source} is of a {network}, and not of a {cls.__name__}; repgraph.models.load reads both"
             )
         known = [name for name in cls._hub_mixin_init_parameters if name != "self"]
-        for name in config:
+        for name in (*config, *more):
             if name not in known:
                 close = difflib.get_close_matches(str(name), known, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise UsageError(f"{source}: unknown setting {name!r}{hint}")
-        if "classes" not in config:
+        if "classes" not in config and "classes" not in more:
             raise UsageError(f"{source}: 'classes' is missing")
         if "context" in config:
             config["context_options"] = of_a_file(config["context"], config.get("context_options"))
@@ -197,7 +200,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
             layer = given.get("layer", "repgraph") if isinstance(given, dict) else None
             config["inserted_options"] = of_a_file(layer, given)
         try:
-            return cls(**config)
+            return cls(**_replaced(config, more))
         except (TypeError, ValueError) as error:
             raise UsageError(f"{source}: {error}") from error
         except (RuntimeError, MemoryError) as error:
@@ -253,3 +256,18 @@ def _parsed(text: str, source: str) -> dict[str, Any]:
 def _is_repository(name: str) -> bool:
     """Whether a name can be one on the Hub and is not plainly a path."""
     return name.count("/") == 1 and "\\" not in name and not name.startswith((".", "/", "~")) and not name.endswith("/")
+
+
+def _replaced(config: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """The config with other arguments: of the options of the same layer those that are given."""
+    found = {**config, **more}
+    for name in ("context_options", "inserted_options"):
+        old, new = config.get(name), more.get(name)
+        if not isinstance(old, dict) or not isinstance(new, dict):
+            continue
+        another = (
+            "context" in more if name == "context_options" else new.get("layer", old.get("layer")) != old.get("layer")
+        )
+        if not another:
+            found[name] = {**old, **new}
+    return found

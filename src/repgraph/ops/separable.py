@@ -19,8 +19,8 @@ def separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     Returns:
         (B, C, H', W'). Autocast does not change what it is computed in.
 
-    >>> separable(torch.ones(1, 2, 3, 4), torch.ones(5, 3), torch.ones(6, 4)).unique(), torch.ones(3, 4).sum()
-    (tensor([12.]), tensor(12.))
+    >>> separable(torch.ones(1, 2, 3, 4), torch.ones(5, 3), torch.ones(6, 4)).unique()
+    tensor([12.])
     """
     batch, channels, height, width = x.shape
     high, wide = rows.shape[0], columns.shape[0]
@@ -35,7 +35,8 @@ def around(feature: Tensor, side: int) -> Tensor:
     """The mean of the side x side positions around each one; at the rim, of those that there are.
 
     On CUDA, where PyTorch's pooling reads each position ``side`` times and scatters the gradient back, it is made of
-    products; their zeros make a NaN or an infinity spread over the whole map.
+    products; their zeros make a NaN or an infinity spread over the whole map, and their weights are rounded to the
+    feature's dtype (bfloat16: by up to 0.4 %).
     """
     if feature.is_cuda and not exporting_onnx():
         return separable(feature, _means(feature.shape[2], side, feature), _means(feature.shape[3], side, feature))

@@ -3,11 +3,15 @@
 import random
 
 import pytest
+import torch
 
 from repgraph.engine.ablation import key as keys
 from repgraph.engine.ablation.key import content, differences, key
+from repgraph.engine.ablation.runs import resolve
+from repgraph.engine.ablation.tables import get as get_table
 from repgraph.layers import spread
 from repgraph.models import context
+from repgraph.models.context import make
 from repgraph.recipes import Data, Model, Optim, Recipe, Train, from_dict, get, to_dict, with_settings
 
 
@@ -62,6 +66,24 @@ def test_the_papers_form_by_name_and_spelled_out():
     inside = ("model.inserted.res3=1", "model.inserted_options.layer=paper")
     own = [setting.replace("context_options", "inserted_options") for setting in spelled]
     assert key(voc(*inside)) == key(voc(inside[0], *own)) != key(voc(inside[0]))
+
+
+def test_options_that_go_back_to_their_defaults_are_told():
+    points = voc("model.context_options.node_view=1")
+    assert differences(points, voc()) == 'model.context_options={"node_view": 1}'
+    assert differences(voc("model.context_options.norm_expand=true"), voc()) == (
+        'model.context_options={"norm_expand": true}'
+    )
+    paper = resolve(get_table("forms").entry("paper"), voc())[0]
+    assert key(paper) == key(voc("model.context=paper"))
+
+
+def test_the_control_is_of_the_recipes_layer():
+    scenes = get("scenes-rgnet", Recipe)
+    for start, norm in ((scenes, True), (voc(), False)):
+        control = resolve(get_table("nodes").entry("control"), start)[0]
+        layer = make(control.model.context, 8, layer_options=control.model.context_options)
+        assert isinstance(layer.expand_norm, torch.nn.BatchNorm2d) == norm
 
 
 CHANGES = {

@@ -122,8 +122,8 @@ def row(kind, settings="{}", chosen="chosen", seeds="0", head=HEAD):
         (",".join(tuning.COLUMNS) + "\nscenes,nl,0,chosen,0.5\n", "line 2 is damaged"),
         (HEAD + "scenes,nl,0,chosen,0.5,0,3,{half,k\n", "line 2 is damaged: its settings are"),
         (HEAD + 'scenes,nl,0,chosen,0.5,0,3,"{half,k\n', "cannot read --tuned .*unexpected end of data"),
-        (row("nl", '{"model.context": "none"}'), "line 2 is damaged: model.context is not tuned for nl"),
-        (row("nl", '{"no.such": 1}'), "line 2 is damaged: no.such is not tuned for nl"),
+        (row("nl", '{"model.context": "none"}'), "line 2: model.context is not tuned for nl"),
+        (row("nl", '{"no.such": 1}'), "line 2: no.such is not tuned for nl"),
         (row("nl") + row("nl", '{"optim.lr": 1}', head=""), "line 3: nl is chosen a second time"),
         (
             row("nl") + row("rgnet", head="") + row("rgnet", chosen="", head=""),

@@ -95,7 +95,13 @@ def differences(recipe: Recipe, base: Recipe) -> str:
     for name in names:
         value, other = ours[name], theirs.get(name)
         if isinstance(value, dict) and isinstance(other, dict):
-            value = {option: inner for option, inner in value.items() if inner != other.get(option)}
+            layer = ours["model.context"] if name == "model.context_options" else value.get("layer", "")
+            usual = _defaults(layer)  # an option that stands at its default may not be among ours
+            value = {
+                option: inner
+                for option, inner in {**usual, **value}.items()
+                if inner != other.get(option, usual.get(option))
+            }
         parts.append(f"{name}={json.dumps(_short(value))}")
     return "; ".join(parts)
 
@@ -111,15 +117,23 @@ def weights_name(weights: str) -> str:
 
 def effective(layer: str, given: dict[str, Any]) -> dict[str, Any]:
     """The options of a layer that count: those given, and the defaults of the rest."""
-    from repgraph.models.context import LAYERS, explicit
+    from repgraph.models.context import explicit
 
-    usual = {name: p.default for name, p in inspect.signature(LAYERS[layer]).parameters.items()}
+    usual = _defaults(layer)
     always = OPTIONS.get(layer, ())
     return {
         name: value
         for name, value in explicit(layer, given).items()
         if name in always or (name not in _NO_MATTER and value != usual.get(name))
     }
+
+
+def _defaults(layer: str) -> dict[str, Any]:
+    """Those of a layer's constructor."""
+    from repgraph.models.context import LAYERS
+
+    parameters = inspect.signature(LAYERS[layer]).parameters if layer in LAYERS else {}
+    return {name: _plain(p.default) for name, p in parameters.items() if p.default is not p.empty}
 
 
 def _fusion(context: str, fusion: str) -> str:

@@ -97,6 +97,9 @@ def resolve(entry: Entry, start: Recipe, tuned: Settings | None = None) -> tuple
             return start, f"its backbone {start.model.backbone!r} is no ResNet, and has no stage called {place}"
         settings["model.inserted"] = {STAGES[name]: count for name, count in stages.items()}
         settings["model.inserted_options"] = {**start.model.context_options, "nodes": NODES}
+    norm = start.model.context_options.get("norm_expand")
+    if entry.kind == "control" and norm is not None:  # the convolutions of the layer that the recipe has
+        settings = {**settings, "model.context_options.norm_expand": norm}
     recipe = applied(start, settings)
     recipe = replace(recipe, name=f"{start.data.name}-{entry.name}", description="")
     return recipe, _misfit(recipe)

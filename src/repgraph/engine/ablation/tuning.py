@@ -207,7 +207,9 @@ def _settings(row: Mapping[str, str], origin: str) -> dict[str, Any]:
         raise UsageError(f"{origin} is damaged: its settings are {row['settings']!r}") from None
     strange = [name for name in settings if name not in SPACES[row["kind"]]]
     if strange:
-        raise UsageError(f"{origin} is damaged: {strange[0]} is not tuned for {row['kind']}")
+        raise UsageError(
+            f"{origin}: {strange[0]} is not tuned for {row['kind']}; the file is of another version: tune again"
+        )
     return settings
 
 
