@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from repgraph.engine.ablation import pool, summary, tuning
+from repgraph.engine.ablation import picture, pool, summary, tuning
 from repgraph.engine.ablation.job import Ended, Task, progress
 from repgraph.engine.ablation.plan import TUNE, Layout, Plan, about, check_ready, lay_out, recipe_of
 from repgraph.engine.ablation.results import DIVERGED, OK, RUNS, Record, Results, mean_seconds
@@ -26,10 +26,11 @@ FAILED_CODE = 1
 
 @dataclass
 class Report:
-    """What came of a plan: tables as Markdown, the files they are in, and runs that failed or are left."""
+    """What came of a plan: tables as Markdown, files, what is to be said of them, and runs that failed or are left."""
 
     tables: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     failed: list[Record] = field(default_factory=list)
     left: list[Run] = field(default_factory=list)
     signal: int = 0  # by which it was stopped
@@ -107,8 +108,9 @@ def listing(plan: Plan) -> str:
 
 
 def make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], save: bool = True) -> Report:
-    """Each table as CSV and Markdown, and what was chosen where trials were made; written where ``save`` says so."""
+    """Each table as CSV, Markdown and picture, and what was chosen where trials were made; ``save`` writes them."""
     report = Report()
+    made = []
     notes = [*_conditions(plan, layout, records), *layout.notes]
     for table, lines in layout.tables:
         found = summary.rows(table, lines, records)
@@ -123,9 +125,14 @@ def make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], save:
                 write_text(path, content)
                 report.files.append(path)
         report.tables.append(text)
+        made.append((table, found))
     if plan.table == TUNE and save:
         tuned = {table.entries[0].kind: lines for table, lines in layout.tables}
         report.files.append(tuning.save(plan.out, plan.dataset, tuned, records))
+    if save:  # after all that needs no matplotlib
+        files, note = picture.save(plan, layout.start, made)
+        report.files += files
+        report.notes += [note] if note else []
     ended = [records[run.key] for run in layout.runs if run.key in records]
     report.failed = [record for record in ended if record.status != OK]
     return report

@@ -12,6 +12,7 @@ examples:
   repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --dry-run       what it would train
   repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --jobs 4        4 runs at a time
   repgraph ablate nodes --show                                                        the table of what is done
+  repgraph ablate nodes --show --reference nl                                         differences to the non-local block
   repgraph ablate tune --of baseline nl control rgnet --data VOC2012 --weights resnet50.safetensors --seeds 0
   repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
   repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300       on the CPU, no data needed
@@ -37,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of the results")
     add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings of all entries")
     add("--entries", nargs="+", default=[], metavar="NAME", help="only these of the table, and its reference")
+    add("--reference", default="", metavar="NAME", help="take differences to this entry, not to the table's own")
     add("--jobs", type=positive, default=1, metavar="N", help="runs at a time; they share the GPUs evenly")
     add("--backend", default="threading", metavar="NAME",
         help="joblib's: threading (a thread waits for the process of each run), loky, dask, ray")  # fmt: skip
@@ -68,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         settings=tuple(arguments.set),
         entries=tuple(arguments.entries),
+        reference=arguments.reference,
         jobs=arguments.jobs,
         backend=arguments.backend,
         cluster=arguments.cluster,
@@ -85,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join(report.tables), end="")
     for path in report.files:
         print(f"written: {path}", file=sys.stderr)
+    for note in report.notes:
+        print(f"repgraph ablate: {note}", file=sys.stderr)
     if left := left_over(report):
         print(f"repgraph ablate: {left}", file=sys.stderr)
     if report.failed:

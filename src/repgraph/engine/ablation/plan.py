@@ -33,6 +33,7 @@ class Plan:
         out: the folder of results.
         settings: such as ``"train.iterations=300"``, of all entries.
         entries: names of those to do, of a table; all if empty.
+        reference: the entry that differences are taken to; the table's own if empty.
         jobs: runs at a time.
         backend, cluster: see :func:`repgraph.engine.ablation.pool.ended`.
         tuned: a file that "tune" wrote; entries take the settings chosen in it.
@@ -51,6 +52,7 @@ class Plan:
     out: Path = Path("results")
     settings: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
+    reference: str = ""
     jobs: int = 1
     backend: str = "threading"
     cluster: str = ""
@@ -96,6 +98,7 @@ def lay_out(plan: Plan, records: Mapping[str, Record]) -> Layout:
             if plan.table != ALL:
                 raise
             notes.append(str(error))
+    _check_reference(plan, found)
     return Layout(start, tuple(found), tuple(notes))
 
 
@@ -115,6 +118,15 @@ def _check(plan: Plan) -> None:
         raise UsageError("--tuned is for tables, not for tune; leave it out")
     if plan.table in (ALL, TUNE) and plan.entries:
         raise UsageError(f"--entries is for one table, not for {plan.table}; leave it out")
+    if plan.table in (ALL, TUNE) and plan.reference:
+        raise UsageError(f"--reference is for one table, not for {plan.table}; leave it out")
+
+
+def _check_reference(plan: Plan, found: Sequence[tuple[Table, Sequence[Line]]]) -> None:
+    for _, entries in found:
+        for line in entries:
+            if line.misfit and line.entry.name == plan.reference:
+                raise UsageError(f"--reference {plan.reference} does not fit {plan.dataset}: {line.misfit}")
 
 
 def _said(plan: Plan, wanted: Sequence[Table]) -> dict[str, str]:
@@ -128,7 +140,10 @@ def _said(plan: Plan, wanted: Sequence[Table]) -> dict[str, str]:
 def _tables(plan: Plan) -> list[Table]:
     if plan.table == TUNE:
         return []
-    return list(tables.TABLES.values()) if plan.table == ALL else [tables.get(plan.table)]
+    if plan.table == ALL:
+        return list(tables.TABLES.values())
+    table = tables.get(plan.table)
+    return [replace(table, reference=table.entry(plan.reference).name) if plan.reference else table]
 
 
 def _part(table: Table, names: Sequence[str]) -> Table:

@@ -55,10 +55,14 @@ class Stat:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table with what came of it. ``gain`` is in mIoU over the seeds that both have."""
+    """A line of a table with what came of it.
+
+    ``each`` is the mIoU with each seed, in their order; ``gain`` is in mIoU over the seeds that both have.
+    """
 
     entry: Entry
     scores: dict[str, Stat | None]
+    each: tuple[float, ...]
     gain: Stat | None
     failed: tuple[Record, ...]
     missing: int
@@ -83,13 +87,14 @@ def rows(table: Table, lines: Sequence[Line], records: Mapping[str, Record]) -> 
         own = scored[line.entry.name]
         # In the order of seeds whatever that of the records is.
         values = {name: Stat.of([getattr(own[seed], name) for seed in sorted(own)]) for name in SCORES}
+        each = tuple(_miou(own[seed]) for seed in sorted(own))
         common = sorted(own.keys() & reference.keys()) if line.entry.name != table.reference else []
         gain = Stat.of([_miou(own[seed]) - _miou(reference[seed]) for seed in common])
         ended = [records[run.key] for run in line.runs if run.key in records]
         failed = tuple(record for record in ended if record.status != OK)
         missing = len(line.runs) - len(ended)
         told = line.runs[0].settings if line.runs else ""
-        found.append(Row(line.entry, values, gain, failed, missing, line.misfit, told))
+        found.append(Row(line.entry, values, each, gain, failed, missing, line.misfit, told))
     return found
 
 

@@ -1,6 +1,7 @@
 """What figures for a paper have in common: letters, widths, and files that are written whole."""
 
 import io
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ _STYLE: Any = {
     "pdf.fonttype": 42,  # letters stay letters, which many publishers ask for
     "svg.hashsalt": "repgraph",  # the same figure is the same file
 }
+_ALONE = threading.RLock()  # matplotlib has one style for all threads
 TALLEST = 200  # inches: of a page of PDF
 SIDE, PIXELS = 2**16, 2**28  # what matplotlib draws, and about a GiB of it
 _NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -42,7 +44,7 @@ _NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationD
 def style(scale: float = 1.0) -> Iterator[None]:
     """The letters and lines of a paper, for all that is drawn and saved inside; ``scale`` is for the letters."""
     letters = {name: value * scale for name, value in _STYLE.items() if name.endswith("size")}
-    with matplotlib.rc_context(_STYLE | letters):
+    with _ALONE, matplotlib.rc_context(_STYLE | letters):
         yield
 
 
