@@ -6,6 +6,7 @@ import statistics
 import threading
 
 import matplotlib
+import matplotlib.style
 import pytest
 from PIL import Image
 
@@ -71,7 +72,8 @@ def test_seeds_are_hollow_and_the_mean_is_not():
         ([[60.0], [61.0]], 'Hollow: a seed; line: mean of "a".'),
         ([[60.0, 61.0], [61.0]], 'Hollow: a seed; filled: mean, and the range; line: mean of "a".'),
         ([[], [1.0, 2.0, 4.0]], "Hollow: a seed; filled: mean ± sample standard deviation."),
-        ([[], []], "No run is done."),
+        ([[], []], "No scores."),
+        ([[math.nan], []], "No scores."),
         ([[math.nan], [1.0]], "Hollow: a seed."),
     ],
 )
@@ -118,6 +120,45 @@ def test_the_same_scores_are_the_same_file(tmp_path):
     assert data == write("b.png") and len(data) < 100_000
     with Image.open(io.BytesIO(data)) as image:
         assert image.width == round(6.9 * 150) and image.getpixel((2, 2))[:3] == (255, 255, 255)
+
+
+def test_a_persons_style_spoils_nothing(tmp_path):
+    """Letters that LaTeX sets, in white, on a dark page that is cut to fit."""
+
+    def write(name):
+        with paper.style():
+            return paper.save(draw("Title", LABELS, SCORES, 0), tmp_path / name, 150).read_bytes()
+
+    plain = write("plain.png")
+    strange = {
+        "text.usetex": True,
+        "axes.grid": True,
+        "axes.titlecolor": "white",
+        "xtick.labelcolor": "white",
+        "ytick.labelcolor": "white",
+        "savefig.facecolor": "black",
+        "savefig.bbox": "tight",
+        "savefig.transparent": True,
+    }
+    with matplotlib.style.context(["dark_background", strange]):
+        assert write("strange.png") == plain
+
+
+@pytest.mark.parametrize(
+    ("scores", "left"),
+    [
+        ([[0.0, 0.0, 0.0], [0.0]], 0),
+        ([[0.0], [5.0]], 0),
+        ([[0.1, 0.2], [5.0]], 0),
+        ([[0.0, 0.0, 3.0]], 1 - math.sqrt(3)),  # where its bar begins
+        ([[-2.0], [5.0]], -2),
+    ],
+)
+def test_the_axis_goes_no_lower_than_what_is_drawn(scores, left):
+    chart = made("Title", [str(row) for row in range(len(scores))], scores, 0)
+    low, high = chart.axes[0].get_xlim()
+    assert low == pytest.approx(left) and high > max(map(max, scores))
+    assert all(not line.get_clip_on() for line in chart.axes[0].lines if line.get_gid() in ("seeds", "mean"))
 
 
 def test_mistakes():

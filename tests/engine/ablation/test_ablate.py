@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.engine.ablation.fake import score
@@ -81,6 +82,41 @@ def test_results_alone_are_enough(plan, again, fake, tmp_path):
     (other.out / "results.csv").write_text((plan.out / "results.csv").read_text())
     assert show_tables(other).tables == report.tables
     assert ablate(other).tables == report.tables and fake.started() == []
+
+
+def test_data_and_weights_are_for_training(plan, again, fake, tmp_path):
+    """Where all is done, the file of results is enough for all files of a table."""
+    whole = again(settings=("model.weights=",), weights=str(tmp_path / "r50.pth"))
+    (tmp_path / "r50.pth").write_text("")
+    fake.behave("g5-1", "nan")
+    report = ablate(whole)
+    (tmp_path / "r50.pth").unlink()
+    fake.started()
+    for path in report.files:
+        path.unlink()
+    weightless = replace(whole, weights="")
+    for other in (whole, weightless):
+        found = ablate(other)
+        assert found.tables == report.tables and found.files == report.files and all(map(Path.exists, found.files))
+    for other, message in (
+        (replace(whole, seeds=(0, 1, 2)), "r50.pth: there is no such file"),
+        (replace(weightless, seeds=(0, 1, 2)), "say where the backbone repgraph_small starts"),
+        (replace(whole, again=True), "r50.pth: there is no such file"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ablate(other)
+    assert len(Results(plan.out).read()) == 4 and fake.started() == [], "a mistake forgets no run"
+
+
+def test_no_data_set_is_asked_for(again, fake, monkeypatch):
+    plan = again(dataset="voc", weights="none")
+    with pytest.raises(UsageError, match="where is voc"):
+        ablate(plan)
+    with monkeypatch.context() as patch:
+        patch.setitem(ablate.__globals__, "check_ready", lambda plan: None)  # the module has the function's name
+        report = ablate(plan)
+    assert ablate(plan).tables == report.tables and report.files[-1].name == "grid-voc.png"
+    assert ablate(replace(plan, data="/nowhere", weights="")).tables == report.tables
 
 
 def test_a_crash_is_one_runs_own(plan, fake):

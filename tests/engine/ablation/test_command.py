@@ -26,6 +26,7 @@ def test_help(capsys):
         main(["ablate", "--help"])
     out = capsys.readouterr().out
     assert "repgraph ablate nodes --show" in out and "--time-limit" in out and "The exit code is 0" in out
+    assert "take differences to this entry (default: the table's own) --jobs" in " ".join(out.split())
 
 
 def test_documented_commands_can_be_given():

@@ -104,27 +104,84 @@ def test_without_matplotlib(again, fake):
     assert len(written) == 5 and not list(plan.out.glob("*.png"))
 
 
-def test_a_broken_import_is_not_hidden(plan, fake, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ImportError("ft2font: undefined symbol"), "ImportError: ft2font: undefined symbol): pip install --force"),
+        (ModuleNotFoundError("No module named 'kiwisolver'", name="kiwisolver"), "'kiwisolver'): pip install --force"),
+        (ImportError("cannot import name 'rc'", name="matplotlib"), "cannot import name 'rc'): pip install --force"),
+        (
+            ValueError("Key backend: 'bogus'\nis not valid"),
+            "'bogus' is not valid): look at MPLBACKEND and matplotlibrc",
+        ),
+        (AttributeError(), "imported (AttributeError): look at"),
+    ],
+)
+def test_a_broken_matplotlib_costs_no_table(again, fake, monkeypatch, error, told):
     def fail(name, *rest, **more):
         if name == "repgraph.pictures.figure":
-            raise ImportError("no numpy", name="numpy")
+            raise error
         return original(name, *rest, **more)
 
     original = __import__
     monkeypatch.setattr("builtins.__import__", fail)
-    with pytest.raises(ImportError, match="no numpy"):
-        picture.save(plan, None, [])
+    report = ablate(again(table="tune", of=("nl", "control"), trials=2, seeds=(0,), entries=()))
+    (note,) = report.notes  # one for all
+    assert note.startswith("no picture of tune-nl, tune-control: matplotlib cannot be imported (") and told in note
+    assert "\n" not in note and report.code == 0 and len(report.tables) == 2 and len(report.files) == 5
+
+
+def test_a_backend_that_is_none(plan, fake):
+    report = ablate(plan)
+    call = ["ablate", "grid", "--entries", "g5", "--dataset", "scenes", "--seeds", "0", "1", "--out", str(plan.out)]
+    first = "import os\nos.environ['MPLBACKEND'] = 'bogus'\n"
+    done = run_without((), f"{first}from repgraph.cli import main\nraise SystemExit(main({call!r}))")
+    assert done.returncode == 0 and done.stdout == report.tables[0], done.stderr
+    *written, said = done.stderr.splitlines()
+    assert written == [f"written: {path}" for path in report.files[:2]]
+    assert "no picture of grid: matplotlib cannot be imported (ValueError: Key backend: 'bogus'" in said
 
 
 def test_a_picture_that_cannot_be_written(plan, fake, capsys):
-    """All that is text is there before."""
-    ablate(plan)
+    """All else is there, printed and named."""
+    report = ablate(plan)
     (plan.out / "grid-scenes.png").unlink()
     (plan.out / "grid-scenes.png").mkdir()
     os.remove(plan.out / "grid-scenes.csv")
     call = ["grid", "--dataset", "scenes", "--entries", "g5", "--seeds", "0", "1", "--out", str(plan.out)]
-    assert main(["ablate", *call]) == 2 and "grid-scenes.png: Is a directory" in capsys.readouterr().err
+    assert main(["ablate", *call]) == 0
+    out, err = capsys.readouterr()
+    assert out == report.tables[0] and f"written: {plan.out / 'grid-scenes.csv'}" in err
+    assert f"no picture of grid: cannot write {plan.out / 'grid-scenes.png'}: Is a directory; the same command" in err
     assert (plan.out / "grid-scenes.csv").exists()
+
+
+def test_one_that_fails_leaves_the_others(again, fake, monkeypatch):
+    def draw(title, *rest, **more):
+        return original(title, *rest, **more) if "NL" not in title else 1 / 0
+
+    original = scores.draw
+    monkeypatch.setattr(scores, "draw", draw)
+    report = ablate(again(table="tune", of=("nl", "control"), trials=2, seeds=(0,), entries=()))
+    assert [path.name for path in report.files][-2:] == ["tuning.csv", "tune-control-scenes.png"]
+    (note,) = report.notes
+    assert note.startswith("no picture of tune-nl: ZeroDivisionError: division by zero; ") and len(report.tables) == 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "seeds", "told"),
+    [
+        ({}, (0, 1, 2), "seeds 0 1 2."),
+        ({"g5-1": "nan"}, (0, 1, 2), "up to 3 seeds: 0 1 2."),
+        ({"g5-0": "nan", "g5-1": "nan"}, (0, 1), "seeds 0 1."),  # its row is empty
+        ({"g5-0": "nan"}, (0,), "seed 0."),
+    ],
+)
+def test_seeds_in_the_small_print(again, fake, drawn, behaviour, seeds, told):
+    for run, how in behaviour.items():
+        fake.behave(run, how)
+    ablate(again(seeds=seeds))
+    assert drawn[0]["note"] == f"scenes, repgraph_small, 600 iterations, {told}"
 
 
 def test_every_table_is_a_small_file(tmp_path):

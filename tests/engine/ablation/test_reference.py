@@ -2,7 +2,7 @@
 
 import csv
 import statistics
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from tests.engine.ablation.fake import score
@@ -96,6 +96,22 @@ def test_mistakes(fake, tmp_path, capsys, arguments, message, how):
 def test_in_a_plan(plan):
     with pytest.raises(UsageError, match="table grid has no entry 'g2'"):
         lay_out(replace(plan, reference="g2"), {})
+    for strange in (5, 0, None):
+        with pytest.raises(UsageError, match=f"--reference is {strange}; give the name of an entry, or '' for"):
+            lay_out(replace(plan, reference=strange), {})
+
+
+def test_earlier_fields_of_a_plan_keep_their_places():
+    names = [field.name for field in fields(Plan)]
+    assert names[7:9] == ["entries", "jobs"] and names[-1] == "reference"
+
+
+def test_files_name_it(again, fake):
+    plan = again(entries=ENTRIES, seeds=(0,))
+    for reference, told in (("", "g1"), ("map", "map")):
+        ablate(replace(plan, reference=reference))
+        found = gains(plan)
+        assert found.keys() == set(ENTRIES) and {row["reference"] for row in found.values()} == {told}
 
 
 def test_command(again, fake, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -73,6 +74,7 @@ def test_a_quote_that_is_not_closed_hides_nothing(cut):
         (lambda t: t.replace("b,voc,1", "b,voc,one"), r"line 3 is damaged: seed is 'one'"),
         (lambda t: t.replace("0.625", "nought"), r"line 3 is damaged: miou is 'nought'"),
         (lambda t: t.replace("0.625", "62.5"), r"line 3 is damaged: a score is no fraction"),
+        (lambda t: t.replace("0.625", "nan"), r"line 3 is damaged: a score is no fraction; remove the line"),
         (lambda t: t.replace("1,ok", "1,fine"), r"line 3 is damaged: status is 'fine'"),
         (
             lambda t: t.replace("seconds", "minutes", 1),
@@ -108,7 +110,7 @@ def test_many_writers(tmp_path):
     assert Results(tmp_path).read().keys() == {f"{i}" for i in range(40)}
 
 
-BAD = ({"miou": None}, {"status": "fine"}, {"seed": "x"}, {"seconds": None}, {"pixel_accuracy": 75})
+BAD = ({"miou": None}, {"miou": math.nan}, {"status": "fine"}, {"seed": "x"}, {"seconds": None}, {"pixel_accuracy": 75})
 
 
 def _json(found, **change):

@@ -128,4 +128,5 @@ def test_csv(laid_out):
     plain, five, odd = csv.DictReader(io.StringIO(text))
     assert float(five["miou_mean"]) == pytest.approx(0.57) and float(five["gain_mean"]) == pytest.approx(0.03)
     assert (plain["gain_pairs"], five["gain_pairs"], five["paper_miou"]) == ("", "3", "42.4")
+    assert plain["reference"] == five["reference"] == odd["reference"] == "plain"
     assert five["settings"] == 'model.context_options={"grid": 5}' and odd["seeds"] == "0" and odd["miou_mean"] == ""

@@ -39,6 +39,11 @@ def test_entries(table, labels):
     assert [entry.name for entry in TABLES[table].entries] == labels
 
 
+def test_the_widest_nodes_say_what_they_are():
+    label = "nodes of 79 x 79 positions: on VOC the mean of the map, or zero for nodes off it"
+    assert get("forms").entry("nodes-79").label == label
+
+
 def test_figures_are_the_papers():
     """Each pair stands in a row of the paper's source."""
     text = shared("paper/representative_graph.tex").read_text()

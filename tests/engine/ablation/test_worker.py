@@ -1,11 +1,13 @@
 """The process of a run, with training that is real and very short."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from tests.engine.training import tiny
 from repgraph.engine.ablation import Plan, Results, ablate, job, lay_out, worker
 from repgraph.engine.ablation.ablate import _task
 from repgraph.engine.ablation.locks import take
+from repgraph.engine.metrics import Scores
 from repgraph.errors import UsageError
 
 SHORT = (
@@ -125,6 +128,18 @@ def test_no_test(tmp_path):
     given["recipe"]["data"]["val_split"] = ""
     status, record = worker.work(given)
     assert status == "failed" and record.reason.startswith("the run ended without a test")
+
+
+def test_a_test_without_labels(tmp_path, monkeypatch):
+    """Scores that are no numbers would spoil the file of results."""
+    nothing = Scores(math.nan, math.nan, math.nan, (math.nan,), (math.nan,), 0)
+    outcome = SimpleNamespace(first=True, stop=None, scores=nothing, iteration=4)
+    monkeypatch.setattr(worker, "train", lambda *_: outcome)
+    folder, given = task(tmp_path)
+    status, record = worker.work(given)
+    assert (status, record.reason) == ("failed", "the test has no scores: no pixel of its images is labelled")
+    assert record.miou is None and not (folder / "scores.json").exists()
+    assert Results(tmp_path).add([record]) == Results(tmp_path).read() == {record.key: record}
 
 
 def test_half_a_folder_is_begun_anew(tmp_path, monkeypatch):

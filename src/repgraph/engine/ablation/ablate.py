@@ -19,7 +19,7 @@ from repgraph.engine.ablation.results import DIVERGED, OK, RUNS, Record, Results
 from repgraph.engine.ablation.runs import Run
 from repgraph.engine.progress import duration
 from repgraph.errors import UsageError
-from repgraph.files import write_text
+from repgraph.files import check_folder, write_text
 
 FAILED_CODE = 1
 
@@ -44,17 +44,20 @@ class Report:
 def ablate(plan: Plan, show: TextIO | None = None) -> Report:
     """Do all runs of a plan that are not done, and make its tables from all results there are.
 
-    Progress goes to ``show``; None for nowhere. What is done stays done: the same call goes on after a stop.
+    Progress goes to ``show``; None for nowhere. What is done stays done: the same call goes on after a stop. Data and
+    weights have to be there only if a run is to be done.
     """
     results = Results(plan.out)
     lay_out(plan, results.read())  # mistakes in the plan come first
-    check_ready(plan)
+    check_folder(plan.out)
     records = results.collect()
     layout = lay_out(plan, records)
-    if plan.again:
-        gone = [run.key for run in layout.runs if (r := records.get(run.key)) is not None and r.status == DIVERGED]
-        _forget(plan, results, gone)
-        records = results.read()
+    ours = {run.key for run in layout.runs} if plan.again else set()
+    gone = [key for key, record in records.items() if key in ours and record.status == DIVERGED]
+    records = {key: record for key, record in records.items() if key not in gone}
+    if to_do(layout, records, plan.out):
+        check_ready(plan)
+    _forget(plan, results, gone)  # only now: a mistake forgets nothing
     todo = to_do(layout, records, plan.out)
     ended, number = _schedule(plan, layout, todo, records, results, show)
     report = make_tables(plan, layout, results.collect())
@@ -130,9 +133,9 @@ def make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], save:
         tuned = {table.entries[0].kind: lines for table, lines in layout.tables}
         report.files.append(tuning.save(plan.out, plan.dataset, tuned, records))
     if save:  # after all that needs no matplotlib
-        files, note = picture.save(plan, layout.start, made)
+        files, told = picture.save(plan, layout.start, made)
         report.files += files
-        report.notes += [note] if note else []
+        report.notes += told
     ended = [records[run.key] for run in layout.runs if run.key in records]
     report.failed = [record for record in ended if record.status != OK]
     return report

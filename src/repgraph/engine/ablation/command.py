@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of the results")
     add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings of all entries")
     add("--entries", nargs="+", default=[], metavar="NAME", help="only these of the table, and its reference")
-    add("--reference", default="", metavar="NAME", help="take differences to this entry, not to the table's own")
+    add("--reference", metavar="NAME", help="take differences to this entry (default: the table's own)")
     add("--jobs", type=positive, default=1, metavar="N", help="runs at a time; they share the GPUs evenly")
     add("--backend", default="threading", metavar="NAME",
         help="joblib's: threading (a thread waits for the process of each run), loky, dask, ray")  # fmt: skip
@@ -70,7 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         settings=tuple(arguments.set),
         entries=tuple(arguments.entries),
-        reference=arguments.reference,
         jobs=arguments.jobs,
         backend=arguments.backend,
         cluster=arguments.cluster,
@@ -80,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
         again=arguments.again,
         time_limit=arguments.time_limit,
+        reference=arguments.reference or "",
     )
     if arguments.dry_run:
         print(listing(plan))

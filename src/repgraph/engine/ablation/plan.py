@@ -14,7 +14,6 @@ from repgraph.engine.ablation.results import Record
 from repgraph.engine.ablation.runs import Line, Run, base, check_settings, lines, unique
 from repgraph.engine.ablation.tables import Table
 from repgraph.errors import UsageError
-from repgraph.files import check_folder
 from repgraph.recipes import Recipe, to_dict
 
 ALL, TUNE = "all", "tune"
@@ -33,7 +32,6 @@ class Plan:
         out: the folder of results.
         settings: such as ``"train.iterations=300"``, of all entries.
         entries: names of those to do, of a table; all if empty.
-        reference: the entry that differences are taken to; the table's own if empty.
         jobs: runs at a time.
         backend, cluster: see :func:`repgraph.engine.ablation.pool.ended`.
         tuned: a file that "tune" wrote; entries take the settings chosen in it.
@@ -42,6 +40,7 @@ class Plan:
         again: whether runs that diverged are done again.
         time_limit: seconds. No run is begun that would not fit, and those that run when it is over are stopped with a
             checkpoint.
+        reference: the entry that differences are taken to; the table's own if empty.
     """
 
     table: str
@@ -52,7 +51,6 @@ class Plan:
     out: Path = Path("results")
     settings: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
-    reference: str = ""
     jobs: int = 1
     backend: str = "threading"
     cluster: str = ""
@@ -62,6 +60,7 @@ class Plan:
     keep: bool = False
     again: bool = False
     time_limit: float | None = None
+    reference: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,6 +117,8 @@ def _check(plan: Plan) -> None:
         raise UsageError("--tuned is for tables, not for tune; leave it out")
     if plan.table in (ALL, TUNE) and plan.entries:
         raise UsageError(f"--entries is for one table, not for {plan.table}; leave it out")
+    if not isinstance(plan.reference, str):
+        raise UsageError(f"--reference is {plan.reference!r}; give the name of an entry, or '' for the table's own")
     if plan.table in (ALL, TUNE) and plan.reference:
         raise UsageError(f"--reference is for one table, not for {plan.table}; leave it out")
 
@@ -181,7 +182,6 @@ def _with_weights(start: Recipe, plan: Plan, records: Mapping[str, Record]) -> R
 
 def check_ready(plan: Plan) -> None:
     """Find out now, once, what would make every run fail."""
-    check_folder(plan.out)
     start = _start(plan)
     if not start.model.weights:
         raise UsageError(

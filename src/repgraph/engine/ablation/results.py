@@ -169,7 +169,7 @@ def _checked(record: Record, origin: str) -> Record:
     scores = [getattr(record, name) for name in SCORES]
     if record.status not in (OK, DIVERGED, FAILED):
         raise UsageError(f"{origin} is damaged: status is {record.status!r}; {REMEDY}")
-    if record.status == OK and not all(s is not None and (0 <= s <= 1 or math.isnan(s)) for s in scores):
+    if record.status == OK and not all(s is not None and 0 <= s <= 1 for s in scores):
         raise UsageError(f"{origin} is damaged: a score is no fraction; {REMEDY}")
     return record
 

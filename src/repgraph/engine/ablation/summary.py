@@ -155,13 +155,15 @@ def to_csv(table: Table, found: Sequence[Row]) -> str:
     gains = [f"gain_{part}" for part in ("pairs", *parts)]
     names = [f"{name}_{part}" for name in SCORES for part in parts]
     paper = ["paper_miou", "paper_pixel_accuracy"]
-    writer.writerow(["table", "entry", "label", "seeds", "failed", "missing", *names, *gains, *paper, "settings"])
+    start = ["table", "entry", "label", "seeds", "failed", "missing"]
+    writer.writerow([*start, *names, "reference", *gains, *paper, "settings"])
     for row in found:
         stats = [value for name in SCORES for value in _values(row.scores[name], parts)]
         gain = _values(row.gain, ("count", *parts))
         count = row.scores["miou"].count if row.scores["miou"] else 0
-        start = [table.name, row.entry.name, row.entry.label, count, len(row.failed), row.missing]
-        writer.writerow([*start, *stats, *gain, *(row.entry.paper or ("", "")), row.settings])
+        about = [table.name, row.entry.name, row.entry.label, count, len(row.failed), row.missing]
+        told = [*(row.entry.paper or ("", "")), row.settings]
+        writer.writerow([*about, *stats, table.reference, *gain, *told])
     return out.getvalue()
 
 

@@ -203,7 +203,12 @@ _TABLES = (
             Entry("nodes-5", "nodes of 5 x 5 positions", "rgnet", _form(node_view=5)),
             Entry("nodes-9", "nodes of 9 x 9 positions", "rgnet", _form(node_view=9)),
             Entry("nodes-25", "nodes of 25 x 25 positions", "rgnet", _form(node_view=25)),
-            Entry("nodes-79", "nodes of 79 x 79 positions, on VOC the mean of the map", "rgnet", _form(node_view=79)),
+            Entry(
+                "nodes-79",
+                "nodes of 79 x 79 positions: on VOC the mean of the map, or zero for nodes off it",
+                "rgnet",
+                _form(node_view=79),
+            ),
             Entry("scale-1", "scale 1, as in the paper", "rgnet", _form(scale=1.0)),
             Entry("scale-16", "scale 1/16", "rgnet", _form(scale=1 / 16)),
             Entry("learned", "learned temperature", "rgnet", _form(learn_scale=True)),

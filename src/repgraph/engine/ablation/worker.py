@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import datetime
 import json
+import math
 import os
 import platform
 import shutil
@@ -80,8 +81,10 @@ def _trained(task: Mapping[str, Any], recipe: Recipe, folder: Path, show: TextIO
         _write_record(folder, record)
         return DIVERGED, record
     scores = {name: getattr(outcome.scores, name) for name in SCORES} if outcome.scores else _noted(folder)
-    if not scores:
+    if not scores or any(map(math.isnan, scores.values())):
         reason = f"the run ended without a test: there are no scores in {folder / METRICS}"
+        if scores:
+            reason = "the test has no scores: no pixel of its images is labelled"
         return FAILED, _record(task, FAILED, reason, {}, outcome.iteration, seconds)
     record = _record(task, OK, "", scores, outcome.iteration, seconds)
     more = {"classes": outcome.scores.to_dict()["iou"]} if outcome.scores else {}

@@ -63,7 +63,7 @@ def draw(
     _rows(axes, found)
     if line is not None:
         axes.axvline(line, color=paper.ORANGE, linewidth=0.8, zorder=1, gid="reference")
-    _frame(axes, shown, any(found))
+    _frame(axes, shown, found)
     axes.set_xlabel(axis, parse_math=False)
     chart.suptitle(heading, x=0.012, ha="left", fontsize="large", fontweight="bold", parse_math=False)
     chart.supxlabel(below, x=0.012, ha="left", fontsize="small", color=paper.SOFT, parse_math=False)
@@ -87,7 +87,7 @@ def _wrapped(text: str, letters: float) -> str:
 def _key(found: Sequence[Sequence[float]], name: str, line: float | None) -> str:
     """How to read what is in the figure, and nothing else."""
     counts = {len(row) for row in found}
-    told = ["hollow: a seed" if counts != {0} else "no run is done"]
+    told = ["hollow: a seed" if counts != {0} else "no scores"]
     if max(counts) > 2:
         told.append(f"filled: mean ± sample standard deviation{' (of two seeds the range)' if 2 in counts else ''}")
     elif 2 in counts:
@@ -111,7 +111,9 @@ def _rows(axes: Axes, found: Sequence[Sequence[float]]) -> None:
 
 
 def _dots(axes: Axes, points: Sequence[tuple[float, int]], gid: str, **look: Any) -> None:
-    axes.plot([x for x, _ in points], [y for _, y in points], "o", zorder=3, gid=gid, **look)
+    # Not clipped: one at the end of the axis is whole. The layout leaves it its pads.
+    look |= dict(zorder=3, clip_on=False, in_layout=False)
+    axes.plot([x for x, _ in points], [y for _, y in points], "o", gid=gid, **look)
 
 
 def _spread(scores: Sequence[float]) -> tuple[float, float]:
@@ -126,7 +128,7 @@ def _spread(scores: Sequence[float]) -> tuple[float, float]:
     return mean - deviation, mean + deviation
 
 
-def _frame(axes: Axes, labels: Sequence[str], filled: bool) -> None:
+def _frame(axes: Axes, labels: Sequence[str], found: Sequence[Sequence[float]]) -> None:
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), labels, parse_math=False)
     axes.tick_params(axis="y", length=0)
@@ -135,5 +137,8 @@ def _frame(axes: Axes, labels: Sequence[str], filled: bool) -> None:
     axes.grid(True, axis="y", color=GUIDE, linewidth=0.6)
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-    if not filled:
+    if not any(map(any, found)):  # nothing, or nothing but zeros
         axes.set_xlim(0, 100)
+    elif axes.get_xlim()[0] < 0:  # its margin: no score is there, but a bar may be
+        bars = [_spread(scores)[0] for scores in found if len(scores) > 1]
+        axes.set_xlim(left=min(0.0, *bars, *(score for scores in found for score in scores)))
