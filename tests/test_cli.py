@@ -52,6 +52,7 @@ def test_a_group_alone_lists_its_commands(capsys):
 def test_every_command_has_help(command, capsys):
     assert call(*command.words.split(), "--help") == 0
     assert f"usage: repgraph {command.words}" in capsys.readouterr().out
+    assert "(default: )" not in out and "(default: [])" not in out
 
 
 def test_version(capsys):

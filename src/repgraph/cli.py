@@ -155,7 +155,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
     """Shows the defaults that say something, and examples below as they are written."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
+        silent = action.default is False or action.default in (None, "", [])
+        return action.help if silent else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):
