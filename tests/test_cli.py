@@ -51,7 +51,8 @@ def test_a_group_alone_lists_its_commands(capsys):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c.words)
 def test_every_command_has_help(command, capsys):
     assert call(*command.words.split(), "--help") == 0
-    assert f"usage: repgraph {command.words}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"usage: repgraph {command.words}" in out
     assert "(default: )" not in out and "(default: [])" not in out
 
 
