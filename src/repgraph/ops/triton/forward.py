@@ -3,7 +3,18 @@
 import triton
 import triton.language as tl
 
-from repgraph.ops.triton.geometry import channels, corners, dot, program, queries, read_corners, read_offset, units
+from repgraph.ops.triton.geometry import (
+    all_inside,
+    channels,
+    corners,
+    dot,
+    program,
+    queries,
+    read_corners,
+    read_offset,
+    units,
+    widen,
+)
 
 SIZES = ["height", "width", "rows", "columns", "tiles_y", "tiles_x", "grid", "cell_h", "cell_w"]
 STRIDES = [f"{t}_{axis}" for t in ("query", "key", "value", "y") for axis in ("sb", "sh", "sw")]
@@ -12,10 +23,11 @@ STRIDES += [f"offset_{axis}" for axis in ("sb", "sc", "sh", "sw")]
 
 @triton.jit
 def bilinear(
-    base, stride_h, stride_w, x, y, tx, ty, height, width, channel, CHANNELS: tl.constexpr, INDEX: tl.constexpr
+    base, stride_h, stride_w, x, y, tx, ty, height, width, channel, CHANNELS: tl.constexpr, INDEX: tl.constexpr,
+    INSIDE: tl.constexpr = False,
 ):  # fmt: skip
     """Nodes [U, 1, P, C] read between their four corners."""
-    a, b, c, d = read_corners(base, stride_h, stride_w, x, y, height, width, channel, CHANNELS, INDEX)
+    a, b, c, d = read_corners(base, stride_h, stride_w, x, y, height, width, channel, CHANNELS, INDEX, INSIDE)
     right, low = tx[:, :, None, None], ty[:, :, None, None]
     left, top = 1 - right, 1 - low
     return left * top * a + right * top * b + left * low * c + right * low * d
@@ -25,18 +37,65 @@ def bilinear(
 def read_node(
     q, key, key_sh, key_sw, value, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y, valid, n, height, width,
     channel, channel_v, NODES: tl.constexpr, SHARED: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
-    INDEX: tl.constexpr,
+    INDEX: tl.constexpr, INSIDE: tl.constexpr,
 ):  # fmt: skip
     """Logit [U, Q] (of nodes past the last one: -inf) and value [U, 1, P, CV] of node ``n``."""
-    offset_x, offset_y = read_offset(offset, offset_sc, valid, n, NODES)
-    x, tx = corners(anchor_x + offset_x, width)
-    y, ty = corners(anchor_y + offset_y, height)
-    k = bilinear(key, key_sh, key_sw, x, y, tx, ty, height, width, channel, CHANNELS, INDEX)
+    offset_x, offset_y = read_offset(offset, offset_sc, valid, n, NODES, INSIDE)
+    x, tx = corners(anchor_x + offset_x, width, INSIDE)
+    y, ty = corners(anchor_y + offset_y, height, INSIDE)
+    k = bilinear(key, key_sh, key_sw, x, y, tx, ty, height, width, channel, CHANNELS, INDEX, INSIDE)
     if SHARED:
         v = k
     else:
-        v = bilinear(value, value_sh, value_sw, x, y, tx, ty, height, width, channel_v, VALUES, INDEX)
+        v = bilinear(value, value_sh, value_sw, x, y, tx, ty, height, width, channel_v, VALUES, INDEX, INSIDE)
     return tl.where(n < NODES, dot(q, k), -float("inf")), v
+
+
+@triton.jit
+def over_nodes(
+    q, key, key_sh, key_sw, value, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y, valid, height, width,
+    channel, channel_v, logits, area, asked, NODES: tl.constexpr, SHARED: tl.constexpr, CHANNELS: tl.constexpr,
+    VALUES: tl.constexpr, CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr, INSIDE: tl.constexpr,
+):  # fmt: skip
+    """Largest logit, sum of weights relative to it [U, Q], and weighted sum of values [U, Q, P, CV]."""
+    U: tl.constexpr = q.shape[0]
+    Q: tl.constexpr = q.shape[1]
+    peak = tl.full([U, Q], -float("inf"), tl.float32)
+    total = tl.zeros([U, Q], tl.float32)
+    acc = tl.zeros([U, Q, channel_v.shape[2], channel_v.shape[3]], tl.float32)
+    for first in range(0, NODES, CHUNK):
+        logit, v = read_node(
+            q, key, key_sh, key_sw, value, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
+            valid, first, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX, INSIDE,
+        )  # fmt: skip
+        if LOGITS:
+            tl.store(logits + first * area, logit, mask=asked)
+        new_peak = tl.maximum(peak, logit)
+        if CHUNK == 3:  # one rescaling for three nodes, and three times the loads under way
+            logit_1, v_1 = read_node(
+                q, key, key_sh, key_sw, value, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
+                valid, first + 1, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX, INSIDE,
+            )  # fmt: skip
+            logit_2, v_2 = read_node(
+                q, key, key_sh, key_sw, value, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
+                valid, first + 2, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX, INSIDE,
+            )  # fmt: skip
+            if LOGITS:
+                at = logits + (first + 1) * area
+                tl.store(at, logit_1, mask=asked & (first + 1 < NODES))
+                tl.store(at + area, logit_2, mask=asked & (first + 2 < NODES))
+            new_peak = tl.maximum(new_peak, tl.maximum(logit_1, logit_2))
+        fade = tl.exp2(peak - new_peak)
+        weight = tl.exp2(logit - new_peak)
+        total = total * fade + weight
+        acc = acc * fade[:, :, None, None] + weight[:, :, None, None] * v
+        if CHUNK == 3:
+            weight_1, weight_2 = tl.exp2(logit_1 - new_peak), tl.exp2(logit_2 - new_peak)
+            total += weight_1 + weight_2
+            acc += weight_1[:, :, None, None] * v_1
+            acc += weight_2[:, :, None, None] * v_2
+        peak = new_peak
+    return peak, total, acc
 
 
 @triton.jit(do_not_specialize=[*SIZES, *STRIDES, "scale"])
@@ -48,12 +107,14 @@ def attend(
     ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
     PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr,
-    CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr,
+    CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr, NODE_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y and logsumexp for a patch of cells; ``logits`` (B, G, S, H, W) too if LOGITS.
 
-    CHANNELS and VALUES are those of one group; PARTS times C or CV, powers of two, hold them. Map strides come
-    divided by ALIGN, a power of two, so that loads stay wide without a kernel for every image size.
+    Where all nodes of a step of units are inside the map nothing is masked: a look at up to NODE_BLOCK nodes tells (0:
+    there are too many to look at). CHANNELS and VALUES are those of one group; PARTS times C or CV, powers of two, hold
+    them. Map strides come divided by ALIGN, a power of two, so that loads stay wide without a kernel for every image
+    size.
     """
     tile, share = program(cell_h, cell_w, Q)
     tile_x = tile % tiles_x
@@ -79,7 +140,7 @@ def attend(
         query_y, query_x, asked = queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width)
         row = query_y.to(tl.int64) * (query_sh * ALIGN) + query_x.to(tl.int64) * (query_sw * ALIGN)
         mask = asked[:, :, None, None] & (channel < CHANNELS)
-        q = tl.load(query + (row + group * CHANNELS)[:, :, None, None] + channel, mask=mask, other=0.0).to(tl.float32)
+        q = widen(tl.load(query + (row + group * CHANNELS)[:, :, None, None] + channel, mask=mask, other=0.0))
         q *= scale * 1.4426950408889634  # softmax in base 2
 
         anchor_x, anchor_y = (cell_x * grid).to(tl.float32), (cell_y * grid).to(tl.float32)
@@ -88,41 +149,21 @@ def attend(
         value_base = value + group * VALUES
         place = ((batch * GROUPS + group) * height + query_y) * width + query_x  # [U, Q]
         logit_place = ((batch * GROUPS + group) * NODES * height + query_y) * width + query_x
-        peak = tl.full([U, Q], -float("inf"), tl.float32)
-        total = tl.zeros([U, Q], tl.float32)
-        acc = tl.zeros([U, Q, PARTS, CV], tl.float32)
-        for first in range(0, NODES, CHUNK):
-            logit, v = read_node(
+        inside = False
+        if NODE_BLOCK > 0:
+            inside = all_inside(offset, offset_sc, anchor_x, anchor_y, valid, height, width, NODES, NODE_BLOCK)
+        if inside:
+            peak, total, acc = over_nodes(
                 q, key_base, key_sh, key_sw, value_base, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
-                valid, first, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX,
+                valid, height, width, channel, channel_v, logits + logit_place, area, asked, NODES, SHARED, CHANNELS,
+                VALUES, CHUNK, LOGITS, INDEX, True,
             )  # fmt: skip
-            if LOGITS:
-                tl.store(logits + logit_place + first * area, logit, mask=asked)
-            new_peak = tl.maximum(peak, logit)
-            if CHUNK == 3:  # one rescaling for three nodes, and three times the loads under way
-                logit_1, v_1 = read_node(
-                    q, key_base, key_sh, key_sw, value_base, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
-                    valid, first + 1, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX,
-                )  # fmt: skip
-                logit_2, v_2 = read_node(
-                    q, key_base, key_sh, key_sw, value_base, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
-                    valid, first + 2, height, width, channel, channel_v, NODES, SHARED, CHANNELS, VALUES, INDEX,
-                )  # fmt: skip
-                if LOGITS:
-                    at = logits + logit_place + (first + 1) * area
-                    tl.store(at, logit_1, mask=asked & (first + 1 < NODES))
-                    tl.store(at + area, logit_2, mask=asked & (first + 2 < NODES))
-                new_peak = tl.maximum(new_peak, tl.maximum(logit_1, logit_2))
-            fade = tl.exp2(peak - new_peak)
-            weight = tl.exp2(logit - new_peak)
-            total = total * fade + weight
-            acc = acc * fade[:, :, None, None] + weight[:, :, None, None] * v
-            if CHUNK == 3:
-                weight_1, weight_2 = tl.exp2(logit_1 - new_peak), tl.exp2(logit_2 - new_peak)
-                total += weight_1 + weight_2
-                acc += weight_1[:, :, None, None] * v_1
-                acc += weight_2[:, :, None, None] * v_2
-            peak = new_peak
+        else:
+            peak, total, acc = over_nodes(
+                q, key_base, key_sh, key_sw, value_base, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
+                valid, height, width, channel, channel_v, logits + logit_place, area, asked, NODES, SHARED, CHANNELS,
+                VALUES, CHUNK, LOGITS, INDEX, False,
+            )  # fmt: skip
 
         row = query_y.to(tl.int64) * (y_sh * ALIGN) + query_x.to(tl.int64) * (y_sw * ALIGN) + group * VALUES
         mask = asked[:, :, None, None] & (channel_v < VALUES)

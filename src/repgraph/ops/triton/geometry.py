@@ -6,13 +6,17 @@ channels a thread has, the fewer threads repeat the arithmetic of a unit, which 
 unit is [U, 1], to a query [U, Q], the features of a node are [U, 1, P, C].
 """
 
+import torch
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def corners(position, size):
-    """Left corner and fraction of ``position`` along an axis of ``size`` positions."""
+def corners(position, size, INSIDE: tl.constexpr = False):
+    """Left corner and fraction of ``position`` along an axis of ``size`` positions; INSIDE: it has both corners."""
+    if INSIDE:
+        left = position.to(tl.int32)
+        return left, position - left.to(tl.float32)
     known = position == position
     limited = tl.minimum(tl.maximum(tl.where(known, position, -2.0), -2.0), size + 1.0)
     left = tl.floor(limited)
@@ -34,6 +38,20 @@ def dot(a, b):
 @triton.jit
 def within(index, size):
     return (index >= 0) & (index < size)
+
+
+PTX = tl.constexpr(isinstance(within, triton.runtime.JITFunction) and torch.version.hip is None)
+
+
+@triton.jit
+def widen(features):
+    """Features in float32. Of bfloat16 a register holds two, each of which is one instruction away from its float32;
+    Triton's own conversion unpacks them first."""
+    if PTX and features.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=r,=r,r", [features], tl.float32, True, 2
+        )
+    return features.to(tl.float32)
 
 
 @triton.jit
@@ -62,16 +80,27 @@ def corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX: tl.constexpr
 
 @triton.jit
 def read_corners(
-    base, stride_h, stride_w, x, y, height, width, channel, CHANNELS: tl.constexpr, INDEX: tl.constexpr
+    base, stride_h, stride_w, x, y, height, width, channel, CHANNELS: tl.constexpr, INDEX: tl.constexpr,
+    INSIDE: tl.constexpr = False,
 ):  # fmt: skip
-    """Features [U, 1, P, C] in float32 at the four corners of nodes whose left-top corner is (x, y); zero outside."""
+    """Features [U, 1, P, C] in float32 at the four corners of nodes whose left-top corner is (x, y); zero outside.
+
+    INSIDE: none is outside.
+    """
     top, low = corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX)
-    m0, m1, m2, m3 = corner_masks(x, y, height, width, channel < CHANNELS)
-    left_top = tl.load(top, mask=m0, other=0.0)
-    right_top = tl.load(top + stride_w, mask=m1, other=0.0)
-    left_low = tl.load(low, mask=m2, other=0.0)
-    right_low = tl.load(low + stride_w, mask=m3, other=0.0)
-    return left_top.to(tl.float32), right_top.to(tl.float32), left_low.to(tl.float32), right_low.to(tl.float32)
+    stored = channel < CHANNELS
+    if not INSIDE:
+        m0, m1, m2, m3 = corner_masks(x, y, height, width, stored)
+    elif channel.shape[2] * channel.shape[3] == CHANNELS:
+        m0, m1, m2, m3 = None, None, None, None
+    else:
+        m0, m1, m2, m3 = stored, stored, stored, stored
+    other = None if m0 is None else 0.0
+    left_top = tl.load(top, mask=m0, other=other)
+    right_top = tl.load(top + stride_w, mask=m1, other=other)
+    left_low = tl.load(low, mask=m2, other=other)
+    right_low = tl.load(low + stride_w, mask=m3, other=other)
+    return widen(left_top), widen(right_top), widen(left_low), widen(right_low)
 
 
 @triton.jit
@@ -103,9 +132,27 @@ def queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width):
 
 
 @triton.jit
-def read_offset(offset, stride, valid, n, NODES: tl.constexpr):
-    """Offset of node ``n`` of each unit, float32; nodes past the last one lie outside every map."""
+def read_offset(offset, stride, valid, n, NODES: tl.constexpr, INSIDE: tl.constexpr = False):
+    """Offset of node ``n`` of each unit, float32; nodes past the last one lie outside every map.
+
+    INSIDE: every unit is valid, and what comes past the last node is that node again.
+    """
+    if INSIDE:
+        place = offset + 2 * tl.minimum(n, NODES - 1) * stride
+        return tl.load(place).to(tl.float32), tl.load(place + stride).to(tl.float32)
     asked = valid & (n < NODES)
     x = tl.load(offset + 2 * n * stride, mask=asked, other=-float("inf")).to(tl.float32)
     y = tl.load(offset + (2 * n + 1) * stride, mask=asked, other=-float("inf")).to(tl.float32)
     return x, y
+
+
+@triton.jit
+def all_inside(
+    offset, stride, anchor_x, anchor_y, valid, height, width, NODES: tl.constexpr, NODE_BLOCK: tl.constexpr
+):  # fmt: skip
+    """Whether all nodes of all units have their four corners on the map. NODE_BLOCK holds the nodes."""
+    n = tl.arange(0, NODE_BLOCK)[None, :]
+    offset_x, offset_y = read_offset(offset, stride, valid, n, NODES)
+    x, y = anchor_x + offset_x, anchor_y + offset_y
+    inside = (x >= 0) & (x < width - 1) & (y >= 0) & (y < height - 1)
+    return tl.min((inside | (n >= NODES) & valid).to(tl.int32)) > 0

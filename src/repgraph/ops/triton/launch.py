@@ -19,6 +19,8 @@ from repgraph.ops.triton.inverse_launch import gather
 from repgraph.ops.triton.plan import Plan, aligned, on, strides
 from repgraph.ops.triton.tiles import power_of_two
 
+_LOOKED_AT = 64  # nodes of a query, to find out whether all are inside the map
+
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
@@ -56,7 +58,9 @@ def _forward_plan(
     cell = sizes[5] * sizes[6]
     if grid == 1 or widest > tiles.WIDEST_CELLS:
         tile = tiles.forward(widest, dtype.itemsize, groups, cell, shared, constants["NODES"])
-        function, constants = attend, constants | _tile_constants(constants, tile) | {"CHUNK": tile.chunk}
+        look = power_of_two(constants["NODES"])
+        function, constants = attend, constants | _tile_constants(constants, tile)
+        constants |= {"CHUNK": tile.chunk, "NODE_BLOCK": look if look <= _LOOKED_AT else 0}
         programs, counts = _programs(shape, offset_shape, cell, tile)
     else:
         tile = tiles.cells(widest, shared)

@@ -46,7 +46,8 @@ def forward(channels: int, itemsize: int, groups: int, cell: int, shared: bool, 
         parts, units, warps = _rows(channels, itemsize, 8, 4)
         return Tile(units, 4, _patch(units, groups), parts, warps)
     parts, units, warps = _rows(channels, itemsize, 16, 4)
-    return Tile(units, 1, _patch(units, groups), parts, warps, chunk=3 if shared and nodes > 1 else 1)
+    chunk, registers = 3 if shared and nodes > 1 else 1, 128 if shared and itemsize == 2 else None
+    return Tile(units, 1, _patch(units, groups), parts, warps, chunk, registers)
 
 
 WIDEST_CELLS = 512  # channels of a group; with more, matrix products would not fit into shared memory
