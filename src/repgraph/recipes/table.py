@@ -36,7 +36,7 @@ def _slide(crop: int, *scales: float) -> Test:
     return Test(mode="slide", crop=(crop, crop), scales=scales, flip=True)
 
 
-# Ten times the rate for offsets: at the plain one nodes move too little in so few iterations (docs/results.md).
+# Offsets learn as fast as the head that they are in.
 _SHORT: dict[str, Any] = dict(optim=Optim(lr=0.01, head=10.0, offset=10.0), train=Train(batch=16, iterations=2_500))
 _CITYSCAPES: dict[str, Any] = dict(
     optim=Optim(lr=0.01, weight_decay=5e-4),
