@@ -10,11 +10,14 @@ from repgraph.ops.triton.geometry import (
     corner_pointers,
     corners,
     dot,
+    over_queries,
+    per_channel,
     program,
     queries,
     read_corners,
     read_offset,
     units,
+    zeros,
 )
 
 MORE_STRIDES = [f"{t}_{axis}" for t in ("grad", "grad_query") for axis in ("sb", "sh", "sw")]
@@ -26,7 +29,7 @@ def bilinear_with_slopes(
 ):  # fmt: skip
     """Nodes [U, 1, P, C] and their derivatives along x and y."""
     a, b, c, d = read_corners(base, stride_h, stride_w, x, y, height, width, channel, CHANNELS, INDEX)
-    tx, ty = tx[:, :, None, None], ty[:, :, None, None]
+    tx, ty = per_channel(tx), per_channel(ty)
     slope_top, slope_low = b - a, d - c
     top = a + tx * slope_top
     slope_y = c + tx * slope_low - top
@@ -40,23 +43,14 @@ def scatter(
 ):  # fmt: skip
     """Add the nodes' gradients [U, 1, P, C] to their corners in a float32 map."""
     top, low = corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX)
-    stored = valid[:, :, None, None] & (channel < CHANNELS)
+    stored = per_channel(valid) & (channel < CHANNELS)
     m0, m1, m2, m3 = corner_masks(x, y, height, width, stored)
-    tx, ty = tx[:, :, None, None], ty[:, :, None, None]
+    tx, ty = per_channel(tx), per_channel(ty)
     upper, lower = (1 - ty) * grad, ty * grad
     tl.atomic_add(top, (1 - tx) * upper, mask=m0, sem="relaxed")
     tl.atomic_add(top + stride_w, tx * upper, mask=m1, sem="relaxed")
     tl.atomic_add(low, (1 - tx) * lower, mask=m2, sem="relaxed")
     tl.atomic_add(low + stride_w, tx * lower, mask=m3, sem="relaxed")
-
-
-@triton.jit
-def over_queries(t, Q: tl.constexpr):
-    """[U, 1, P, C]: the sum of [U, Q, P, C] over a cell's queries."""
-    if Q == 1:
-        return t
-    else:
-        return tl.sum(t, 1, keep_dims=True)
 
 
 @triton.jit(do_not_specialize=[*SIZES, *STRIDES, *MORE_STRIDES, "scale", "part"])
@@ -112,14 +106,14 @@ def attend_backward(
         )
         query_y, query_x, asked = queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width)
         y64, x64 = query_y.to(tl.int64), query_x.to(tl.int64)
-        mask = asked[:, :, None, None] & (channel < CHANNELS)
-        mask_v = asked[:, :, None, None] & (channel_v < VALUES)
+        mask = per_channel(asked) & (channel < CHANNELS)
+        mask_v = per_channel(asked) & (channel_v < VALUES)
         row = y64 * (query_sh * ALIGN) + x64 * (query_sw * ALIGN) + group * CHANNELS
-        q = tl.load(query + row[:, :, None, None] + channel, mask=mask, other=0.0).to(tl.float32)
+        q = tl.load(query + per_channel(row) + channel, mask=mask, other=0.0).to(tl.float32)
         row = y64 * (grad_sh * ALIGN) + x64 * (grad_sw * ALIGN) + group * VALUES
-        dy = tl.load(grad + row[:, :, None, None] + channel_v, mask=mask_v, other=0.0).to(tl.float32)
+        dy = tl.load(grad + per_channel(row) + channel_v, mask=mask_v, other=0.0).to(tl.float32)
         row = y64 * (y_sh * ALIGN) + x64 * (y_sw * ALIGN) + group * VALUES
-        response = tl.load(y + row[:, :, None, None] + channel_v, mask=mask_v, other=0.0).to(tl.float32)
+        response = tl.load(y + per_channel(row) + channel_v, mask=mask_v, other=0.0).to(tl.float32)
         mean = dot(dy, response)  # [U, Q]: the weights' mean derivative
         log_total = tl.load(
             lse + ((batch * GROUPS + group) * height + query_y) * width + query_x, mask=asked, other=0.0
@@ -134,11 +128,11 @@ def attend_backward(
             offset_place += (share * GROUPS + group).to(tl.int64) * part
         key_base = key + group * CHANNELS
         value_base = value + group * VALUES
-        dq = tl.zeros([U, Q, PARTS, C], tl.float32)
+        dq = zeros(U, Q, channel)
         if CENTRE:
             surplus = tl.zeros([U, Q], tl.float32)
             if not SHARED:
-                mean_key = tl.zeros([U, Q, PARTS, C], tl.float32)
+                mean_key = zeros(U, Q, channel)
         for n in range(NODES):
             offset_x, offset_y = read_offset(offset, offset_sc, valid, n, NODES)
             left, tx = corners(anchor_x + offset_x, width)
@@ -161,13 +155,13 @@ def attend_backward(
                 d_logit = weight * 0.0
             else:
                 d_logit = weight * (d_weight - mean) * scale
-            dq += d_logit[:, :, None, None] * k
+            dq += per_channel(d_logit) * k
             if CENTRE:
                 surplus += d_logit
                 if not SHARED:
-                    mean_key += weight[:, :, None, None] * k
-            dk = over_queries(d_logit[:, :, None, None] * q, Q)  # [U, 1, P, C]
-            dv = over_queries(weight[:, :, None, None] * dy, Q)
+                    mean_key += per_channel(weight) * k
+            dk = over_queries(per_channel(d_logit) * q, Q)  # [U, 1, P, C]
+            dv = over_queries(per_channel(weight) * dy, Q)
             if SHARED:
                 dk += dv
                 d_x, d_y = dot(dk, k_x), dot(dk, k_y)  # [U, 1]
@@ -198,9 +192,9 @@ def attend_backward(
 
         if CENTRE:
             if SHARED:
-                dq -= surplus[:, :, None, None] * response
+                dq -= per_channel(surplus) * response
             else:
-                dq -= surplus[:, :, None, None] * mean_key
+                dq -= per_channel(surplus) * mean_key
             if not SCATTER:
                 tl.debug_barrier()  # what is read may have been written by other threads
                 for n in range(NODES):
@@ -209,4 +203,4 @@ def attend_backward(
                     weight = tl.load(pair_weights + at, mask=asked, other=0.0)
                     tl.store(pair_logits + at, d_logit - weight * surplus, mask=asked)
         row = y64 * (grad_query_sh * ALIGN) + x64 * (grad_query_sw * ALIGN) + group * CHANNELS
-        tl.store(grad_query + row[:, :, None, None] + channel, dq.to(grad_query.dtype.element_ty), mask=mask)
+        tl.store(grad_query + per_channel(row) + channel, dq.to(grad_query.dtype.element_ty), mask=mask)

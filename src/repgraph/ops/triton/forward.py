@@ -8,12 +8,14 @@ from repgraph.ops.triton.geometry import (
     channels,
     corners,
     dot,
+    per_channel,
     program,
     queries,
     read_corners,
     read_offset,
     units,
     widen,
+    zeros,
 )
 
 SIZES = ["height", "width", "rows", "columns", "tiles_y", "tiles_x", "grid", "cell_h", "cell_w"]
@@ -28,7 +30,7 @@ def bilinear(
 ):  # fmt: skip
     """Nodes [U, 1, P, C] read between their four corners."""
     a, b, c, d = read_corners(base, stride_h, stride_w, x, y, height, width, channel, CHANNELS, INDEX, INSIDE)
-    right, low = tx[:, :, None, None], ty[:, :, None, None]
+    right, low = per_channel(tx), per_channel(ty)
     left, top = 1 - right, 1 - low
     return left * top * a + right * top * b + left * low * c + right * low * d
 
@@ -58,11 +60,11 @@ def over_nodes(
     VALUES: tl.constexpr, CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr, INSIDE: tl.constexpr,
 ):  # fmt: skip
     """Largest logit, sum of weights relative to it [U, Q], and weighted sum of values [U, Q, P, CV]."""
-    U: tl.constexpr = q.shape[0]
-    Q: tl.constexpr = q.shape[1]
+    U: tl.constexpr = asked.shape[0]
+    Q: tl.constexpr = asked.shape[1]
     peak = tl.full([U, Q], -float("inf"), tl.float32)
     total = tl.zeros([U, Q], tl.float32)
-    acc = tl.zeros([U, Q, channel_v.shape[2], channel_v.shape[3]], tl.float32)
+    acc = zeros(U, Q, channel_v)
     for first in range(0, NODES, CHUNK):
         logit, v = read_node(
             q, key, key_sh, key_sw, value, value_sh, value_sw, offset, offset_sc, anchor_x, anchor_y,
@@ -88,12 +90,12 @@ def over_nodes(
         fade = tl.exp2(peak - new_peak)
         weight = tl.exp2(logit - new_peak)
         total = total * fade + weight
-        acc = acc * fade[:, :, None, None] + weight[:, :, None, None] * v
+        acc = acc * per_channel(fade) + per_channel(weight) * v
         if CHUNK == 3:
             weight_1, weight_2 = tl.exp2(logit_1 - new_peak), tl.exp2(logit_2 - new_peak)
             total += weight_1 + weight_2
-            acc += weight_1[:, :, None, None] * v_1
-            acc += weight_2[:, :, None, None] * v_2
+            acc += per_channel(weight_1) * v_1
+            acc += per_channel(weight_2) * v_2
         peak = new_peak
     return peak, total, acc
 
@@ -139,8 +141,8 @@ def attend(
         )
         query_y, query_x, asked = queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width)
         row = query_y.to(tl.int64) * (query_sh * ALIGN) + query_x.to(tl.int64) * (query_sw * ALIGN)
-        mask = asked[:, :, None, None] & (channel < CHANNELS)
-        q = widen(tl.load(query + (row + group * CHANNELS)[:, :, None, None] + channel, mask=mask, other=0.0))
+        mask = per_channel(asked) & (channel < CHANNELS)
+        q = widen(tl.load(query + per_channel(row + group * CHANNELS) + channel, mask=mask, other=0.0))
         q *= scale * 1.4426950408889634  # softmax in base 2
 
         anchor_x, anchor_y = (cell_x * grid).to(tl.float32), (cell_y * grid).to(tl.float32)
@@ -166,7 +168,7 @@ def attend(
             )  # fmt: skip
 
         row = query_y.to(tl.int64) * (y_sh * ALIGN) + query_x.to(tl.int64) * (y_sw * ALIGN) + group * VALUES
-        mask = asked[:, :, None, None] & (channel_v < VALUES)
-        response = (acc * (1.0 / total)[:, :, None, None]).to(y.dtype.element_ty)
-        tl.store(y + row[:, :, None, None] + channel_v, response, mask=mask)
+        mask = per_channel(asked) & (channel_v < VALUES)
+        response = (acc * per_channel(1.0 / total)).to(y.dtype.element_ty)
+        tl.store(y + per_channel(row) + channel_v, response, mask=mask)
         tl.store(lse + place, (peak + tl.log2(total)) * 0.6931471805599453, mask=asked)

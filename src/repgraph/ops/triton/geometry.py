@@ -4,11 +4,25 @@ Tiles are [U, Q, P, C]: a *unit* is one cell's one channel group, Q are queries 
 channels of the group. Threads are given to C first and to P last, so that one thread holds all of P: the more
 channels a thread has, the fewer threads repeat the arithmetic of a unit, which has no channels. What belongs to a
 unit is [U, 1], to a query [U, Q], the features of a node are [U, 1, P, C].
+
+That is how kernels speak of tiles. In which order the axes really are, only ``PARTS_FIRST`` and the functions that ask
+it know. Triton gives threads to the last axis first, which is C; then Triton 3.6 goes on from the first axis, newer
+ones from the last but one backwards. For P to come last, tiles are [U, Q, P, C] for 3.6 and [P, U, Q, C] since 3.7.
 """
+
+import re
 
 import torch
 import triton
 import triton.language as tl
+
+
+def parts_first(version: str) -> bool:
+    """Whether tiles are [P, U, Q, C] for this version of Triton."""
+    return [int(number) for number in re.findall(r"\d+", version)[:2]] >= [3, 7]
+
+
+PARTS_FIRST = tl.constexpr(parts_first(triton.__version__))
 
 
 @triton.jit
@@ -26,13 +40,58 @@ def corners(position, size, INSIDE: tl.constexpr = False):
 @triton.jit
 def channels(PARTS: tl.constexpr, C: tl.constexpr):
     """Channel numbers [1, 1, P, C] of a tile."""
-    return tl.arange(0, PARTS)[None, None, :, None] * C + tl.arange(0, C)[None, None, None, :]
+    part, channel = tl.arange(0, PARTS), tl.arange(0, C)[None, None, None, :]
+    if PARTS_FIRST:
+        return part[:, None, None, None] * C + channel
+    else:
+        return part[None, None, :, None] * C + channel
+
+
+@triton.jit
+def per_channel(t):
+    """What belongs to units or queries, [U, Q], as [U, Q, 1, 1]."""
+    if PARTS_FIRST:
+        return t[None, :, :, None]
+    else:
+        return t[:, :, None, None]
+
+
+@triton.jit
+def zeros(U: tl.constexpr, Q: tl.constexpr, channel):
+    """Zeros [U, Q, P, C] for the channels ``channel``."""
+    if PARTS_FIRST:
+        return tl.zeros([channel.shape[0], U, Q, channel.shape[3]], tl.float32)
+    else:
+        return tl.zeros([U, Q, channel.shape[2], channel.shape[3]], tl.float32)
 
 
 @triton.jit
 def dot(a, b):
     """Sum over channels [U, Q]: first those of one thread."""
-    return tl.sum(tl.sum(a * b, 2), 2)
+    if PARTS_FIRST:
+        return tl.sum(tl.sum(a * b, 0), 2)
+    else:
+        return tl.sum(tl.sum(a * b, 2), 2)
+
+
+@triton.jit
+def over_queries(t, Q: tl.constexpr):
+    """[U, 1, P, C]: the sum of [U, Q, P, C] over a cell's queries."""
+    if Q == 1:
+        return t
+    elif PARTS_FIRST:
+        return tl.sum(t, 2, keep_dims=True)
+    else:
+        return tl.sum(t, 1, keep_dims=True)
+
+
+@triton.jit
+def over_units(t):
+    """[1, Q, P, C]: the sum of [U, Q, P, C] over units."""
+    if PARTS_FIRST:
+        return tl.sum(t, 1, keep_dims=True)
+    else:
+        return tl.sum(t, 0, keep_dims=True)
 
 
 @triton.jit
@@ -60,10 +119,10 @@ def corner_masks(x, y, height, width, stored):
     left, right = within(x, width), within(x + 1, width)
     top, low = within(y, height), within(y + 1, height)
     return (
-        (left & top)[:, :, None, None] & stored,
-        (right & top)[:, :, None, None] & stored,
-        (left & low)[:, :, None, None] & stored,
-        (right & low)[:, :, None, None] & stored,
+        per_channel(left & top) & stored,
+        per_channel(right & top) & stored,
+        per_channel(left & low) & stored,
+        per_channel(right & low) & stored,
     )
 
 
@@ -75,7 +134,7 @@ def corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX: tl.constexpr
     offsets within one image.
     """
     place = base + (y.to(INDEX) * stride_h + x.to(INDEX) * stride_w)
-    return place[:, :, None, None] + channel, (place + stride_h)[:, :, None, None] + channel
+    return per_channel(place) + channel, per_channel(place + stride_h) + channel
 
 
 @triton.jit
@@ -91,7 +150,7 @@ def read_corners(
     stored = channel < CHANNELS
     if not INSIDE:
         m0, m1, m2, m3 = corner_masks(x, y, height, width, stored)
-    elif channel.shape[2] * channel.shape[3] == CHANNELS:
+    elif channel.numel == CHANNELS:
         m0, m1, m2, m3 = None, None, None, None
     else:
         m0, m1, m2, m3 = stored, stored, stored, stored

@@ -11,7 +11,7 @@ has beyond the first are its *extras*, ``extra_ends`` of all tiles up to it.
 import triton
 import triton.language as tl
 
-from repgraph.ops.triton.geometry import corners
+from repgraph.ops.triton.geometry import channels, corners, over_units, per_channel, zeros
 
 SIZES = ["pairs", "height", "width", "grid", "offset_sb", "offset_sc", "offset_sh", "offset_sw"]
 
@@ -110,12 +110,12 @@ def plan(
 
 @triton.jit
 def coefficient(table, pair, mask, channel, GROUPS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Entries [E, 1, 1] or, with groups, [E, P, C] of a (pairs, G) table."""
+    """Entries [E, 1, 1, 1] or, with groups, [E, 1, P, C], of a (pairs, G) table."""
     if GROUPS == 1:
-        return tl.load(table + pair, mask=mask, other=0.0)[:, None, None]
+        return per_channel(tl.load(table + pair, mask=mask, other=0.0))
     else:
-        place = pair[:, None, None].to(tl.int64) * GROUPS + channel // CHANNELS
-        return tl.load(table + place, mask=mask[:, None, None], other=0.0)
+        place = per_channel(pair).to(tl.int64) * GROUPS + channel // CHANNELS
+        return tl.load(table + place, mask=per_channel(mask), other=0.0)
 
 
 @triton.jit
@@ -124,7 +124,7 @@ def shares(column, t):
     fraction ``t``."""
     near = tl.where(column == 0, t, tl.where(column == 1, 1 - t, 0.0))
     far = tl.where(column == 1, t, tl.where(column == 2, 1 - t, 0.0))
-    return near[:, None, None], far[:, None, None]
+    return per_channel(near), per_channel(far)
 
 
 @triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width", "query_stride", "grad_stride"])
@@ -158,14 +158,13 @@ def gather(
         first = piece * PIECE
         last = tl.minimum(first + PIECE, all_count)
 
-        channel = tl.arange(0, PARTS)[None, :, None] * C + tl.arange(0, C)[None, None, :]
-        channel_v = tl.arange(0, PARTS)[None, :, None] * CV + tl.arange(0, CV)[None, None, :]
-        k_0, k_1 = tl.zeros([E, PARTS, C], tl.float32), tl.zeros([E, PARTS, C], tl.float32)
-        k_2, k_3 = tl.zeros([E, PARTS, C], tl.float32), tl.zeros([E, PARTS, C], tl.float32)
-        v_0, v_1 = tl.zeros([E, PARTS, CV], tl.float32), tl.zeros([E, PARTS, CV], tl.float32)
-        v_2, v_3 = tl.zeros([E, PARTS, CV], tl.float32), tl.zeros([E, PARTS, CV], tl.float32)
+        channel = channels(PARTS, C)
+        channel_v = channels(PARTS, CV)
+        k_0, k_1, k_2, k_3 = zeros(E, 1, channel), zeros(E, 1, channel), zeros(E, 1, channel), zeros(E, 1, channel)
+        v_0, v_1 = zeros(E, 1, channel_v), zeros(E, 1, channel_v)
+        v_2, v_3 = zeros(E, 1, channel_v), zeros(E, 1, channel_v)
         for start in range(first, last, E):
-            index = start + tl.arange(0, E)
+            index = start + tl.arange(0, E)[:, None]
             mask = index < last
             in_top, in_low = index < top_count, index >= two_count
             run = tl.where(in_top, 0, tl.where(in_low, 2, 1))
@@ -181,10 +180,10 @@ def gather(
             asker = (pair // NODES).to(tl.int64)
             d_logit = coefficient(pair_logits, pair, mask, channel, GROUPS, CHANNELS)
             weight = coefficient(pair_weights, pair, mask, channel_v, GROUPS, VALUES)
-            place = query + (asker * query_stride * ALIGN)[:, None, None] + channel
-            q = tl.load(place, mask=mask[:, None, None] & (channel < GROUPS * CHANNELS), other=0.0)
-            place = grad + (asker * grad_stride * ALIGN)[:, None, None] + channel_v
-            dy = tl.load(place, mask=mask[:, None, None] & (channel_v < GROUPS * VALUES), other=0.0)
+            place = query + per_channel(asker * query_stride * ALIGN) + channel
+            q = tl.load(place, mask=per_channel(mask) & (channel < GROUPS * CHANNELS), other=0.0)
+            place = grad + per_channel(asker * grad_stride * ALIGN) + channel_v
+            dy = tl.load(place, mask=per_channel(mask) & (channel_v < GROUPS * VALUES), other=0.0)
             dk = d_logit * q.to(tl.float32)
             dv = weight * dy.to(tl.float32)
             if SHARED:
@@ -249,7 +248,7 @@ def partial_row(before, piece):
 def store(
     whole, partial, added, total, pixel, exists, row, alone, channel, TOTAL: tl.constexpr, ADD: tl.constexpr
 ):  # fmt: skip
-    total = tl.sum(total, 0, keep_dims=True)
+    total = over_units(total)
     if alone:
         if exists:
             if ADD:
