@@ -40,7 +40,7 @@ def as_convolution(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     return y if bias is None else y + bias.double()[:, None, None]
 
 
-def as_good_as(got: Tensor, plain: Tensor, want: Tensor, roundings: float = 2) -> None:
+def assert_as_good_as(got: Tensor, plain: Tensor, want: Tensor, roundings: float = 2) -> None:
     """No further from float64 than plain PyTorch in the same dtype, and a few roundings."""
     assert got.shape == want.shape and got.dtype == plain.dtype
     allowed = distance(plain, want) + roundings * torch.finfo(got.dtype).eps
@@ -88,7 +88,7 @@ def test_residual_product(dtype: torch.dtype, memory_format, device: str) -> Non
     for bias in (None, normal(24, dtype=dtype, device=device), normal(24, device=device)):
         got = residual_product(x, a, weight, bias)
         plain = x + F.conv2d(a, weight[:, :, None, None], None if bias is None else bias.to(dtype))
-        as_good_as(got, plain, x.double() + as_convolution(a, weight, bias))
+        assert_as_good_as(got, plain, x.double() + as_convolution(a, weight, bias))
         assert got.is_contiguous(memory_format=memory_format)
 
 
@@ -116,7 +116,7 @@ def test_relu_product(dtype: torch.dtype, memory_format, device: str) -> None:
     a = normal(2, 16, 5, 7, dtype=dtype, device=device).contiguous(memory_format=memory_format)
     weight, bias = normal(24, 16, dtype=dtype, device=device), normal(24, dtype=dtype, device=device)
     got = relu_product(a, weight, bias)
-    as_good_as(got, F.conv2d(a, weight[:, :, None, None], bias).relu(), as_convolution(a, weight, bias).relu())
+    assert_as_good_as(got, F.conv2d(a, weight[:, :, None, None], bias).relu(), as_convolution(a, weight, bias).relu())
     assert got.is_contiguous(memory_format=memory_format) and (got == 0).any()
     with torch.autocast(device, torch.bfloat16):
         assert relu_product(a.float(), weight.float(), bias.float()).dtype == torch.bfloat16
@@ -165,7 +165,7 @@ class TestFork:
                 (as_convolution(*exact), exact[0].view_as(exact[0])), exact, [t.double() for t in cotangents]
             )
             for mine, theirs, true in zip(got, plain, want, strict=True):
-                as_good_as(mine, theirs, true)
+                assert_as_good_as(mine, theirs, true)
 
     def test_one_way_only(self) -> None:
         x = normal(2, 6, 5, 7, device="cpu").requires_grad_()
@@ -230,20 +230,20 @@ def test_what_the_kernels_take() -> None:
 RESIDUALS = [(1, 8, 8), (5, 24, 40), (129, 136, 72), (300, 8, 136), (257, 264, 8)]
 
 
-def check_residuals(residual_product, dtype: torch.dtype, rows: int, columns: int, inner: int) -> None:
+def assert_residuals(residual_product, dtype: torch.dtype, rows: int, columns: int, inner: int) -> None:
     x, a, weight = (normal(*s, dtype=dtype) for s in ((rows, columns), (rows, inner), (columns, inner)))
     for bias in (None, normal(columns, dtype=dtype), normal(columns)):
         want = x.double() + a.double() @ weight.double().t()
         plain = x + a @ weight.t()
         if bias is not None:
             want, plain = want + bias.double(), plain + bias.to(dtype)
-        as_good_as(residual_product(x, a, weight, bias), plain, want)
+        assert_as_good_as(residual_product(x, a, weight, bias), plain, want)
 
 
 @pytest.mark.parametrize(("rows", "columns", "inner"), RESIDUALS)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF_KERNELS], ids=str)
 def test_residual_kernel(kernels, poisoned, dtype: torch.dtype, rows: int, columns: int, inner: int) -> None:
-    check_residuals(kernels.residual_product, dtype, rows, columns, inner)
+    assert_residuals(kernels.residual_product, dtype, rows, columns, inner)
 
 
 STRIPS = [(65, 32, 16), (128, 72, 32), (129, 40, 16), (201, 136, 32)]
@@ -260,7 +260,7 @@ def test_strips(kernels, poisoned, monkeypatch, dtype: torch.dtype, rows: int, c
     monkeypatch.setattr(module, "_ENOUGH", 2)
     make = module._residual_plan.__wrapped__
     monkeypatch.setattr(module, "_residual_plan", lambda *kind: plans.append(make(*kind)) or plans[-1])
-    check_residuals(kernels.residual_product, dtype, rows, columns, inner)
+    assert_residuals(kernels.residual_product, dtype, rows, columns, inner)
     assert len(plans) == 3
     for plan, m, *_ in plans:
         assert plan.function is module._residual_strip and plan.programs == (-(-rows // m),)
@@ -334,7 +334,7 @@ def test_gradients_of_the_residual_operator(kernels, memory_format, batch: int, 
     want = gradients(lambda x, a, w, b: x + as_convolution(a, w, b), [t.double() for t in tensors], cotangent.double())
     for mine, theirs, true, tensor in zip(got, plain, want, tensors, strict=True):
         assert mine.dtype == tensor.dtype
-        as_good_as(mine, theirs, true)
+        assert_as_good_as(mine, theirs, true)
 
 
 @pytest.mark.parametrize("batch", [1, 2])

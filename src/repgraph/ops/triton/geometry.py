@@ -99,6 +99,7 @@ def within(index, size):
     return (index >= 0) & (index < size)
 
 
+# Whether kernels become PTX: not so in the interpreter, nor on AMD's GPUs.
 PTX = tl.constexpr(isinstance(within, triton.runtime.JITFunction) and torch.version.hip is None)
 
 
