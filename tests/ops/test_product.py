@@ -246,40 +246,6 @@ def test_residual_kernel(kernels, poisoned, dtype: torch.dtype, rows: int, colum
     assert_residuals(kernels.residual_product, dtype, rows, columns, inner)
 
 
-STRIPS = [(65, 32, 16), (128, 72, 32), (129, 40, 16), (201, 136, 32)]
-NO_STRIPS = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9
-
-
-@pytest.mark.skipif(NO_STRIPS, reason="strips are for Hopper GPUs")
-@pytest.mark.parametrize(("rows", "columns", "inner"), STRIPS)
-@pytest.mark.parametrize("dtype", HALF_KERNELS, ids=str)
-def test_strips(kernels, poisoned, monkeypatch, dtype: torch.dtype, rows: int, columns: int, inner: int) -> None:
-    """Small ones, few of which are enough. No plan made for them outlives the test."""
-    module, plans = kernels.product, []
-    monkeypatch.setattr(module, "_STRIPS", {16: (64, 16, 4, 2), 32: (64, 32, 4, 3)})
-    monkeypatch.setattr(module, "_ENOUGH", 2)
-    make = module._residual_plan.__wrapped__
-    monkeypatch.setattr(module, "_residual_plan", lambda *kind: plans.append(make(*kind)) or plans[-1])
-    assert_residuals(kernels.residual_product, dtype, rows, columns, inner)
-    assert len(plans) == 3
-    for plan, m, *_ in plans:
-        assert plan.function is module._residual_strip and plan.programs == (-(-rows // m),)
-
-
-def test_when_strips_are_taken(kernels) -> None:
-    def taken(rows: int, columns: int, inner: int, dtype: torch.dtype) -> bool:
-        make = kernels.product._residual_plan
-        plan, _, _, k = make(torch.Size((rows, columns)), inner, dtype, dtype, -1, "ieee")
-        is_strip = plan.function is kernels.product._residual_strip
-        assert k == inner or not is_strip
-        return is_strip
-
-    assert taken(32768, 2048, 256, torch.bfloat16) and taken(32761, 2040, 256, torch.float16)
-    assert not taken(2048, 2048, 256, torch.bfloat16)  # few rows
-    assert not taken(32768, 32, 256, torch.bfloat16)  # few columns
-    assert not taken(32768, 2048, 264, torch.bfloat16) and not taken(32768, 2048, 256, torch.float32)
-
-
 def test_residual_kernel_of_memory_that_is_not_aligned(kernels) -> None:
     def moved(t: Tensor) -> Tensor:
         return torch.cat((t.new_zeros(1), t.flatten()))[1:].view(t.shape)

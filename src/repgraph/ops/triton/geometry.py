@@ -10,16 +10,16 @@ it know. Triton gives threads to the last axis first, which is C; then Triton 3.
 ones from the last but one backwards. For P to come last, tiles are [U, Q, P, C] for 3.6 and [P, U, Q, C] since 3.7.
 """
 
-import re
-
 import torch
 import triton
 import triton.language as tl
 
+from repgraph.ops.triton.plan import version
 
-def parts_first(version: str) -> bool:
+
+def parts_first(text: str) -> bool:
     """Whether tiles are [P, U, Q, C] for this version of Triton."""
-    return [int(number) for number in re.findall(r"\d+", version)[:2]] >= [3, 7]
+    return version(text) >= (3, 7)
 
 
 PARTS_FIRST = tl.constexpr(parts_first(triton.__version__))

@@ -1,5 +1,6 @@
 """A kernel launch prepared once for a kind of call, so that the host does little for each later one."""
 
+import re
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,6 +28,15 @@ class Plan:
         kernel = self.function[self.programs](*arguments, *self.numbers, **self.constants, **self.options)
         if isinstance(kernel, triton.compiler.CompiledKernel):  # not so in the interpreter
             self.run = kernel[(*self.programs, 1, 1)[:3]]
+
+
+def version(text: str) -> tuple[int, ...]:
+    """(major, minor) of a version of Triton.
+
+    >>> version("3.10.0+git1a2b"), version("3.7.0rc1") < (3, 10)
+    ((3, 10), True)
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def aligned(*tensors: Tensor) -> bool:

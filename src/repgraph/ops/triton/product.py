@@ -11,11 +11,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from repgraph.ops.triton.plan import Plan, aligned, on
 from repgraph.ops.triton.tiles import power_of_two
 
+try:
+    from repgraph.ops.triton import strips
+except ImportError:  # a Triton without Gluon
+    strips = None  # type: ignore[assignment]
+
 # Rows and columns of a tile, its steps along the inner channels, warps and stages; by measurement on an H200.
 _TILES = {2: (128, 128, 64, 4, 2), 4: (128, 64, 32, 4, 2)}  # by the size of an element
-# Where ``a`` is narrow, a program takes a strip of rows through all columns, so that it reads ``a`` but once.
-_STRIPS = {256: (128, 32, 8, 4)}  # by inner channels: rows, columns of a step, warps, stages
-_ENOUGH = 100  # strips that fill a GPU
 _ROWS_TOGETHER = 4  # tiles of rows that go through the columns together: what they share stays in the cache
 _CHUNKS = 128  # of rows that are summed up on their own
 _NARROW = 128  # rows in one program
@@ -42,27 +44,13 @@ def _residual(
     y.store([m, n], total.to(y.dtype))
 
 
-@triton.jit
-def _residual_strip(
-    a, weight, x, y, bias, columns, HAS_BIAS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr
-):  # fmt: skip
-    m = tl.program_id(0) * M
-    # The sum takes the strip into registers: what comes straight from a load Triton leaves in shared memory, from which
-    # every step would read it again.
-    features = a.load([m, 0]) + 0.0
-    for n in tl.range(0, columns, N, num_stages=STAGES):
-        total = tl.dot(features, weight.load([n, 0]).T)
-        if HAS_BIAS:
-            column = n + tl.arange(0, N)
-            total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
-        total += x.load([m, n]).to(tl.float32)
-        y.store([m, n], total.to(y.dtype))
-
-
 def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x + a weight^T + bias for matrices x (R, C), a (R, C'), weight (C, C') with contiguous rows."""
-    # descriptors read from multiples of 16 bytes
-    x, a, weight = (t if t.data_ptr() % 16 == 0 else t.clone() for t in (x, a, weight))
+    # Descriptors read from multiples of 16 bytes, and the kernel that was compiled for one bias is that for the next.
+    x, a, weight = map(_moved, (x, a, weight))
+    bias = None if bias is None else _moved(bias)
+    if strips is not None and strips.pay(x.shape, a.shape[1], x.dtype, x.get_device()):
+        return strips.residual_strips(x, a, weight, bias)
     y = torch.empty_like(x)
     precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
     plan, m, n, k = _residual_plan(
@@ -77,20 +65,14 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) 
     return y
 
 
-def _strips_pay(device: int) -> bool:
-    """On Hopper, and in the interpreter: on older GPUs a strip of ``a`` overflows the registers."""
-    return device < 0 or torch.cuda.get_device_capability(device)[0] == 9
+def _moved(t: Tensor) -> Tensor:
+    """``t``, or a copy that starts at a multiple of 16 bytes."""
+    return t if aligned(t) else t.clone()
 
 
 @lru_cache(256)
 def _residual_plan(shape, inner, dtype, bias, device, precision) -> tuple[Plan, int, int, int]:
     rows, columns = shape
-    if dtype.itemsize == 2 and inner in _STRIPS and _strips_pay(device):
-        m, n, warps, stages = _STRIPS[inner]
-        strips = -(-rows // m)
-        if strips >= _ENOUGH and columns >= 2 * n:
-            constants = {"HAS_BIAS": bias is not None, "M": m, "N": n, "STAGES": stages}
-            return Plan(_residual_strip, (strips,), (columns,), constants, num_warps=warps), m, n, inner
     m, n, k, warps, stages = _TILES[dtype.itemsize]
     constants = {"HAS_BIAS": bias is not None, "PRECISION": precision, "M": m, "N": n, "K": k}
     plan = Plan(
