@@ -39,121 +39,66 @@ write_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_globa
 @gluon.jit
 def _fetch(
     a, weight, x, weights, weights_full, features, features_full, features_free, tiles, tiles_full, tiles_free, place,
-    places, count, column, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
+    places, count, column, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, TILES: gl.constexpr,
 ):  # fmt: skip
-    for part in gl.static_range(2):
+    for part in gl.static_range(PARTS):
         mbarrier.expect(weights_full.index(part), N * K * 2)
         read_tile(weight, [column + part * N, 0], weights_full.index(part), weights.index(part))
-    mbarrier.expect(features_full.index(0), M * K * 2)
-    read_tile(a, [((count - 1) * places + place) * M, 0], features_full.index(0), features)
-    row = ((count - 1) * places + place) * M
-    for i in range(count):  # in the order in which places become free
-        _fetch_tile(x, tiles, tiles_full, tiles_free, row, column, i % 2 * 2, i // 2, M, N)
-        if i + 1 < count:
-            mbarrier.wait(features_free, i & 1)
-            mbarrier.expect(features_full.index((i + 1) % 2), M * K * 2)
-            read_tile(a, [row - places * M, 0], features_full.index((i + 1) % 2), features)
-        if i > 0:
-            before = i - 1
-            _fetch_tile(x, tiles, tiles_full, tiles_free, row + places * M, column + N, before % 2 * 2 + 1, before // 2,
-                        M, N)  # fmt: skip
-        row -= places * M
-    last = count - 1
-    _fetch_tile(x, tiles, tiles_full, tiles_free, place * M, column + N, last % 2 * 2 + 1, last // 2, M, N)
-
-
-@gluon.jit
-def _fetch_tile(x, tiles, tiles_full, tiles_free, row, column, slot, turn, M: gl.constexpr, N: gl.constexpr):
-    mbarrier.wait(tiles_free.index(slot), (turn & 1) ^ 1)
-    mbarrier.expect(tiles_full.index(slot), M * N * 2)
-    read_tile(x, [row, column], tiles_full.index(slot), tiles.index(slot))
-
-
-@gluon.jit
-def _product(
-    a0, a1, a2, a3, block, shift, HAS_BIAS: gl.constexpr, layout: gl.constexpr, M: gl.constexpr, N: gl.constexpr,
-    L: gl.constexpr,
-):  # fmt: skip
-    total = gl.zeros([M, N], gl.float32, layout=layout)
-    if HAS_BIAS:
-        total += shift.load(gl.SliceLayout(0, layout))[None, :]
-    total = warpgroup_mma(a0, block.slice(0, L, dim=1).permute((1, 0)), total, use_acc=HAS_BIAS, is_async=True)
-    total = warpgroup_mma(a1, block.slice(L, L, dim=1).permute((1, 0)), total, is_async=True)
-    total = warpgroup_mma(a2, block.slice(2 * L, L, dim=1).permute((1, 0)), total, is_async=True)
-    return warpgroup_mma(a3, block.slice(3 * L, L, dim=1).permute((1, 0)), total, is_async=True)
-
-
-@gluon.jit
-def _add(
-    y, total, shift, tile, tile_full, turn, row, column, other_free, FREES: gl.constexpr, layout: gl.constexpr,
-    HAS_BIAS: gl.constexpr,
-):  # fmt: skip
-    """FREES: what was written before has left its tile by now."""
-    mbarrier.wait(tile_full, turn & 1)
-    total += tile.load(layout).to(gl.float32)
-    if FREES:
-        tma.store_wait(0)
-        mbarrier.arrive(other_free)
-    tile.store(total.to(y.dtype))
-    fence_async_shared()
-    write_tile(y, [row, column], tile)
-
-
-@gluon.jit
-def _block(
-    y, shifts, weights, features, feature_full, features_free, tiles, tiles_full, tiles_free, late, turn, row, before,
-    column, FIRST: gl.constexpr, GROUP: gl.constexpr, HAS_BIAS: gl.constexpr, layout: gl.constexpr, M: gl.constexpr,
-    N: gl.constexpr, K: gl.constexpr,
-):  # fmt: skip
-    """Products of M rows. While the first runs, the second of the rows ``before`` is added, and so on."""
-    operand: gl.constexpr = gl.DotOperandLayout(0, layout, k_width=2)
-    L: gl.constexpr = K // 4  # as much as lies side by side in shared memory
-    SLOT: gl.constexpr = 2 * GROUP
-    mbarrier.wait(feature_full, turn & 1)
-    a0 = features.slice(0, L, dim=1).load(operand)
-    a1 = features.slice(L, L, dim=1).load(operand)
-    a2 = features.slice(2 * L, L, dim=1).load(operand)
-    a3 = features.slice(3 * L, L, dim=1).load(operand)
-    fence_async_shared()  # reads are over before more is fetched into their place
-    mbarrier.arrive(features_free)
-    early = _product(a0, a1, a2, a3, weights.index(0), shifts.slice(0, N), HAS_BIAS, layout, M, N, L)
-    if not FIRST:
-        _add(y, late, shifts.slice(N, N), tiles.index(SLOT + 1), tiles_full.index(SLOT + 1), turn - 1, before,
-             column + N, tiles_free.index(SLOT), False, layout, HAS_BIAS)  # fmt: skip
-    early = warpgroup_mma_wait(0, deps=[early])
-    late = _product(a0, a1, a2, a3, weights.index(1), shifts.slice(N, N), HAS_BIAS, layout, M, N, L)
-    _add(y, early, shifts.slice(0, N), tiles.index(SLOT), tiles_full.index(SLOT), turn, row, column,
-         tiles_free.index(SLOT + 1), not FIRST, layout, HAS_BIAS)  # fmt: skip
-    late = warpgroup_mma_wait(0, deps=[late])
-    tma.store_wait(0)
-    mbarrier.arrive(tiles_free.index(SLOT))
-    return late
+    for i in range(count):
+        row = ((count - 1 - i) * places + place) * M
+        mbarrier.wait(features_free, (i & 1) ^ 1)
+        mbarrier.expect(features_full.index(i % 2), M * K * 2)
+        read_tile(a, [row, 0], features_full.index(i % 2), features)
+        for part in gl.static_range(PARTS):
+            j = i * PARTS + part
+            slot = j % TILES
+            mbarrier.wait(tiles_free.index(slot), (j // TILES & 1) ^ 1)
+            mbarrier.expect(tiles_full.index(slot), M * N * 2)
+            read_tile(x, [row, column + part * N], tiles_full.index(slot), tiles.index(slot))
 
 
 @gluon.jit
 def _multiply(
     y, shifts, weights, weights_full, features, features_full, features_free, tiles, tiles_full, tiles_free, place,
     places, count, column, GROUP: gl.constexpr, HAS_BIAS: gl.constexpr, M: gl.constexpr, N: gl.constexpr,
-    K: gl.constexpr,
+    K: gl.constexpr, PARTS: gl.constexpr, TILES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
-    if count > GROUP:
-        for part in gl.static_range(2):
-            mbarrier.wait(weights_full.index(part), 0)
-        feature_full = features_full.index(GROUP)
-        row = ((count - 1 - GROUP) * places + place) * M
-        late = _block(y, shifts, weights, features, feature_full, features_free, tiles, tiles_full, tiles_free,
-                      gl.zeros([M, N], gl.float32, layout=layout), 0, row, row, column, True, GROUP, HAS_BIAS, layout,
-                      M, N, K)  # fmt: skip
-        turns = (count + 1 - GROUP) // 2
-        for turn in range(1, turns):
-            before = row
-            row -= 2 * places * M
-            late = _block(y, shifts, weights, features, feature_full, features_free, tiles, tiles_full, tiles_free,
-                          late, turn, row, before, column, False, GROUP, HAS_BIAS, layout, M, N, K)  # fmt: skip
-        _add(y, late, shifts.slice(N, N), tiles.index(2 * GROUP + 1), tiles_full.index(2 * GROUP + 1), turns - 1, row,
-             column + N, tiles_free.index(2 * GROUP), False, layout, HAS_BIAS)  # fmt: skip
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout, k_width=2)
+    L: gl.constexpr = K // 4  # as much as lies side by side in shared memory
+    for part in gl.static_range(PARTS):
+        mbarrier.wait(weights_full.index(part), 0)
+    for i in range(GROUP, count, 2):
+        mbarrier.wait(features_full.index(GROUP), i // 2 & 1)
+        a0 = features.slice(0, L, dim=1).load(operand)
+        a1 = features.slice(L, L, dim=1).load(operand)
+        a2 = features.slice(2 * L, L, dim=1).load(operand)
+        a3 = features.slice(3 * L, L, dim=1).load(operand)
+        fence_async_shared()  # reads are over before more is fetched into their place
+        mbarrier.arrive(features_free)
+        for part in gl.static_range(PARTS):
+            j = i * PARTS + part
+            slot = j % TILES
+            block = weights.index(part)
+            total = gl.zeros([M, N], gl.float32, layout=layout)
+            total = warpgroup_mma(a0, block.slice(0, L, dim=1).permute((1, 0)), total, use_acc=False, is_async=True)
+            total = warpgroup_mma(a1, block.slice(L, L, dim=1).permute((1, 0)), total, is_async=True)
+            total = warpgroup_mma(a2, block.slice(2 * L, L, dim=1).permute((1, 0)), total, is_async=True)
+            total = warpgroup_mma(a3, block.slice(3 * L, L, dim=1).permute((1, 0)), total, is_async=True)
+            if part > 0:  # what was written of the last part has left its tile
+                tma.store_wait(0)
+                mbarrier.arrive(tiles_free.index((j - 1) % TILES))
+            total = warpgroup_mma_wait(0, deps=[total])
+            mbarrier.wait(tiles_full.index(slot), j // TILES & 1)
+            tile = tiles.index(slot)
+            total += tile.load(layout).to(gl.float32)
+            if HAS_BIAS:
+                total += shifts.slice(part * N, N).load(gl.SliceLayout(0, layout))[None, :]
+            tile.store(total.to(y.dtype))
+            fence_async_shared()
+            write_tile(y, [((count - 1 - i) * places + place) * M, column + part * N], tile)
         tma.store_wait(0)
+        mbarrier.arrive(tiles_free.index((i * PARTS + PARTS - 1) % TILES))
 
 
 @gluon.jit
@@ -189,11 +134,11 @@ def _residual_strips(
     gl.warp_specialize(
         [
             (_multiply, (y, shifts, weights, weights_full, features, features_full, features_free, tiles, tiles_full,
-                         tiles_free, place, places, count, column, gl.constexpr(0), HAS_BIAS, M, N, K)),
+                         tiles_free, place, places, count, column, gl.constexpr(0), HAS_BIAS, M, N, K, PARTS, TILES)),
             (_multiply, (y, shifts, weights, weights_full, features, features_full, features_free, tiles, tiles_full,
-                         tiles_free, place, places, count, column, gl.constexpr(1), HAS_BIAS, M, N, K)),
+                         tiles_free, place, places, count, column, gl.constexpr(1), HAS_BIAS, M, N, K, PARTS, TILES)),
             (_fetch, (a, weight, x, weights, weights_full, features, features_full, features_free, tiles, tiles_full,
-                      tiles_free, place, places, count, column, M, N, K)),
+                      tiles_free, place, places, count, column, M, N, K, PARTS, TILES)),
         ],
         [4, 1],
         [MULTIPLYING, FETCHING],
