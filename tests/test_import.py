@@ -91,3 +91,28 @@ def test_help_needs_no_extra(arguments):
     done = run_without(EXTRAS, f"import sys; from repgraph.cli import main; sys.exit(main({arguments!r}))")
     assert done.returncode == 0, done.stderr
     assert "repgraph" in done.stdout
+
+
+def test_help_of_every_command_needs_no_extra():
+    networks = ("joblib", "lightning", "tensorboard", "timm", "torchvision", "huggingface_hub", "safetensors", "PIL")
+    done = run_without(
+        (*EXTRAS, *networks),
+        """
+        from repgraph.cli import COMMANDS, main
+        for command in COMMANDS:
+            try:
+                code = main([*command.words.split(), "--help"])
+            except SystemExit as end:
+                code = end.code
+            assert code in (0, None), command.words
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage: repgraph ablate" in done.stdout and "usage: repgraph train" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["timm", "safetensors"])
+def test_models_without_their_extra_say_what_to_install(name):
+    done = run_without((name,), "import repgraph.models")
+    assert done.returncode == 1
+    assert f"repgraph.models needs {name}: pip install 'repgraph[train]'" in done.stderr.splitlines()[-1]

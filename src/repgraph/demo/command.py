@@ -8,7 +8,7 @@ from repgraph.arguments import positive, whole
 
 EPILOG = """\
 examples:
-  repgraph demo                          two networks, about two minutes on two cores; the page is demo/index.html
+  repgraph demo                          two networks, two to four minutes on two cores; the page is demo/index.html
   repgraph demo --seeds 3                each of them three times
   repgraph demo --networks baseline control nl rgnet --out comparison
   repgraph demo --iterations 300 --set train.accelerator=cpu --out quick

@@ -3,12 +3,26 @@
 import sys
 import time
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EVERY = 30.0  # seconds between lines
+
+
+def _bar(out: TextIO) -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=Console(file=out),
+        transient=True,
+    )
 
 
 class Meter:
@@ -22,14 +36,7 @@ class Meter:
         self.start = self.told = time.monotonic()
         self.bar: Progress | None = None
         if out is not None and out.isatty():
-            self.bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=None),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[note]}", markup=False),
-                console=Console(file=out),
-                transient=True,
-            )
+            self.bar = _bar(out)
             self.task = self.bar.add_task(what, total=total, note="")
 
     def __enter__(self) -> Self:

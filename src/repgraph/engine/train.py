@@ -96,6 +96,8 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
             folders.check_same(recipe, found, path)
             if show is not None and place.first and (changed := folders.changed(found)):
                 print(f"not quite as before, and so not bit for bit: {changed}", file=show, flush=True)
+            if show is not None and place.first and int(found["iteration"]) >= recipe.train.iterations:
+                print("this run had finished: nothing is left to train", file=show, flush=True)
         module, images, tests = prepare(recipe, place, found)
         if place.first:
             folders.note_session(folder, recipe, 0 if found is None else int(found["iteration"]))

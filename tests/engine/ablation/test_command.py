@@ -54,7 +54,7 @@ def test_dry_run_then_runs_then_show(call, fake):
 def test_failed(call, fake):
     fake.behave("g5-0", "crash")
     code, out, err = call("grid", *SCENES, "--seeds", "0")
-    assert code == 1 and "1 runs failed; the table says why" in err and "exit code 7" in out
+    assert code == 1 and "1 run failed or diverged; the table says why" in err and "exit code 7" in out
     assert call("grid", *SCENES, "--seeds", "0", "--show")[0] == 0
 
 

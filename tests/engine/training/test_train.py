@@ -158,8 +158,10 @@ def test_a_run_that_broke_before_its_first_checkpoint_starts_again(whole, pictur
 def test_a_finished_run_has_nothing_left_to_do(whole):
     run, _ = whole
     before = (run / "metrics.csv").read_text()
-    outcome = resume(run)
+    shown = io.StringIO()
+    outcome = resume(run, show=shown)
     assert (outcome.iteration, outcome.code) == (10, 0)
+    assert "this run had finished: nothing is left to train" in shown.getvalue()
     assert (run / "metrics.csv").read_text() == before
 
 

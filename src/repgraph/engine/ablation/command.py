@@ -93,5 +93,6 @@ def run(arguments: argparse.Namespace) -> int:
     if left := left_over(report):
         print(f"repgraph ablate: {left}", file=sys.stderr)
     if report.failed:
-        print(f"repgraph ablate: {len(report.failed)} runs failed; the table says why", file=sys.stderr)
+        runs = "run" if len(report.failed) == 1 else "runs"
+        print(f"repgraph ablate: {len(report.failed)} {runs} failed or diverged; the table says why", file=sys.stderr)
     return 0 if arguments.show else report.code
