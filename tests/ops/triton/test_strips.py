@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.absent import run_without
 from tests.ops.problem import distance, normal
 
 pytest.importorskip("triton.experimental.gluon")
@@ -57,7 +58,21 @@ def test_compiles_for_hopper(feature: str, bias: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     shared, products = map(int, done.stdout.split())
     assert shared <= 227 * 1024  # what a program of a Hopper GPU may have
-    assert products == 2 * 2 * strips.INNER // 16  # of both groups, for two times 64 rows of each
+    assert products == 2 * 2 * strips.INNER // 16  # of both groups, for both halves of the columns
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "import sys; sys.modules['triton.experimental.gluon'] = None",
+        "from triton.experimental.gluon.language.nvidia.hopper import tma as t\n"
+        "for name in ('async_load', 'async_copy_global_to_shared'): vars(t).pop(name, None)",
+    ],
+    ids=["none", "other names"],
+)
+def test_a_triton_with_another_gluon(spoil: str) -> None:
+    done = run_without((), f"{spoil}\nfrom repgraph.ops.triton import product\nassert product.strips is None")
+    assert done.returncode == 0, done.stderr
 
 
 def hopper() -> bool:

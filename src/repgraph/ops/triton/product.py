@@ -13,7 +13,7 @@ from repgraph.ops.triton.tiles import power_of_two
 
 try:
     from repgraph.ops.triton import strips
-except ImportError:  # a Triton without Gluon
+except (ImportError, AttributeError):  # a Triton without Gluon, or with one that has other names
     strips = None  # type: ignore[assignment]
 
 # Rows and columns of a tile, its steps along the inner channels, warps and stages; by measurement on an H200.
