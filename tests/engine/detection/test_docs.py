@@ -26,7 +26,7 @@ def test_the_examples_run(tmp_path, monkeypatch):
     network, scores, pictures = (
         next(text for text in EXAMPLES if word in text) for word in ("mask_rcnn(", "evaluate(", "import draw")
     )
-    small = network.replace('20, "resnet50", weights="resnet50.safetensors"', '3, "resnet18", detections=5')
+    small = network.replace('"resnet50", weights="resnet50.safetensors"', '"resnet18", detections=5')
     small = small.replace("320", "64")
     assert small.count("64") == 2 and '"resnet18"' in small
     images, targets = zip(*[data[k] for k in range(2)], strict=True)

@@ -268,7 +268,7 @@ def test_a_checkpoint_of_another_task_is_refused(whole):
 def test_what_has_changed_since_is_said(whole, pictures, monkeypatch):
     shown = io.StringIO()
     resume(whole[0], show=shown)
-    assert shown.getvalue() == ""
+    assert shown.getvalue() == "this run had finished: nothing is left to train\n"
     monkeypatch.setattr(torch, "__version__", "9.9")
     resume(whole[0], show=shown)
     assert "not bit for bit: torch 2." in shown.getvalue() and " then, 9.9 now" in shown.getvalue()
