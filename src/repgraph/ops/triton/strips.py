@@ -27,7 +27,7 @@ from repgraph.ops.triton.plan import Plan, on, version
 # Gluon is experimental and differs from version to version. This was compiled with 3.6 to 3.9, and has run with:
 _VERSIONS = ((3, 6),)
 INNER = 256  # channels of ``a``
-_ROWS, _COLUMNS, _PARTS, _TILES = 64, 128, 2, 4  # of a tile of x; parts of a program's columns; tiles of x at a time
+_ROWS, _COLUMNS, _PARTS = 64, 128, 2  # of a tile of x; parts of a program's columns
 _REGISTERS = (232, 24)  # of a thread that multiplies, and of one that fetches
 _ENOUGH = 16  # times M rows for a program, which has the weights to fetch first (measured with 32)
 
@@ -188,7 +188,8 @@ def _described(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
 def _plan(shape, places, dtype, bias, device) -> Plan:
     rows, columns = shape
     constants = {
-        "HAS_BIAS": bias is not None, "M": _ROWS, "N": _COLUMNS, "K": INNER, "PARTS": _PARTS, "TILES": _TILES,
+        "HAS_BIAS": bias is not None, "M": _ROWS, "N": _COLUMNS, "K": INNER, "PARTS": _PARTS,
+        "TILES": 2 * _PARTS,  # each group has its own
         "MULTIPLYING": _REGISTERS[0], "FETCHING": _REGISTERS[1],
     }  # fmt: skip
     places = min(places, -(-rows // _ROWS))
