@@ -150,10 +150,10 @@ def pay(shape: torch.Size, inner: int, dtype: torch.dtype, device: int) -> bool:
     rows, columns = shape
     return (
         dtype.itemsize == 2
-        and version(triton.__version__) in _VERSIONS
         and inner == INNER
         and columns >= _PARTS * _COLUMNS
-        and device >= 0
+        and device >= 0  # not in the interpreter
+        and version(triton.__version__) in _VERSIONS
         and torch.cuda.get_device_capability(device)[0] == 9
         and rows >= _ENOUGH * _ROWS * _places(columns, device)
     )
