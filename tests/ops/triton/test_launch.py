@@ -141,8 +141,50 @@ def test_batches_with_too_many_pairs_are_split(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("make", [forward_plan, backward_plan])
-@pytest.mark.parametrize("grid", [1, 4, 5000])
-def test_programs_stand_on_the_one_axis_that_is_long_enough(make, grid: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "height", "width", "grid"),
+    [(2, 2000, 3000, 1), (2, 2000, 3000, 4), (2, 2000, 3000, 5000), (70000, 1, 1, 1), (1, 150000, 8, 1), (1, 8, 1000000, 1)],
+)  # fmt: skip
+def test_programs_fit_their_axes(make, batch: int, height: int, width: int, grid: int) -> None:
     """CUDA has 2^31 - 1 blocks along the first axis and 65535 along the others."""
-    (programs,) = make(2, 2000, 3000, grid=grid, channels=16).programs
-    assert programs < 2**31
+    plan = make(batch, height, width, grid=grid, channels=16)
+    first, *others = plan.programs
+    assert first < 2**31 and all(programs <= 65535 for programs in others)
+    assert plan.constants.get("ONE", False) == (len(others) == 2)
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_programs_on_one_axis_give_the_same_as_on_three(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.ops.problem import attention, device_of, prepare, run, vary
+
+    problem = vary(batch=2, height=5, width=7, nodes=nodes)
+    tensors = prepare(problem, torch.float32, device_of("triton"))
+    want = run(attention(problem, "triton"), tensors, False)
+    monkeypatch.setattr(launch, "_MOST_PROGRAMS", 1)
+    for plan in (launch._forward_plan, launch._backward_plan):
+        plan.cache_clear()
+    try:
+        got = run(attention(problem, "triton"), tensors, False)
+        assert not any(launch._programs((2, 8, 5, 7), (2, 2, 5, 7), 1, tiles.Tile(8, 1, (2, 4), 1, 1))[2:])
+    finally:
+        for plan in (launch._forward_plan, launch._backward_plan):
+            plan.cache_clear()
+    assert want.keys() == got.keys()
+    for name, value in want.items():
+        assert torch.equal(got[name], value), name
+
+
+@pytest.mark.parametrize("channels", [8, 6])
+def test_maps_whose_positions_are_apart(channels: int) -> None:
+    """Channels out of a wider map: the step from position to position is not the number of channels."""
+    from repgraph.ops import representative_attention
+    from tests.ops.problem import device_of
+
+    device = device_of("triton")
+    wide = torch.randn(2, 5, 7, 2 * channels, device=device).permute(0, 3, 1, 2)
+    offsets = 2 * torch.randn(2, 6, 5, 7, device=device)
+    for at in (0, channels):
+        part = wide[:, at : at + channels]
+        want = representative_attention(part, part, part, offsets, backend="reference")
+        got = representative_attention(part, part, part, offsets, backend="triton")
+        assert torch.allclose(got, want, atol=1e-5)

@@ -12,7 +12,7 @@ from repgraph.ops.triton.geometry import (
     dot,
     over_queries,
     per_channel,
-    program,
+    patch,
     queries,
     read_corners,
     read_offset,
@@ -65,7 +65,7 @@ def attend_backward(
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
     PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr,
     WEIGHTS: tl.constexpr, SCATTER: tl.constexpr, ADD_OFFSETS: tl.constexpr, CENTRE: tl.constexpr,
-    INDEX: tl.constexpr,
+    INDEX: tl.constexpr, ONE: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
     """One pass over the nodes, for a patch of cells, with the softmax known from ``lse`` and ``y``.
 
@@ -77,10 +77,9 @@ def attend_backward(
     A query's derivatives of the logits sum to zero. With ``y`` rounded to half precision they do not quite, and
     keys with a large mean make much of it: CENTRE takes the surplus from the query's gradient and from the pairs.
     """
-    tile, share = program(cell_h, cell_w, Q)
-    tile_x = tile % tiles_x
-    tile_y = tile // tiles_x % tiles_y
-    batch = (tile // tiles_x // tiles_y).to(tl.int64)
+    if ONE:
+        grid, cell_h, cell_w = 1, 1, 1
+    tile_y, tile_x, batch, share = patch(tiles_y, tiles_x, cell_h, cell_w, Q, ONE)
     index = share * Q + tl.arange(0, Q)[None, :]
     channel = channels(PARTS, C)
     channel_v = channels(PARTS, CV)
@@ -93,6 +92,8 @@ def attend_backward(
     offsets += batch * offset_sb
     key_sh, key_sw = key_sh.to(INDEX) * ALIGN, key_sw.to(INDEX) * ALIGN
     value_sh, value_sw = value_sh.to(INDEX) * ALIGN, value_sw.to(INDEX) * ALIGN
+    if DENSE:  # then they are known here
+        key_sw, value_sw = GROUPS * CHANNELS, GROUPS * VALUES
     offset_sc = offset_sc.to(INDEX)
     area = height.to(INDEX) * width
     cells = rows.to(INDEX) * columns

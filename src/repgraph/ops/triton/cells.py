@@ -54,6 +54,7 @@ def attend_cells(
     ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
     Q: tl.constexpr, NODE_BLOCK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr, HALF: tl.constexpr,
+    DENSE: tl.constexpr,
 ):  # fmt: skip
     """y and logsumexp for Q queries of one cell and group; arguments as in ``forward.attend``, a tile is a cell.
 
@@ -79,6 +80,8 @@ def attend_cells(
     offsets += batch * offset_sb + cell_y.to(tl.int64) * offset_sh + cell_x.to(tl.int64) * offset_sw
     key_sh, key_sw = key_sh.to(INDEX) * ALIGN, key_sw.to(INDEX) * ALIGN
     value_sh, value_sw = value_sh.to(INDEX) * ALIGN, value_sw.to(INDEX) * ALIGN
+    if DENSE:
+        key_sw, value_sw = GROUPS * CHANNELS, GROUPS * VALUES
     offset_sc = offset_sc.to(INDEX)
     anchor_x, anchor_y = (cell_x * grid).to(tl.float32), (cell_y * grid).to(tl.float32)
     unit_place = (batch * GROUPS + group) * height * width

@@ -8,8 +8,8 @@ from repgraph.ops.triton.geometry import (
     channels,
     corners,
     dot,
+    patch,
     per_channel,
-    program,
     queries,
     read_corners,
     read_offset,
@@ -110,6 +110,7 @@ def attend(
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
     PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr,
     CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr, NODE_BLOCK: tl.constexpr,
+    ONE: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
     """y and logsumexp for a patch of cells; ``logits`` (B, G, S, H, W) too if LOGITS.
 
@@ -118,10 +119,9 @@ def attend(
     them. Map strides come divided by ALIGN, a power of two, so that loads stay wide without a kernel for every image
     size.
     """
-    tile, share = program(cell_h, cell_w, Q)
-    tile_x = tile % tiles_x
-    tile_y = tile // tiles_x % tiles_y
-    batch = (tile // tiles_x // tiles_y).to(tl.int64)
+    if ONE:
+        grid, cell_h, cell_w = 1, 1, 1
+    tile_y, tile_x, batch, share = patch(tiles_y, tiles_x, cell_h, cell_w, Q, ONE)
     index = share * Q + tl.arange(0, Q)[None, :]
     channel = channels(PARTS, C)
     channel_v = channels(PARTS, CV)
@@ -132,6 +132,8 @@ def attend(
     offsets += batch * offset_sb
     key_sh, key_sw = key_sh.to(INDEX) * ALIGN, key_sw.to(INDEX) * ALIGN
     value_sh, value_sw = value_sh.to(INDEX) * ALIGN, value_sw.to(INDEX) * ALIGN
+    if DENSE:  # then they are known here
+        key_sw, value_sw = GROUPS * CHANNELS, GROUPS * VALUES
     offset_sc = offset_sc.to(INDEX)
     area = height.to(INDEX) * width
 

@@ -70,8 +70,9 @@ def dot(a, b):
     """Sum over channels [U, Q]: first those of one thread."""
     if PARTS_FIRST:
         return tl.sum(tl.sum(a * b, 0), 2)
-    else:
-        return tl.sum(tl.sum(a * b, 2), 2)
+    else:  # in one go: Triton 3.6 then multiplies and adds in one instruction
+        t = a * b
+        return tl.sum(tl.reshape(t, [t.shape[0], t.shape[1], t.shape[2] * t.shape[3]]), 2)
 
 
 @triton.jit
@@ -181,6 +182,19 @@ def program(cell_h, cell_w, Q: tl.constexpr):
     """
     shares = (cell_h * cell_w + Q - 1) // Q
     return tl.program_id(0) // shares, tl.program_id(0) % shares
+
+
+@triton.jit
+def patch(tiles_y, tiles_x, cell_h, cell_w, Q: tl.constexpr, ONE: tl.constexpr):
+    """Row, column and image of this program's patch of cells, and its share of their queries.
+
+    ONE: a cell is one query, and programs have three axes, which saves the divisions.
+    """
+    if ONE:
+        return tl.program_id(1), tl.program_id(0), tl.program_id(2).to(tl.int64), 0
+    else:
+        tile, share = program(cell_h, cell_w, Q)
+        return tile // tiles_x % tiles_y, tile % tiles_x, (tile // tiles_x // tiles_y).to(tl.int64), share
 
 
 @triton.jit

@@ -19,6 +19,7 @@ from repgraph.ops.triton.inverse_launch import gather
 from repgraph.ops.triton.plan import Plan, aligned, on, strides
 from repgraph.ops.triton.tiles import power_of_two
 
+_MOST_PROGRAMS = 65535  # along the second and the third axis
 _LOOKED_AT = 64  # nodes of a query, to find out whether all are inside the map
 
 
@@ -61,7 +62,7 @@ def _forward_plan(
         look = power_of_two(constants["NODES"])
         function, constants = attend, constants | _tile_constants(constants, tile)
         constants |= {"CHUNK": tile.chunk, "NODE_BLOCK": look if look <= _LOOKED_AT else 0}
-        programs, counts = _programs(shape, offset_shape, cell, tile)
+        programs, counts, constants["ONE"] = _programs(shape, offset_shape, cell, tile)
     else:
         tile = tiles.cells(widest, shared)
         function = attend_cells
@@ -94,6 +95,7 @@ def _common(
     constants = {
         "NODES": offset_shape[1] // 2, "GROUPS": groups, "SHARED": shared, "CHANNELS": channels // groups,
         "VALUES": values // groups, "INDEX": tl.int64 if span >= 2**31 else tl.int32,
+        "DENSE": key[3] == channels and value[3] == values,
     }  # fmt: skip
     return sizes, constants
 
@@ -106,10 +108,13 @@ def _tile_constants(constants: dict[str, Any], tile: tiles.Tile) -> dict[str, An
     }  # fmt: skip
 
 
-def _programs(shape, offset_shape, cell: int, tile: tiles.Tile) -> tuple[tuple[int], tuple[int, int]]:
-    """Grid of programs, and patches down and across a map of cells of so many queries."""
+def _programs(shape, offset_shape, cell: int, tile: tiles.Tile) -> tuple[tuple[int, ...], tuple[int, int], bool]:
+    """Grid of programs, patches down and across a map of cells of so many queries, and whether the grid has an axis
+    for each of: patches across, patches down, images."""
     down, across = -(-offset_shape[2] // tile.patch[0]), -(-offset_shape[3] // tile.patch[1])
-    return (shape[0] * down * across * -(-cell // tile.queries),), (down, across)
+    if cell == 1 and max(down, shape[0]) <= _MOST_PROGRAMS:
+        return (across, down, shape[0]), (down, across), True
+    return (shape[0] * down * across * -(-cell // tile.queries),), (down, across), False
 
 
 def backward(
@@ -180,11 +185,11 @@ def _backward_plan(
     widest = max(power_of_two(constants["CHANNELS"]), power_of_two(constants["VALUES"]))
     cell = sizes[5] * sizes[6]
     tile = tiles.backward(widest, dtype.itemsize, groups, cell, shared)
-    programs, counts = _programs(shape, offset_shape, cell, tile)
+    programs, counts, one = _programs(shape, offset_shape, cell, tile)
     parts = -(-cell // tile.queries) * groups
     add = parts > 1 and not deterministic
     constants |= _tile_constants(constants, tile)
-    constants |= {"ALIGN": align, "WEIGHTS": with_weights, "SCATTER": scatter, "ADD_OFFSETS": add}
+    constants |= {"ALIGN": align, "WEIGHTS": with_weights, "SCATTER": scatter, "ADD_OFFSETS": add, "ONE": one}
     constants["CENTRE"] = dtype != torch.float32 and offset_shape[1] > 2
     sizes = (*sizes[:4], *counts, *sizes[4:])
     part = math.prod(offset_shape)
