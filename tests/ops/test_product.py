@@ -16,6 +16,7 @@ from repgraph.ops.product import (
     fork,
     product,
     relu_product,
+    relu_products,
     residual_fits,
     residual_product,
     wide_product,
@@ -120,6 +121,35 @@ def test_relu_product(dtype: torch.dtype, memory_format, device: str) -> None:
     assert got.is_contiguous(memory_format=memory_format) and (got == 0).any()
     with torch.autocast(device, torch.bfloat16):
         assert relu_product(a.float(), weight.float(), bias.float()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("last", ["same", "float32"])
+def test_relu_products(dtype: torch.dtype, last: str, memory_format, device: str) -> None:
+    a = normal(2, 16, 5, 7, dtype=dtype, device=device).contiguous(memory_format=memory_format)
+    weight, bias = normal(24, 16, dtype=dtype, device=device), normal(24, dtype=dtype, device=device)
+    wide = torch.promote_types(dtype, torch.float32)
+    kind = dtype if last == "same" else wide
+    last_weight, last_bias = normal(6, 24, dtype=kind, device=device), 9 * normal(6, dtype=kind, device=device)
+    feature, offsets = relu_products(a, weight, bias, last_weight, last_bias)
+    plain = F.conv2d(a, weight[:, :, None, None], bias).relu()
+    assert_as_good_as(feature, plain, as_convolution(a, weight, bias).relu())
+    assert offsets.dtype == wide
+    assert distance(offsets, as_convolution(feature, last_weight, last_bias)) < 8 * torch.finfo(wide).eps
+
+
+def test_relu_products_as_an_operator() -> None:
+    """What torch.compile sees, run in Triton's interpreter."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    a = normal(2, 16, 5, 7, dtype=torch.float16, device=device).contiguous(memory_format=torch.channels_last)
+    others = [normal(*s, dtype=torch.float16, device=device) for s in ((24, 16), (24,), (6, 24), (6,))]
+    torch.library.opcheck(torch.ops.repgraph.relu_products, (a, *others), test_utils=("test_schema", "test_faketensor"))
+    feature, offsets = torch.ops.repgraph.relu_products(a, *others)
+    want, want_offsets = relu_products(a, *others)
+    assert distance(feature, want) < 2e-3 and distance(offsets, want_offsets) < 2e-3
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -13,7 +13,7 @@ from repgraph.layers.options import Activation, Norm
 from repgraph.layers.pointwise import Pointwise
 from repgraph.layers.repgraph import RepGraph, Result
 from repgraph.layers.spread import Points
-from repgraph.ops.product import fork, relu_product
+from repgraph.ops.product import fork, relu_product, relu_products
 
 
 class BottleneckRepGraph(RepGraph):
@@ -106,21 +106,45 @@ class BottleneckRepGraph(RepGraph):
             self.zero_()
 
     def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
-        feature, x = self.reduced(self.check(x))
-        offsets, feature = self.offset.fork(feature) if plain(self.offset) else (self.offset(feature), feature)
+        feature, offsets, x = self.regressed(self.check(x))
         response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
         y = self.final_act(fuse(x, response, self.expand, self.expand_norm, self.fusion))
         return (y, *nodes) if return_nodes else y
+
+    def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The feature (B, C', H, W) that attends, the offsets, and the input for the way around."""
+        if not plain(self.offset):
+            feature, x = self.reduced(x)
+            return feature, self.offset(feature), x
+        height, width = x.shape[2:]
+        if self.is_relu_product() and (linear := self.offset.linear(height, width)) is not None:
+            assert self.reduce.bias is not None
+            feature, offsets = relu_products(x, self.reduce.weight.flatten(1), self.reduce.bias, *linear)
+            return feature, self.offset.noted(offsets, height, width), x
+        feature, x = self.reduced(x)
+        offsets, feature = self.offset.fork(feature)
+        return feature, offsets, x
+
+    def is_relu_product(self) -> bool:
+        """Whether the feature is a product, a bias and a ReLU, for inference: after ``fuse()``."""
+        return (
+            type(self.reduce) is Pointwise
+            and plain(self.reduce, self.reduce_norm, self.act)
+            and type(self.reduce_norm) is nn.Identity
+            and type(self.act) is nn.ReLU
+            and self.reduce.bias is not None
+            and not torch.is_grad_enabled()
+        )
 
     def reduced(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The feature (B, C', H, W) that attends, and the input for the way around it."""
         if type(self.reduce) is Pointwise and plain(self.reduce, self.reduce_norm, self.act):
             weight, bias = self.reduce.weight.flatten(1), self.reduce.bias
-            folded = type(self.reduce_norm) is nn.Identity
-            if not folded and bias is None:  # an activation right after the fork might work in place, on a view
+            if type(self.reduce_norm) is not nn.Identity and bias is None:
+                # an activation right after the fork might work in place, on a view
                 feature, x = fork(x, weight)
                 return normalised(feature, self.reduce_norm, self.act), x
-            if folded and bias is not None and type(self.act) is nn.ReLU and not torch.is_grad_enabled():
+            if bias is not None and self.is_relu_product():
                 return relu_product(x, weight, bias), x
         return self.act(self.reduce_norm(self.reduce(x))), x
 

@@ -88,18 +88,25 @@ class Offset(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Offsets (B, 2S, Hc, Wc) from features (B, C, H, W)."""
         height, width = x.shape[2:]
-        return self._noted(self._regressed(self.pooled(x), height, width), height, width)
+        return self.noted(self._regressed(self.pooled(x), height, width), height, width)
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The offsets, and the features for what else is done with them: in training that saves an addition."""
-        if self.kernel_size != (1, 1) or self.grid != 1 or self.around is not None:
-            return self.forward(x), x
         height, width = x.shape[2:]
-        weight = self._scaled(self.weight, height, width).flatten(1)
-        offsets, x = wide_fork(x, weight, self.bias_on(height, width))
-        return self._noted(offsets, height, width), x
+        linear = self.linear(height, width)
+        if linear is None:
+            return self.forward(x), x
+        offsets, x = wide_fork(x, *linear)
+        return self.noted(offsets, height, width), x
 
-    def _noted(self, offsets: Tensor, height: int, width: int) -> Tensor:
+    def linear(self, height: int, width: int) -> tuple[Tensor, Tensor] | None:
+        """Weight (2S, C) and bias of offsets that are one product with each position's features, before they are
+        ``noted``; None if they are more than that."""
+        if self.kernel_size != (1, 1) or self.grid != 1 or self.around is not None:
+            return None
+        return self._scaled(self.weight, height, width).flatten(1), self.bias_on(height, width)
+
+    def noted(self, offsets: Tensor, height: int, width: int) -> Tensor:
         if self.regions is not None:
             offsets = offsets + self._to_regions(self.regions, offsets, height, width)
         if direct(offsets) and not offsets.is_meta:

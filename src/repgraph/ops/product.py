@@ -1,7 +1,8 @@
 """Products of a map's channels that the layers are made of, beyond what PyTorch has one kernel for.
 
-``residual_product`` adds a map on the way out, and ``wide_product`` gives float32 from half precision. Both have
-Triton kernels for channels-last maps on CUDA; elsewhere they are composed of PyTorch's products.
+``residual_product`` adds a map on the way out, ``wide_product`` gives float32 from half precision, and
+``relu_products`` a feature and what is regressed from it. They have Triton kernels for channels-last maps on CUDA;
+elsewhere they are composed of PyTorch's products.
 """
 
 import torch
@@ -18,6 +19,9 @@ MOST_OUTPUTS = 128  # of the wide product: what one tile holds
 _library = torch.library.Library("repgraph", "FRAGMENT")
 _library.define("residual_product(Tensor x, Tensor a, Tensor weight, Tensor? bias) -> Tensor")
 _library.define("wide_product(Tensor a, Tensor weight, Tensor bias) -> Tensor")
+_library.define(
+    "relu_products(Tensor a, Tensor weight, Tensor bias, Tensor last_weight, Tensor last_bias) -> (Tensor, Tensor)"
+)
 _library.define("column_sums(Tensor rows, float factor=1.0) -> Tensor")
 
 
@@ -64,6 +68,18 @@ def relu_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if not fits(a) or torch.is_autocast_enabled("cuda") or weight.dtype != a.dtype:
         return torch.relu(product(a, weight, bias))
     return as_map(torch._addmm_activation(bias, as_rows(a), weight.t()), a)
+
+
+def relu_products(
+    a: Tensor, weight: Tensor, bias: Tensor, last_weight: Tensor, last_bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """f = relu(W a + b) at every position, and the :func:`wide_product` of f, for inference."""
+    tensors = (a, weight, bias, last_weight, last_bias)
+    same = a.dtype in (torch.float16, torch.bfloat16) and weight.dtype == bias.dtype == a.dtype
+    if not same or not fits(a) or torch.is_autocast_enabled("cuda") or last_weight.shape[0] > MOST_OUTPUTS:
+        feature = relu_product(a, weight, bias)
+        return feature, wide_product(feature, last_weight, last_bias)
+    return _relu_products(*tensors) if direct(*tensors) else torch.ops.repgraph.relu_products(*tensors)
 
 
 def product(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -196,6 +212,13 @@ def _wide(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return library.kernels("triton").wide_product(a, weight.contiguous(), bias)
 
 
+def _relu_products(
+    a: Tensor, weight: Tensor, bias: Tensor, last_weight: Tensor, last_bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    a = a.contiguous(memory_format=torch.channels_last)
+    return library.kernels("triton").relu_products(a, weight.contiguous(), bias, last_weight.contiguous(), last_bias)
+
+
 def _sums(rows: Tensor, factor: float = 1.0) -> Tensor:
     return library.kernels("triton").column_sums(rows, factor)
 
@@ -203,6 +226,7 @@ def _sums(rows: Tensor, factor: float = 1.0) -> Tensor:
 for _device in ("CPU", "CUDA"):  # on the CPU in Triton's interpreter
     _library.impl("residual_product", _residual, _device)
     _library.impl("wide_product", _wide, _device)
+    _library.impl("relu_products", _relu_products, _device)
     _library.impl("column_sums", _sums, _device)
 
 
@@ -214,6 +238,13 @@ def _(x, a, weight, bias):
 @torch.library.register_fake("repgraph::wide_product", lib=_library)
 def _(a, weight, bias):
     return weight.new_empty((a.shape[0], weight.shape[0], *a.shape[2:]), dtype=torch.float32)
+
+
+@torch.library.register_fake("repgraph::relu_products", lib=_library)
+def _(a, weight, bias, last_weight, last_bias):
+    batch, _, height, width = a.shape
+    feature = a.new_empty((batch, height, width, weight.shape[0])).permute(0, 3, 1, 2)
+    return feature, a.new_empty((batch, last_weight.shape[0], height, width), dtype=torch.float32)
 
 
 @torch.library.register_fake("repgraph::column_sums", lib=_library)

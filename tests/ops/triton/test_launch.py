@@ -143,7 +143,10 @@ def test_batches_with_too_many_pairs_are_split(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("make", [forward_plan, backward_plan])
 @pytest.mark.parametrize(
     ("batch", "height", "width", "grid"),
-    [(2, 2000, 3000, 1), (2, 2000, 3000, 4), (2, 2000, 3000, 5000), (70000, 1, 1, 1), (1, 150000, 8, 1), (1, 8, 1000000, 1)],
+    [
+        (2, 2000, 3000, 1), (2, 2000, 3000, 4), (2, 2000, 3000, 5000),
+        (70000, 1, 1, 1), (1, 150000, 8, 1), (1, 8, 1000000, 1),
+    ],
 )  # fmt: skip
 def test_programs_fit_their_axes(make, batch: int, height: int, width: int, grid: int) -> None:
     """CUDA has 2^31 - 1 blocks along the first axis and 65535 along the others."""
@@ -177,8 +180,9 @@ def test_programs_on_one_axis_give_the_same_as_on_three(nodes: int, monkeypatch:
 @pytest.mark.parametrize("channels", [8, 6])
 def test_maps_whose_positions_are_apart(channels: int) -> None:
     """Channels out of a wider map: the step from position to position is not the number of channels."""
-    from repgraph.ops import representative_attention
     from tests.ops.problem import device_of
+
+    from repgraph.ops import representative_attention
 
     device = device_of("triton")
     wide = torch.randn(2, 5, 7, 2 * channels, device=device).permute(0, 3, 1, 2)

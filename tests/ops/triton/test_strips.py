@@ -1,9 +1,6 @@
 """The residual's product by warps with roles: compiled anywhere, run on a Hopper GPU."""
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,53 +8,27 @@ import pytest
 import torch
 from tests.absent import run_without
 from tests.ops.problem import distance, normal
+from tests.ops.triton.gluon import MOST_SHARED, compile_for_hopper, has_hopper
 
 pytest.importorskip("triton.experimental.gluon")
-from repgraph.ops.triton import product, strips
+from repgraph.ops.triton import hopper, product, strips
 
 HALF = [torch.float16, torch.bfloat16]
-COMPILE = """
-import sys
-import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon._runtime import GluonASTSource
+SETUP = """
 from repgraph.ops.triton import strips
 
-feature, bias = sys.argv[1:]
-kind = {"bf16": gl.bfloat16, "fp16": gl.float16}[feature]
 function = strips._residual_strips
-constants = strips._plan(torch.Size((32761, 2040)), 16, torch.float16, None if bias == "none" else bias, -1).constants
+constants = strips._plan(torch.Size((32761, 2040)), 16, torch.float16, {bias!r}, -1).constants
 rows, columns, inner = (constants[name] for name in "MNK")
-described = {"a": [rows, inner], "weight": [columns, inner], "x": [rows, columns], "y": [rows, columns]}
-signature = {}
-for name in function.arg_names:
-    if name in described:
-        layout = gl.NVMMASharedLayout.get_default_for(described[name], kind)
-        signature[name] = f"tensordesc<{feature}{described[name]},{layout!r}>"
-    elif name == "bias":
-        signature[name] = "*" + (feature if bias == "none" else bias)
-    else:
-        signature[name] = "constexpr" if name in constants else "i32"
-source = GluonASTSource(function, signature, constants, {})
-kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-print(kernel.metadata.shared, kernel.asm["ptx"].count("wgmma.mma_async"))
+described = {{"a": [rows, inner], "weight": [columns, inner], "x": [rows, columns], "y": [rows, columns]}}
+pointers = {{"bias": {bias!r} or feature}}
 """
 
 
-@pytest.mark.parametrize(("feature", "bias"), [("bf16", "bf16"), ("fp16", "fp32"), ("bf16", "none")])
-def test_compiles_for_hopper(feature: str, bias: str, tmp_path: Path) -> None:
-    """In a process of its own: here kernels may be interpreted."""
-    source = Path(strips.__file__).parents[3]
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(source), "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE, feature, bias], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    shared, products = map(int, done.stdout.split())
-    assert shared <= 227 * 1024  # what a program of a Hopper GPU may have
+@pytest.mark.parametrize(("feature", "bias"), [("bf16", "bf16"), ("fp16", "fp32"), ("bf16", None)])
+def test_compiles_for_hopper(feature: str, bias: str | None, tmp_path: Path) -> None:
+    shared, products = compile_for_hopper(SETUP.format(bias=bias), feature, tmp_path)
+    assert shared <= MOST_SHARED
     assert products == 2 * 2 * strips.INNER // 16  # of both groups, for both halves of the columns
 
 
@@ -71,15 +42,13 @@ def test_compiles_for_hopper(feature: str, bias: str, tmp_path: Path) -> None:
     ids=["none", "other names"],
 )
 def test_a_triton_with_another_gluon(spoil: str) -> None:
-    done = run_without((), f"{spoil}\nfrom repgraph.ops.triton import product\nassert product.strips is None")
+    done = run_without(
+        (), f"{spoil}\nfrom repgraph.ops.triton import product\nassert product.strips is product.regress is None"
+    )
     assert done.returncode == 0, done.stderr
 
 
-def hopper() -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-
-
-@pytest.mark.skipif(not hopper(), reason="needs a Hopper GPU")
+@pytest.mark.skipif(not has_hopper(), reason="needs a Hopper GPU")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize(
     "rows, columns",
@@ -96,7 +65,7 @@ def test_against_float64(dtype: torch.dtype, rows: int, columns: int) -> None:
             assert distance(got, want) <= distance(plain, want) + 2 * torch.finfo(dtype).eps
 
 
-@pytest.mark.skipif(not hopper(), reason="needs a Hopper GPU")
+@pytest.mark.skipif(not has_hopper(), reason="needs a Hopper GPU")
 def test_every_element_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     empty_like = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(math.nan))
@@ -104,9 +73,9 @@ def test_every_element_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     assert strips.residual_strips(x, a, weight, None).isfinite().all()
 
 
-@pytest.mark.skipif(not hopper(), reason="needs a Hopper GPU")
+@pytest.mark.skipif(not has_hopper(), reason="needs a Hopper GPU")
 def test_taken_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strips, "_VERSIONS", (strips.version(strips.triton.__version__),))
+    monkeypatch.setattr(hopper, "VERSIONS", (hopper.version(hopper.triton.__version__),))
     x, a, weight = (normal(*s, dtype=torch.bfloat16) for s in ((20000, 2048), (20000, 256), (2048, 256)))
     calls = []
     taken = strips.residual_strips
@@ -116,7 +85,7 @@ def test_taken_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.skipif(not hopper(), reason="needs a Hopper GPU")
+@pytest.mark.skipif(not has_hopper(), reason="needs a Hopper GPU")
 def test_bias_of_memory_that_is_not_aligned() -> None:
     """After one that is: the kernel is compiled for the first."""
     x, a, weight = (normal(*s, dtype=torch.bfloat16) for s in ((20000, 2048), (20000, 256), (2048, 256)))
@@ -130,7 +99,7 @@ def test_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(strips, "_places", strips._places.__wrapped__)
-    monkeypatch.setattr(strips.triton, "__version__", "3.6.0+git")
+    monkeypatch.setattr(hopper.triton, "__version__", "3.6.0+git")
     pay = strips.pay
     usual = (torch.Size((32768, 2048)), 256, torch.bfloat16, 0)
     assert pay(*usual) and pay(torch.Size((32761, 2040)), 256, torch.float16, 0)
@@ -140,9 +109,9 @@ def test_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not pay(usual[0], 264, *usual[2:])
     assert not pay(*usual[:2], torch.float32, 0)
     assert not pay(*usual[:3], -1)  # in the interpreter
-    monkeypatch.setattr(strips.triton, "__version__", "3.10.0")
+    monkeypatch.setattr(hopper.triton, "__version__", "3.10.0")
     assert not pay(*usual)
-    monkeypatch.setattr(strips.triton, "__version__", "3.6.1")
+    monkeypatch.setattr(hopper.triton, "__version__", "3.6.1")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert not pay(*usual)
 

@@ -3,7 +3,7 @@
 from repgraph.ops.triton.launch import backward, forward
 from repgraph.ops.triton.norm import fold, fold_backward, settle
 from repgraph.ops.triton.norm_relu import norm_relu, norm_relu_backward
-from repgraph.ops.triton.product import column_sums, narrow_rows, residual_product, wide_product
+from repgraph.ops.triton.product import column_sums, narrow_rows, relu_products, residual_product, wide_product
 
 __all__ = [
     "backward",
@@ -14,6 +14,7 @@ __all__ = [
     "narrow_rows",
     "norm_relu",
     "norm_relu_backward",
+    "relu_products",
     "residual_product",
     "settle",
     "wide_product",

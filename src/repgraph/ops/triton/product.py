@@ -12,9 +12,9 @@ from repgraph.ops.triton.plan import Plan, aligned, on
 from repgraph.ops.triton.tiles import power_of_two
 
 try:
-    from repgraph.ops.triton import strips
+    from repgraph.ops.triton import regress, strips
 except (ImportError, AttributeError):  # a Triton without Gluon, or with one that has other names
-    strips = None  # type: ignore[assignment]
+    regress = strips = None  # type: ignore[assignment]
 
 # Rows and columns of a tile, its steps along the inner channels, warps and stages; by measurement on an H200.
 _TILES = {2: (128, 128, 64, 4, 2), 4: (128, 64, 32, 4, 2)}  # by the size of an element
@@ -132,6 +132,24 @@ def _wide_plan(shape, outputs, dtype, weight, bias, device, is_aligned) -> Plan:
     constants = {"PARTS": 1 if weight == dtype else 3, "M": 128, "K": 64, "OUT": max(16, power_of_two(outputs))}
     numbers = (rows, inner, outputs, height * width)
     return Plan(_wide, (-(-rows // 128),), numbers, constants, num_warps=4, num_stages=3)
+
+
+def relu_products(
+    x: Tensor, weight: Tensor, bias: Tensor, last_weight: Tensor, last_bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """f = relu(W x + b) and :func:`wide_product` of it, from a channels-last map of half precision."""
+    batch, _, height, width = x.shape
+    rows = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+    if regress is not None and regress.pays(rows, weight, last_weight):
+        rows, weight, bias, last_weight, last_bias = map(_moved, (rows, weight, bias, last_weight, last_bias))
+        feature, offsets = regress.feature_and_offsets(rows, weight, bias, last_weight, last_bias, height * width)
+        return _as_map(feature, batch, height, width), offsets.view(batch, -1, height, width)
+    feature = _as_map(torch._addmm_activation(bias, rows, weight.t()), batch, height, width)
+    return feature, wide_product(feature, last_weight, last_bias)
+
+
+def _as_map(rows: Tensor, batch: int, height: int, width: int) -> Tensor:
+    return rows.view(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
 @triton.jit

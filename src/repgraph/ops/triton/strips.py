@@ -9,7 +9,6 @@ multiplies the other adds. The last rows come first: they are what the product b
 from functools import lru_cache
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -20,20 +19,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from repgraph.ops.triton.plan import Plan, on, version
+from repgraph.ops.triton import hopper
+from repgraph.ops.triton.hopper import described, read_tile, write_tile
+from repgraph.ops.triton.plan import Plan, on
 
-# Gluon is experimental and differs from version to version. This was compiled with 3.6 to 3.9, and has run with:
-_VERSIONS = ((3, 6),)
 INNER = 256  # channels of ``a``
 _ROWS, _COLUMNS, _PARTS = 64, 128, 2  # of a tile of x; parts of a program's columns
-_REGISTERS = (232, 24)  # of a thread that multiplies, and of one that fetches
 _ENOUGH = 16  # times M rows for a program, which has the weights to fetch first (measured with 32)
-
-# Named otherwise from Triton 3.7 on.
-read_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-write_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 
 @gluon.jit
@@ -149,12 +142,9 @@ def pay(shape: torch.Size, inner: int, dtype: torch.dtype, device: int) -> bool:
     """Whether :func:`residual_strips` takes these, and is the faster way."""
     rows, columns = shape
     return (
-        dtype.itemsize == 2
-        and inner == INNER
+        inner == INNER
         and columns >= _PARTS * _COLUMNS
-        and device >= 0  # not in the interpreter
-        and version(triton.__version__) in _VERSIONS
-        and torch.cuda.get_device_capability(device)[0] == 9
+        and hopper.can_run(device, dtype)
         and rows >= _ENOUGH * _ROWS * _places(columns, device)
     )
 
@@ -162,8 +152,7 @@ def pay(shape: torch.Size, inner: int, dtype: torch.dtype, device: int) -> bool:
 @lru_cache(256)
 def _places(columns: int, device: int) -> int:
     """How many programs share the rows of the same columns: as many as make one for each multiprocessor."""
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, processors // -(-columns // (_PARTS * _COLUMNS)))
+    return max(1, hopper.processors(device) // -(-columns // (_PARTS * _COLUMNS)))
 
 
 def residual_strips(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -172,16 +161,10 @@ def residual_strips(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -
     places = _places(x.shape[1], x.get_device())
     with on(x):
         _plan(x.shape, places, x.dtype, None if bias is None else bias.dtype, x.get_device())(
-            _described(a, _ROWS, INNER), _described(weight, _COLUMNS, INNER), _described(x, _ROWS, _COLUMNS),
-            _described(y, _ROWS, _COLUMNS), y if bias is None else bias,
+            described(a, _ROWS, INNER), described(weight, _COLUMNS, INNER), described(x, _ROWS, _COLUMNS),
+            described(y, _ROWS, _COLUMNS), y if bias is None else bias,
         )  # fmt: skip
     return y
-
-
-def _described(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    kind = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float16
-    block = [rows, columns]
-    return TensorDescriptor.from_tensor(matrix, block, gl.NVMMASharedLayout.get_default_for(block, kind))
 
 
 @lru_cache(256)
@@ -190,7 +173,7 @@ def _plan(shape, places, dtype, bias, device) -> Plan:
     constants = {
         "HAS_BIAS": bias is not None, "M": _ROWS, "N": _COLUMNS, "K": INNER, "PARTS": _PARTS,
         "TILES": 2 * _PARTS,  # each group has its own
-        "MULTIPLYING": _REGISTERS[0], "FETCHING": _REGISTERS[1],
+        "MULTIPLYING": hopper.REGISTERS[0], "FETCHING": hopper.REGISTERS[1],
     }  # fmt: skip
     places = min(places, -(-rows // _ROWS))
     programs = (places * -(-columns // (_PARTS * _COLUMNS)),)

@@ -1,0 +1,39 @@
+"""What the kernels in Gluon share. Gluon is Triton's language for placing things oneself; ours are for Hopper GPUs."""
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from repgraph.ops.triton.plan import version
+
+# Gluon is experimental and differs from version to version. These were compiled with 3.6 to 3.9, and have run with:
+VERSIONS = ((3, 6),)
+REGISTERS = (232, 24)  # of a thread that multiplies, and of one that fetches
+
+# Named otherwise from Triton 3.7 on.
+read_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+write_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+def can_run(device: int, dtype: torch.dtype) -> bool:
+    """Whether kernels in Gluon run on this device (not in the interpreter: -1) and for this dtype."""
+    return (
+        dtype.itemsize == 2
+        and device >= 0
+        and version(triton.__version__) in VERSIONS
+        and torch.cuda.get_device_capability(device)[0] == 9
+    )
+
+
+def processors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def described(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A matrix with contiguous rows, to be fetched in tiles of so many rows and columns."""
+    kind = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float16
+    block = [rows, columns]
+    return TensorDescriptor.from_tensor(matrix, block, gl.NVMMASharedLayout.get_default_for(block, kind))
