@@ -10,6 +10,7 @@ from tests.ops.problem import distance, normal
 from tests.ops.triton.gluon import MOST_SHARED, compile_for_hopper, has_hopper
 
 pytest.importorskip("triton.experimental.gluon")
+from repgraph.layers import BottleneckRepGraph
 from repgraph.ops.triton import hopper, product, regress
 
 HALF = [torch.float16, torch.bfloat16]
@@ -95,8 +96,9 @@ def test_taken_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = regress.feature_and_offsets
     monkeypatch.setattr(hopper, "VERSIONS", (hopper.version(hopper.triton.__version__),))
     monkeypatch.setattr(regress, "feature_and_offsets", lambda *tensors: calls.append(1) or taken(*tensors))
-    x, *others = inputs(2 * 100 * 120, 1024, 18, torch.bfloat16, torch.bfloat16)
-    map_ = x.view(2, 100, 120, 1024).permute(0, 3, 1, 2)
+    rows = 2 * regress._ROWS * hopper.processors(0)  # one for each multiprocessor
+    x, *others = inputs(2 * rows, 1024, 18, torch.bfloat16, torch.bfloat16)
+    map_ = x.view(2, rows // 16, 16, 1024).permute(0, 3, 1, 2)
     feature, offsets = product.relu_products(map_, *others)
     assert len(calls) == 1 and feature.is_contiguous(memory_format=torch.channels_last)
     monkeypatch.setattr(hopper, "VERSIONS", ())
@@ -107,17 +109,41 @@ def test_taken_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not has_hopper(), reason="needs a Hopper GPU")
 def test_memory_that_is_not_aligned() -> None:
     """After some that is: the kernel is compiled for the first."""
-    tensors = inputs(20000, 256, 18, torch.bfloat16, torch.bfloat16)
+    height = 2 * regress._ROWS * hopper.processors(0) // 16
+    tensors = inputs(16 * height, 256, 18, torch.bfloat16, torch.bfloat16)
     for shift in (0, 1):
         moved = []
         for t in tensors:
             memory = torch.empty(t.numel() + 8, dtype=t.dtype, device=t.device)
             moved.append(memory[shift : shift + t.numel()].view(t.shape).copy_(t))
-        moved[0] = moved[0].view(1, 100, 200, 256).permute(0, 3, 1, 2)
+        moved[0] = moved[0].view(1, height, 16, 256).permute(0, 3, 1, 2)
         feature, offsets = product.relu_products(*moved)
         if shift == 0:
             want = feature, offsets
     assert torch.equal(feature, want[0]) and torch.equal(offsets, want[1])
+
+
+@pytest.mark.skipif(not has_hopper(), reason="needs a Hopper GPU")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_the_bottleneck_layer_has_it(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    taken = regress.feature_and_offsets
+    monkeypatch.setattr(regress, "feature_and_offsets", lambda *tensors: calls.append(1) or taken(*tensors))
+    layer = BottleneckRepGraph(512, 256, final_act=False, device="cuda", dtype=torch.bfloat16).eval()
+    torch.nn.init.normal_(layer.offset.weight, std=0.1)
+    layer.fuse()
+    x = normal(2, 512, hopper.processors(0), 64, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    call = torch.compile(layer, fullgraph=True) if compiled else layer
+    with torch.no_grad():
+        y, nodes, weights = call(x, return_nodes=True)
+        assert len(calls) == 1
+        monkeypatch.setattr(hopper, "VERSIONS", ())
+        want, want_nodes, want_weights = layer(x, return_nodes=True)
+    assert len(calls) == 1
+    # The feature is rounded differently here and there, which moves nodes a little.
+    assert distance(nodes, want_nodes) < 0.05 and distance(weights, want_weights) < 0.05 and distance(y, want) < 0.02
+    if not compiled:
+        assert layer.offset.seen is not None and layer.offset.seen[1:] == (hopper.processors(0), 64)
 
 
 def test_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +160,10 @@ def test_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert pays() and pays(channels=2040, dtype=torch.float16, outputs=32)
     assert not pays(rows=4225)  # few rows
+    for rows, channels in ((16384, 2048), (65536, 2048), (40960, 1024), (24576, 512), (131072, 256)):
+        assert pays(rows=rows, channels=channels)
+    for rows, channels in ((18432, 2048), (24576, 2048), (40960, 2048), (18432, 1024), (8448, 1024), (18432, 512)):
+        assert not pays(rows=rows, channels=channels)  # the last of the rounds has few rows
     assert not pays(width=512) and not pays(outputs=34) and not pays(channels=2044)
     assert not pays(dtype=torch.float32) and not pays(other=torch.float32)
     assert not pays(device=-1)  # in the interpreter
