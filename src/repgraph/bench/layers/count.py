@@ -64,6 +64,14 @@ def _wide_product(y: Tensor, a: Tensor, weight: Tensor, bias: Tensor) -> Work:
     return Work(y.numel() * a.shape[1], y.numel())
 
 
+def _relu_products(
+    y: tuple[Tensor, Tensor], a: Tensor, weight: Tensor, bias: Tensor, last_weight: Tensor, last_bias: Tensor
+) -> Work:
+    feature, last = y
+    products = feature.numel() * a.shape[1] + last.numel() * feature.shape[1]
+    return Work(products, 2 * feature.numel() + last.numel())
+
+
 def _each(times: int = 1) -> Rule:
     """So many for each element of the (first) result."""
     return lambda y, *_, **__: Work(0, times * (y[0] if isinstance(y, tuple) else y).numel())
@@ -109,6 +117,7 @@ RULES: dict[str, Rule] = {
     "repgraph::attention": _attention,
     "repgraph::residual_product": _residual_product,
     "repgraph::wide_product": _wide_product,
+    "repgraph::relu_products": _relu_products,
     "aten::_softmax": _each(SOFTMAX),
     "aten::_safe_softmax": _each(SOFTMAX),
     "aten::native_batch_norm": _each(),

@@ -70,9 +70,8 @@ def dot(a, b):
     """Sum over channels [U, Q]: first those of one thread."""
     if PARTS_FIRST:
         return tl.sum(tl.sum(a * b, 0), 2)
-    else:  # in one go: Triton 3.6 then multiplies and adds in one instruction
-        t = a * b
-        return tl.sum(tl.reshape(t, [t.shape[0], t.shape[1], t.shape[2] * t.shape[3]]), 2)
+    else:
+        return tl.sum(tl.sum(a * b, 2), 2)
 
 
 @triton.jit
