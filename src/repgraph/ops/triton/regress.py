@@ -26,30 +26,25 @@ WIDTH = 256  # channels of the feature
 MOST_OUTPUTS = 32
 _ROWS, _CHANNELS = 64, 64  # of a group; of a step
 _STAGES = 4  # steps at a time
-_WAIT, _SHIFT = 1, 6
 _BUSY = 0.7  # of the multiprocessors, at least, on average over the rounds that all rows take
 
 
 @gluon.jit
 def _fetch(
-    x, weight, regress, rows_of_x, rows_of_weight, full, free, last, last_full, tiles, steps, shift, M: gl.constexpr,
-    N: gl.constexpr, K: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, WAIT: gl.constexpr,
+    x, weight, regress, rows_of_x, rows_of_weight, full, free, last, last_full, tiles, steps, M: gl.constexpr,
+    N: gl.constexpr, K: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     mbarrier.expect(last_full, OUT * N * 2)
     read_tile(regress, [0, 0], last_full, last)
-    mine = gl.cdiv(tiles - gl.program_id(0), gl.num_programs(0))
-    for n in range(mine * steps + shift):
-        slot = n % STAGES
-        mbarrier.wait(free.index(slot), (n // STAGES & 1) ^ 1)
-        mbarrier.expect(full.index(slot), (2 * M + N) * K * 2)
-        channel = n % steps * K
-        for group in gl.static_range(2):
-            # The second group is ``shift`` steps behind; rows past the last are not read, and zero.
-            at = n - group * shift
-            tile = gl.program_id(0) + at // steps * gl.num_programs(0)
-            row = gl.where((at < 0) | (at >= mine * steps), tiles * 2 * M, (tile * 2 + group) * M)
-            read_tile(x, [row, channel], full.index(slot), rows_of_x.index(2 * slot + group))
-        read_tile(weight, [0, channel], full.index(slot), rows_of_weight.index(slot))
+    n = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        for step in range(steps):
+            slot = n % STAGES
+            mbarrier.wait(free.index(slot), (n // STAGES & 1) ^ 1)
+            mbarrier.expect(full.index(slot), (2 * M + N) * K * 2)
+            read_tile(x, [tile * 2 * M, step * K], full.index(slot), rows_of_x.index(slot))
+            read_tile(weight, [0, step * K], full.index(slot), rows_of_weight.index(slot))
+            n += 1
 
 
 @gluon.jit
@@ -70,33 +65,26 @@ def _send(y, place, part, row, column):
 
 @gluon.jit
 def _multiply(
-    y, offsets, shifts, last_shifts, rows_of_x, rows_of_weight, full, free, last, last_full, places, tiles, steps, shift,
+    y, offsets, shifts, last_shifts, rows_of_x, rows_of_weight, full, free, last, last_full, places, tiles, steps,
     rows, outputs, positions, GROUP: gl.constexpr, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
-    OUT: gl.constexpr, STAGES: gl.constexpr, WAIT: gl.constexpr,
+    OUT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
     narrow: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, OUT, 16])
     place = places.index(GROUP)
     n = 0
-    if GROUP == 1:
-        n = _skip(full, free, n, shift, STAGES)
     mbarrier.wait(last_full, 0)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         row = (tile * 2 + GROUP) * M
         total = gl.zeros([M, N], gl.float32, layout=layout)
-        for step in range(steps):
+        for _ in range(steps):
             slot = n % STAGES
             mbarrier.wait(full.index(slot), n // STAGES & 1)
-            total = warpgroup_mma(rows_of_x.index(2 * slot + GROUP), rows_of_weight.index(slot).permute((1, 0)), total, is_async=True)
-            total = warpgroup_mma_wait(WAIT, deps=[total])
-            if WAIT == 0:
-                mbarrier.arrive(free.index(slot))
-            elif step > 0:
-                mbarrier.arrive(free.index((n - 1) % STAGES))
+            mine = rows_of_x.index(slot).slice(GROUP * M, M, dim=0)
+            total = warpgroup_mma(mine, rows_of_weight.index(slot).permute((1, 0)), total, is_async=True)
+            total = warpgroup_mma_wait(0, deps=[total])  # the other group multiplies meanwhile
+            mbarrier.arrive(free.index(slot))
             n += 1
-        if WAIT == 1:
-            total = warpgroup_mma_wait(0, deps=[total])
-            mbarrier.arrive(free.index((n - 1) % STAGES))
         total += shifts.load(gl.SliceLayout(0, layout))[None, :]
         # Not maximum(total, 0), which would make NaN zero.
         feature = gl.where(total < 0.0, 0.0, total).to(y.dtype)
@@ -118,27 +106,16 @@ def _multiply(
         first = (r // positions).to(gl.int64) * outputs * positions + r % positions
         where = offsets + first[:, None] + output[None, :].to(gl.int64) * positions
         gl.store(where, few, mask=(r < rows)[:, None] & (output < outputs)[None, :])
-    if GROUP == 0:
-        _skip(full, free, n, shift, STAGES)
     tma.store_wait(0)
-
-
-@gluon.jit
-def _skip(full, free, n, steps, STAGES: gl.constexpr):
-    for _ in range(steps):
-        mbarrier.wait(full.index(n % STAGES), n // STAGES & 1)
-        mbarrier.arrive(free.index(n % STAGES))
-        n += 1
-    return n
 
 
 @gluon.jit
 def _feature_and_offsets(
     x, weight, regress, y, offsets, bias, last_bias, rows, channels, outputs, positions, M: gl.constexpr,
-    N: gl.constexpr, K: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, WAIT: gl.constexpr, SHIFT: gl.constexpr, MULTIPLYING: gl.constexpr,
+    N: gl.constexpr, K: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, MULTIPLYING: gl.constexpr,
     FETCHING: gl.constexpr,
 ):  # fmt: skip
-    rows_of_x = gl.allocate_shared_memory(x.dtype, [2 * STAGES, M, K], x.layout)
+    rows_of_x = gl.allocate_shared_memory(x.dtype, [STAGES, 2 * M, K], x.layout)
     rows_of_weight = gl.allocate_shared_memory(weight.dtype, [STAGES, N, K], weight.layout)
     places = gl.allocate_shared_memory(y.dtype, [2, M, N // 4], y.layout)
     last = gl.allocate_shared_memory(regress.dtype, [OUT, N], regress.layout)
@@ -158,15 +135,14 @@ def _feature_and_offsets(
     mbarrier.init(last_full, count=1)
     fence_async_shared()
     tiles, steps = gl.cdiv(rows, 2 * M), gl.cdiv(channels, K)
-    shift = gl.minimum(steps, SHIFT)
     gl.warp_specialize(
         [
             (_multiply, (y, offsets, shifts, last_shifts, rows_of_x, rows_of_weight, full, free, last, last_full,
-                         places, tiles, steps, shift, rows, outputs, positions, gl.constexpr(0), M, N, K, OUT, STAGES, WAIT)),
+                         places, tiles, steps, rows, outputs, positions, gl.constexpr(0), M, N, K, OUT, STAGES)),
             (_multiply, (y, offsets, shifts, last_shifts, rows_of_x, rows_of_weight, full, free, last, last_full,
-                         places, tiles, steps, shift, rows, outputs, positions, gl.constexpr(1), M, N, K, OUT, STAGES, WAIT)),
-            (_fetch, (x, weight, regress, rows_of_x, rows_of_weight, full, free, last, last_full, tiles, steps, shift, M, N,
-                      K, OUT, STAGES, WAIT)),
+                         places, tiles, steps, rows, outputs, positions, gl.constexpr(1), M, N, K, OUT, STAGES)),
+            (_fetch, (x, weight, regress, rows_of_x, rows_of_weight, full, free, last, last_full, tiles, steps, M, N,
+                      K, OUT, STAGES)),
         ],
         [4, 1],
         [MULTIPLYING, FETCHING],
@@ -209,7 +185,7 @@ def feature_and_offsets(
     offsets = torch.empty((rows // positions, outputs, positions), dtype=torch.float32, device=x.device)
     with on(x):
         _plan(x.shape, outputs, positions, x.dtype, bias.dtype, last_bias.dtype, x.get_device())(
-            described(x, _ROWS, _CHANNELS), described(weight, WIDTH, _CHANNELS),
+            described(x, 2 * _ROWS, _CHANNELS), described(weight, WIDTH, _CHANNELS),
             described(regress, MOST_OUTPUTS, WIDTH), described(y, _ROWS, WIDTH // 4), offsets, bias, last_bias,
         )  # fmt: skip
     return y, offsets
@@ -219,7 +195,7 @@ def feature_and_offsets(
 def _plan(shape, outputs, positions, dtype, bias, last_bias, device) -> Plan:
     rows, channels = shape
     constants = {
-        "M": _ROWS, "N": WIDTH, "K": _CHANNELS, "OUT": MOST_OUTPUTS, "STAGES": _STAGES, "WAIT": _WAIT, "SHIFT": _SHIFT,
+        "M": _ROWS, "N": WIDTH, "K": _CHANNELS, "OUT": MOST_OUTPUTS, "STAGES": _STAGES,
         "MULTIPLYING": hopper.REGISTERS[0], "FETCHING": hopper.REGISTERS[1],
     }  # fmt: skip
     tiles = -(-rows // (2 * _ROWS))
