@@ -170,16 +170,25 @@ def test_fused_layers(precision: str, memory_format, device: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_channels_last_maps_take_the_kernels(training: bool) -> None:
-    layer = made(BottleneckRepGraph, CASES["wide"][0], training).to("cuda", torch.bfloat16)
+@pytest.mark.parametrize(
+    ("form", "kernels"),
+    [
+        ("eval", {"residual_product", "wide_product"}),
+        ("train", {"residual_product", "wide_product"}),
+        ("fused", {"residual_product", "relu_products"}),
+    ],
+)
+def test_channels_last_maps_take_the_kernels(form: str, kernels: set[str]) -> None:
+    layer = made(BottleneckRepGraph, CASES["wide"][0], form == "train").to("cuda", torch.bfloat16)
+    if form == "fused":
+        layer.fuse()
     x = torch.randn(CASES["wide"][1], device="cuda", dtype=torch.bfloat16)
     seen = []
     for memory_format in (CHANNELS_LAST, torch.contiguous_format):
         with torch.no_grad(), Calls() as calls:
             layer(x.contiguous(memory_format=memory_format))
-        seen.append({"residual_product", "wide_product"} & set(calls.seen))
-    assert seen == [{"residual_product", "wide_product"}, set()]
+        seen.append({"residual_product", "wide_product", "relu_products"} & set(calls.seen))
+    assert seen == [kernels, set()]
 
 
 @pytest.mark.gpu
