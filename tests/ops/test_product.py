@@ -152,6 +152,34 @@ def test_relu_products_as_an_operator() -> None:
     assert distance(feature, want) < 2e-3 and distance(offsets, want_offsets) < 2e-3
 
 
+def test_products_of_biases_that_are_not_contiguous() -> None:
+    """Each operator in Triton's interpreter, where there is no GPU."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = dict(dtype=torch.float16, device=device)
+    a = normal(2, 16, 5, 7, **kind).contiguous(memory_format=LAST)
+    x = normal(2, 24, 5, 7, **kind).contiguous(memory_format=LAST)
+    weight, bias = normal(24, 16, **kind), normal(24, 3, **kind)[:, 1]
+    last_weight, last_bias = normal(6, 24, **kind), normal(1, **kind).expand(6)
+    ops = torch.ops.repgraph
+    got = [ops.residual_product(x, a, weight, bias), ops.wide_product(a, weight, bias)]
+    got += ops.relu_products(a, weight, bias, last_weight, last_bias)
+    bias, last_bias = bias.contiguous(), last_bias.contiguous()
+    want = [ops.residual_product(x, a, weight, bias), ops.wide_product(a, weight, bias)]
+    want += ops.relu_products(a, weight, bias, last_weight, last_bias)
+    for one, other in zip(got, want, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_relu_products_with_gradients_and_of_nothing() -> None:
+    tensors = [normal(*s).requires_grad_() for s in ((2, 16, 5, 7), (24, 16), (24,), (6, 24), (6,))]
+    for result in relu_products(*tensors):
+        assert all(g is not None for g in torch.autograd.grad(result.sum(), tensors[:3], retain_graph=True))
+    with torch.no_grad():
+        feature, offsets = relu_products(tensors[0][:0], *tensors[1:])
+    assert feature.shape == (0, 24, 5, 7) and offsets.shape == (0, 6, 5, 7)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 def test_column_sums(dtype: torch.dtype, device: str) -> None:

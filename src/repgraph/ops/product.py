@@ -76,7 +76,8 @@ def relu_products(
     """f = relu(W a + b) at every position, and the :func:`wide_product` of f, for inference."""
     tensors = (a, weight, bias, last_weight, last_bias)
     same = a.dtype in (torch.float16, torch.bfloat16) and weight.dtype == bias.dtype == a.dtype
-    if not same or not fits(a) or torch.is_autocast_enabled("cuda") or last_weight.shape[0] > MOST_OUTPUTS:
+    composed = not same or last_weight.shape[0] > MOST_OUTPUTS or torch.is_autocast_enabled("cuda")
+    if composed or needs_grad(*tensors) or not fits(a):
         feature = relu_product(a, weight, bias)
         return feature, wide_product(feature, last_weight, last_bias)
     return _relu_products(*tensors) if direct(*tensors) else torch.ops.repgraph.relu_products(*tensors)
@@ -204,19 +205,21 @@ def as_map(rows: Tensor, like: Tensor) -> Tensor:
 
 
 def _residual(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()
     return as_map(library.kernels("triton").residual_product(as_rows(x), as_rows(a), weight.contiguous(), bias), x)
 
 
 def _wide(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     a = a.contiguous(memory_format=torch.channels_last)
-    return library.kernels("triton").wide_product(a, weight.contiguous(), bias)
+    return library.kernels("triton").wide_product(a, weight.contiguous(), bias.contiguous())
 
 
 def _relu_products(
     a: Tensor, weight: Tensor, bias: Tensor, last_weight: Tensor, last_bias: Tensor
 ) -> tuple[Tensor, Tensor]:
     a = a.contiguous(memory_format=torch.channels_last)
-    return library.kernels("triton").relu_products(a, weight.contiguous(), bias, last_weight.contiguous(), last_bias)
+    others = (t.contiguous() for t in (weight, bias, last_weight, last_bias))
+    return library.kernels("triton").relu_products(a, *others)
 
 
 def _sums(rows: Tensor, factor: float = 1.0) -> Tensor:

@@ -167,5 +167,10 @@ def test_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not pays(width=512) and not pays(outputs=34) and not pays(channels=2044)
     assert not pays(dtype=torch.float32) and not pays(other=torch.float32)
     assert not pays(device=-1)  # in the interpreter
+    assert not pays(rows=0)
+    monkeypatch.setattr(torch.version, "hip", "7.0")  # an AMD GPU
+    assert not pays()
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert pays()
     monkeypatch.setattr(hopper.triton, "__version__", "3.7.0")
     assert not pays()

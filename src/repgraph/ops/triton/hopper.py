@@ -24,6 +24,7 @@ def can_run(device: int, dtype: torch.dtype) -> bool:
         dtype.itemsize == 2
         and device >= 0
         and version(triton.__version__) in VERSIONS
+        and torch.version.hip is None  # AMD's numbers say 9 as well
         and torch.cuda.get_device_capability(device)[0] == 9
     )
 

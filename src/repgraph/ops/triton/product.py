@@ -143,13 +143,13 @@ def relu_products(
     if regress is not None and regress.pays(rows, weight, last_weight):
         rows, weight, bias, last_weight, last_bias = map(_moved, (rows, weight, bias, last_weight, last_bias))
         feature, offsets = regress.feature_and_offsets(rows, weight, bias, last_weight, last_bias, height * width)
-        return _as_map(feature, batch, height, width), offsets.view(batch, -1, height, width)
+        return _as_map(feature, batch, height, width), offsets.view(batch, len(last_weight), height, width)
     feature = _as_map(torch._addmm_activation(bias, rows, weight.t()), batch, height, width)
     return feature, wide_product(feature, last_weight, last_bias)
 
 
 def _as_map(rows: Tensor, batch: int, height: int, width: int) -> Tensor:
-    return rows.view(batch, height, width, -1).permute(0, 3, 1, 2)
+    return rows.view(batch, height, width, rows.shape[1]).permute(0, 3, 1, 2)
 
 
 @triton.jit

@@ -156,6 +156,7 @@ def pays(x: Tensor, weight: Tensor, regress: Tensor) -> bool:
         and regress.shape[0] <= MOST_OUTPUTS
         and x.dtype == weight.dtype == regress.dtype
         and x.shape[1] * x.element_size() % 16 == 0
+        and x.shape[0] > 0
         and hopper.can_run(x.get_device(), x.dtype)
         and _busy(x.shape[0], hopper.processors(x.get_device())) >= max(_BUSY, 1 - 256 / x.shape[1])
     )
