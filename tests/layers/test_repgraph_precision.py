@@ -93,7 +93,7 @@ def terms(name: str, kind: type, case: str, step: float, training: bool) -> int:
     return 1
 
 
-def compare(kind: type, case: str, precision: str, training: bool, memory_format, device: str) -> None:
+def assert_near_plain(kind: type, case: str, precision: str, training: bool, memory_format, device: str) -> None:
     """Result and all gradients err no more, against float64 on the CPU, than plain PyTorch, and some roundings."""
     options, shape = CASES[case]
     layer = made(kind, options, training)
@@ -131,7 +131,7 @@ def compare(kind: type, case: str, precision: str, training: bool, memory_format
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast bfloat16"])
 @pytest.mark.parametrize("kind", [BottleneckRepGraph, SimpleRepGraph])
 def test_as_near_as_plain_pytorch(kind: type, precision: str, training: bool, memory_format) -> None:
-    compare(kind, "small", precision, training, memory_format, "cpu")
+    assert_near_plain(kind, "small", precision, training, memory_format, "cpu")
 
 
 @pytest.mark.gpu
@@ -143,7 +143,7 @@ def test_as_near_as_plain_pytorch(kind: type, precision: str, training: bool, me
 def test_as_near_as_plain_pytorch_on_a_gpu(
     kind: type, case: str, precision: str, training: bool, memory_format
 ) -> None:
-    compare(kind, case, precision, training, memory_format, "cuda")
+    assert_near_plain(kind, case, precision, training, memory_format, "cuda")
 
 
 FUSED = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

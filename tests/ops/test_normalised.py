@@ -70,7 +70,7 @@ def parameters(channels: int, dtype: torch.dtype) -> list[Tensor]:
     return [normal(channels, dtype=dtype, seed=5) + 1, normal(channels, dtype=dtype, seed=6)]
 
 
-def compare(functions, tensors: list[Tensor | None], cotangent: Tensor, slack: float = 1.0) -> None:
+def assert_near_plain(functions, tensors: list[Tensor | None], cotangent: Tensor, slack: float = 1.0) -> None:
     """Results and gradients of three forms: ours, plain PyTorch in the same dtype, and the definition in float64.
 
     Ours err no more than plain PyTorch, and a few roundings.
@@ -118,7 +118,7 @@ def test_normalised_product(kernels, poisoned, sizes: tuple, dtype, weights: str
         F.batch_norm(z.detach().float(), *want, None, None, True, MOMENTUM, EPS)
         return x + batch_norm(z, gamma, beta)
 
-    compare((ours, plain, definition), [x, a, weight, gamma, beta], cotangent, slack=2.0)
+    assert_near_plain((ours, plain, definition), [x, a, weight, gamma, beta], cotangent, slack=2.0)
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
@@ -202,7 +202,7 @@ def test_normalised_relu(kernels, poisoned, sizes: tuple, dtype: torch.dtype, af
         F.batch_norm(x.detach().float(), *want, None, None, True, MOMENTUM, EPS)
         return batch_norm(x, gamma, beta).relu()
 
-    compare((ours, plain, definition), [x, gamma, beta], cotangent, slack=2.0)
+    assert_near_plain((ours, plain, definition), [x, gamma, beta], cotangent, slack=2.0)
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 

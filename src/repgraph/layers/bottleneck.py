@@ -128,12 +128,12 @@ class BottleneckRepGraph(RepGraph):
     def is_relu_product(self) -> bool:
         """Whether the feature is a product, a bias and a ReLU, for inference: after ``fuse()``."""
         return (
-            type(self.reduce) is Pointwise
-            and plain(self.reduce, self.reduce_norm, self.act)
+            not torch.is_grad_enabled()
+            and type(self.reduce) is Pointwise
             and type(self.reduce_norm) is nn.Identity
             and type(self.act) is nn.ReLU
             and self.reduce.bias is not None
-            and not torch.is_grad_enabled()
+            and plain(self.reduce, self.reduce_norm, self.act)
         )
 
     def reduced(self, x: Tensor) -> tuple[Tensor, Tensor]:
