@@ -27,6 +27,7 @@ from repgraph.ops.geometry import position_dtype
 AUTOCAST_DEVICES = frozenset(("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "xla", "xpu"))
 
 NEEDS_RESULT = ("triton",)  # kernels whose backward pass reads y
+LEAVES_LSE = ("triton",)  # kernels that can do without lse, which a backward pass reads
 JOINS = ("triton",)  # kernels whose backward pass can give one gradient for a query that is the key
 
 _library = torch.library.Library("repgraph", "DEF")
@@ -47,9 +48,9 @@ def kernels(backend: str) -> ModuleType:
     return import_module(f"repgraph.ops.{backend}")
 
 
-def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights):
+def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights, **more):
     check_shapes(query, key, key if value is None else value, offsets, groups, grid)  # a traced call comes unchecked
-    return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
+    return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights, **more)
 
 
 def _backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend, **more):
@@ -63,12 +64,15 @@ for _device in ("CPU", "CUDA"):
     _library.impl("attention_backward", _backward, _device)
 
 
-def outputs(query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, with_weights: bool):
+def outputs(
+    query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, with_weights: bool,
+    with_lse: bool = True,
+):  # fmt: skip
     """Uninitialised (y, lse, weights): the one place that knows their shapes, dtypes and strides."""
     batch, _, height, width = query.shape
     y = empty_map(query, (key if value is None else value).shape[1])
     dtype = position_dtype(query.dtype)
-    lse = torch.empty((batch, groups, height, width), dtype=dtype, device=query.device)
+    lse = torch.empty((batch, groups, height, width) if with_lse else 0, dtype=dtype, device=query.device)
     return y, lse, lse.new_empty((batch, groups, offsets.shape[1] // 2, height, width) if with_weights else 0)
 
 
@@ -147,7 +151,8 @@ def attention(
     if not direct(query, key, value, offsets):
         return torch.ops.repgraph.attention(query, key, value, offsets, *options)
     if not needs_grad(query, key, value, offsets):
-        return _forward(query, key, value, offsets, *options)
+        more = {"with_lse": False} if backend in LEAVES_LSE else {}
+        return _forward(query, key, value, offsets, *options, **more)
     alone = key is query and value is None and backend in JOINS
     return _Attention.apply(query, None if alone else key, value, offsets, *options)
 

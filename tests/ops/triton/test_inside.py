@@ -90,7 +90,7 @@ def test_too_many_nodes_to_look_at(nodes: int) -> None:
     plan = launch._forward_plan(
         torch.Size((1, 8, HEIGHT, WIDTH)), 8, *[strides] * 4, torch.Size((1, 2 * nodes, HEIGHT, WIDTH)),
         (2 * nodes * HEIGHT * WIDTH, HEIGHT * WIDTH, WIDTH, 1), torch.float32, torch.float32, -1, True, 1, 1, True,
-        False,
+        False, True,
     )  # fmt: skip
     assert plan.constants["NODE_BLOCK"] == (64 if nodes == 64 else 0)
 

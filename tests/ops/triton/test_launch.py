@@ -9,6 +9,9 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+from tests.ops.problem import normal
+
+from repgraph.ops import library
 from repgraph.ops.triton import inverse_launch, launch, tiles
 
 
@@ -18,7 +21,7 @@ def forward_plan(batch: int, height: int, width: int, grid: int = 1, channels: i
     return launch._forward_plan(
         torch.Size((batch, channels, height, width)), channels, strides, strides, strides, strides,
         torch.Size((batch, 18, *cells)), (18 * cells[0] * cells[1], cells[0] * cells[1], cells[1], 1),
-        torch.bfloat16, torch.float32, 0, True, 1, grid, True, False,
+        torch.bfloat16, torch.float32, -1, True, 1, grid, True, False, True,
     )  # fmt: skip
 
 
@@ -87,6 +90,25 @@ def _assert_not_specialised(function, numbers: list[str]) -> None:
         pytest.skip("the interpreter keeps no parameters")
     kept = {p.name for p in function.params if not p.do_not_specialize}
     assert not kept & set(numbers)
+
+
+@pytest.mark.parametrize("grid", [1, 2])
+def test_logsumexp_is_left_out_where_nobody_asks(grid: int) -> None:
+    query, key, offsets = normal(2, 8, 5, 6), normal(2, 8, 5, 6), normal(2, 6, -(-5 // grid), -(-6 // grid))
+    y, lse, _ = launch.forward(query, key, None, offsets, 2, grid, 0.5, False)
+    assert lse.shape == (2, 2, 5, 6) and lse.isfinite().all()
+    other, nothing, _ = launch.forward(query, key, None, offsets, 2, grid, 0.5, False, with_lse=False)
+    assert nothing.numel() == 0 and torch.equal(other, y)
+    other, again, weights = launch.forward(query, key, None, offsets, 2, grid, 0.5, True, with_lse=False)
+    assert torch.equal(other, y) and torch.equal(again, lse)  # weights are made of it
+    torch.testing.assert_close(weights.sum(2), torch.ones_like(lse))
+
+
+@pytest.mark.parametrize("learning", [False, True])
+def test_logsumexp_is_kept_for_a_backward_pass_alone(learning: bool) -> None:
+    query, offsets = normal(1, 8, 5, 6).requires_grad_(learning), normal(1, 6, 5, 6)
+    _, lse, _ = library.attention(query, query, None, offsets, 1, 1, 1.0, "triton", False)
+    assert lse.numel() == (30 if learning else 0)
 
 
 def test_wide_indices_only_where_needed() -> None:

@@ -18,7 +18,7 @@ SETUP = """
 from repgraph.ops.triton import strips
 
 function = strips._residual_strips
-constants = strips._plan(torch.Size((32761, 2040)), 16, torch.float16, {bias!r}, -1).constants
+constants = strips._plan(torch.Size((32761, 2040)), 16, torch.float16, {bias!r}, -1).constants | {{"FOLLOWS": True}}
 rows, columns, inner = (constants[name] for name in "MNK")
 described = {{"a": [rows, inner], "weight": [columns, inner], "x": [rows, columns], "y": [rows, columns]}}
 pointers = {{"bias": {bias!r} or feature}}

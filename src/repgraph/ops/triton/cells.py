@@ -45,20 +45,20 @@ def weighted_sum(weight, v, acc, q, HALF: tl.constexpr):
         return tl.dot(weight, v, acc=acc, input_precision="ieee")
 
 
-@triton.jit(do_not_specialize=[*SIZES, *STRIDES, "scale"])
+@triton.jit(do_not_specialize=[*SIZES, *STRIDES, "scale", "keep"])
 def attend_cells(
     query, key, value, offsets, y, lse, logits, scale,
     height, width, rows, columns, tiles_y, tiles_x, grid, cell_h, cell_w,
     query_sb, query_sh, query_sw, key_sb, key_sh, key_sw, value_sb, value_sh, value_sw, y_sb, y_sh, y_sw,
-    offset_sb, offset_sc, offset_sh, offset_sw,
+    offset_sb, offset_sc, offset_sh, offset_sw, keep,
     ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
     Q: tl.constexpr, NODE_BLOCK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr, HALF: tl.constexpr,
     DENSE: tl.constexpr,
 ):  # fmt: skip
-    """y and logsumexp for Q queries of one cell and group; arguments as in ``forward.attend``, a tile is a cell.
+    """y and, if ``keep``, logsumexp for Q queries of one cell and group; arguments as in ``forward.attend``.
 
-    HALF: features are in half precision, and so are the operands of the matrix products.
+    A tile is a cell. HALF: features are in half precision, and so are the operands of the matrix products.
     """
     unit, share = program(cell_h, cell_w, Q)
     group = unit % GROUPS
@@ -113,4 +113,5 @@ def attend_cells(
     row = (batch * y_sb + y64 * y_sh + x64 * y_sw) * ALIGN + group * VALUES
     response = (acc / total[:, None]).to(y.dtype.element_ty)
     tl.store(y + row[:, None] + channel_v, response, mask=asked[:, None] & (channel_v < VALUES))
-    tl.store(lse + unit_place + place, (peak + tl.log2(total)) * 0.6931471805599453, mask=asked)
+    if keep:
+        tl.store(lse + unit_place + place, (peak + tl.log2(total)) * 0.6931471805599453, mask=asked)

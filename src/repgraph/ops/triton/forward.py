@@ -2,6 +2,7 @@
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from repgraph.ops.triton.geometry import (
     all_inside,
@@ -100,25 +101,27 @@ def over_nodes(
     return peak, total, acc
 
 
-@triton.jit(do_not_specialize=[*SIZES, *STRIDES, "scale"])
+@triton.jit(do_not_specialize=[*SIZES, *STRIDES, "scale", "keep"])
 def attend(
     query, key, value, offsets, y, lse, logits, scale,
     height, width, rows, columns, tiles_y, tiles_x, grid, cell_h, cell_w,
     query_sb, query_sh, query_sw, key_sb, key_sh, key_sw, value_sb, value_sh, value_sw, y_sb, y_sh, y_sw,
-    offset_sb, offset_sc, offset_sh, offset_sw,
+    offset_sb, offset_sc, offset_sh, offset_sw, keep,
     ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
     CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
     PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr,
     CHUNK: tl.constexpr, LOGITS: tl.constexpr, INDEX: tl.constexpr, NODE_BLOCK: tl.constexpr,
-    ONE: tl.constexpr, DENSE: tl.constexpr,
+    ONE: tl.constexpr, DENSE: tl.constexpr, RELEASE: tl.constexpr,
 ):  # fmt: skip
-    """y and logsumexp for a patch of cells; ``logits`` (B, G, S, H, W) too if LOGITS.
+    """y and, if ``keep``, logsumexp for a patch of cells; ``logits`` (B, G, S, H, W) too if LOGITS.
 
     Where all nodes of a step of units are inside the map nothing is masked: a look at up to NODE_BLOCK nodes tells (0:
     there are too many to look at). CHANNELS and VALUES are those of one group; PARTS times C or CV, powers of two, hold
     them. Map strides come divided by ALIGN, a power of two, so that loads stay wide without a kernel for every image
-    size.
+    size. RELEASE: the next kernel may be made ready as soon as all programs run.
     """
+    if RELEASE:
+        gdc_launch_dependents()
     if ONE:
         grid, cell_h, cell_w = 1, 1, 1
     tile_y, tile_x, batch, share = patch(tiles_y, tiles_x, cell_h, cell_w, Q, ONE)
@@ -144,14 +147,13 @@ def attend(
         query_y, query_x, asked = queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width)
         row = query_y.to(tl.int64) * (query_sh * ALIGN) + query_x.to(tl.int64) * (query_sw * ALIGN)
         mask = per_channel(asked) & (channel < CHANNELS)
-        q = widen(tl.load(query + per_channel(row + group * CHANNELS) + channel, mask=mask, other=0.0))
+        q = widen(tl.load(query + per_channel(row + group * CHANNELS) + channel, mask=mask, other=0.0), height)
         q *= scale * 1.4426950408889634  # softmax in base 2
 
         anchor_x, anchor_y = (cell_x * grid).to(tl.float32), (cell_y * grid).to(tl.float32)
         offset = offsets + cell_y.to(tl.int64) * offset_sh + cell_x.to(tl.int64) * offset_sw  # [U, 1]
         key_base = key + group * CHANNELS
         value_base = value + group * VALUES
-        place = ((batch * GROUPS + group) * height + query_y) * width + query_x  # [U, Q]
         logit_place = ((batch * GROUPS + group) * NODES * height + query_y) * width + query_x
         inside = False
         if NODE_BLOCK > 0:
@@ -173,4 +175,6 @@ def attend(
         mask = per_channel(asked) & (channel_v < VALUES)
         response = (acc * per_channel(1.0 / total)).to(y.dtype.element_ty)
         tl.store(y + per_channel(row) + channel_v, response, mask=mask)
-        tl.store(lse + place, (peak + tl.log2(total)) * 0.6931471805599453, mask=asked)
+        if keep:
+            place = ((batch * GROUPS + group) * height + query_y) * width + query_x  # [U, Q]
+            tl.store(lse + place, (peak + tl.log2(total)) * 0.6931471805599453, mask=asked)

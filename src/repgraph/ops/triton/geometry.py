@@ -104,12 +104,18 @@ PTX = tl.constexpr(isinstance(within, triton.runtime.JITFunction) and torch.vers
 
 
 @triton.jit
-def widen(features):
+def widen(features, size):
     """Features in float32. Of bfloat16 a register holds two, each of which is one instruction away from its float32;
-    Triton's own conversion unpacks them first."""
+    Triton's own conversion unpacks them first.
+
+    ``size`` is any number that is not negative and that the compiler does not know. It makes a factor of 2^16 whose
+    product stays one: that is for the units of multiplication, and a shift for those of logic, which have the more to
+    do here.
+    """
     if PTX and features.dtype == tl.bfloat16:
+        factor = tl.broadcast_to(65536 + (size >> 31), features.shape)
         return tl.inline_asm_elementwise(
-            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=r,=r,r", [features], tl.float32, True, 2
+            "mul.lo.u32 $0, $2, $3; and.b32 $1, $2, 0xffff0000;", "=r,=r,r,r,r", [features, factor], tl.float32, True, 2
         )
     return features.to(tl.float32)
 
@@ -160,7 +166,7 @@ def read_corners(
     right_top = tl.load(top + stride_w, mask=m1, other=other)
     left_low = tl.load(low, mask=m2, other=other)
     right_low = tl.load(low + stride_w, mask=m3, other=other)
-    return widen(left_top), widen(right_top), widen(left_low), widen(right_low)
+    return widen(left_top, height), widen(right_top, height), widen(left_low, height), widen(right_low, height)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from repgraph.ops import library
 from repgraph.ops.formats import channels_together, is_channels_last, memory_format
-from repgraph.ops.triton import tiles
+from repgraph.ops.triton import succession, tiles
 from repgraph.ops.triton.backward import attend_backward
 from repgraph.ops.triton.cells import attend_cells
 from repgraph.ops.triton.forward import attend
@@ -25,10 +25,11 @@ _LOOKED_AT = 64  # nodes of a query, to find out whether all are inside the map
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
-    with_weights: bool,
+    with_weights: bool, with_lse: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """See :func:`repgraph.ops.representative_attention`."""
-    y, lse, weights = library.outputs(query, key, value, offsets, groups, with_weights)
+    """See :func:`repgraph.ops.representative_attention`; weights are made of ``lse``."""
+    with_lse = with_lse or with_weights
+    y, lse, weights = library.outputs(query, key, value, offsets, groups, with_weights, with_lse)
     if query.shape[0] == 0:
         return y, lse, weights
     q, k = channels_together(query), channels_together(key)
@@ -37,6 +38,7 @@ def forward(
     plan = _forward_plan(
         q.shape, v.shape[1], q.stride(), k.stride(), v.stride(), result.stride(), offsets.shape, offsets.stride(),
         q.dtype, offsets.dtype, q.get_device(), aligned(q, k, v, offsets), groups, grid, value is None, with_weights,
+        with_lse,
     )  # fmt: skip
     with on(q):
         plan(q, k, v, offsets, result, lse, weights, scale)
@@ -50,7 +52,7 @@ def forward(
 @lru_cache(1024)
 def _forward_plan(
     shape, values, query, key, value, y, offset_shape, offset_strides, dtype, offset_dtype, device, is_aligned,
-    groups, grid, shared, with_weights,
+    groups, grid, shared, with_weights, with_lse,
 ) -> Plan:  # fmt: skip
     align, numbers = strides((query, key, value, y))
     sizes, constants = _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value)
@@ -63,6 +65,7 @@ def _forward_plan(
         function, constants = attend, constants | _tile_constants(constants, tile)
         constants |= {"CHUNK": tile.chunk, "NODE_BLOCK": look if look <= _LOOKED_AT else 0}
         programs, counts, constants["ONE"] = _programs(shape, offset_shape, cell, tile)
+        constants["RELEASE"] = succession.possible(device)
     else:
         tile = tiles.cells(widest, shared)
         function = attend_cells
@@ -75,7 +78,7 @@ def _forward_plan(
         programs = (shape[0] * counts[0] * counts[1] * groups * -(-cell // tile.queries),)
     sizes = (*sizes[:4], *counts, *sizes[4:])
     return Plan(
-        function, programs, (*sizes, *numbers, *offset_strides), constants, num_warps=tile.warps,
+        function, programs, (*sizes, *numbers, *offset_strides, int(with_lse)), constants, num_warps=tile.warps,
         maxnreg=tile.registers,
     )  # fmt: skip
 

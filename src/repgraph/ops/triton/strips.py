@@ -19,8 +19,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_wait
 
-from repgraph.ops.triton import hopper
+from repgraph.ops.triton import hopper, succession
 from repgraph.ops.triton.hopper import described, read_tile, write_tile
 from repgraph.ops.triton.plan import Plan, on
 
@@ -98,6 +99,7 @@ def _multiply(
 def _residual_strips(
     a, weight, x, y, bias, rows, columns, places, HAS_BIAS: gl.constexpr, M: gl.constexpr, N: gl.constexpr,
     K: gl.constexpr, PARTS: gl.constexpr, TILES: gl.constexpr, MULTIPLYING: gl.constexpr, FETCHING: gl.constexpr,
+    FOLLOWS: gl.constexpr,
 ):  # fmt: skip
     across = gl.cdiv(columns, PARTS * N)
     column = gl.program_id(0) % across * (PARTS * N)
@@ -107,9 +109,6 @@ def _residual_strips(
     features = gl.allocate_shared_memory(a.dtype, [M, K], a.layout)
     tiles = gl.allocate_shared_memory(x.dtype, [TILES, M, N], x.layout)
     shifts = gl.allocate_shared_memory(gl.float32, [PARTS * N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    if HAS_BIAS:
-        where = column + gl.arange(0, PARTS * N, layout=gl.BlockedLayout([PARTS * N // 128], [32], [4], [0]))
-        shifts.store(gl.load(bias + where, mask=where < columns, other=0.0).to(gl.float32))
     weights_full = gl.allocate_shared_memory(gl.int64, [PARTS, 1], mbarrier.MBarrierLayout())
     features_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     features_free = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -124,6 +123,11 @@ def _residual_strips(
         mbarrier.init(tiles_full.index(slot), count=1)
         mbarrier.init(tiles_free.index(slot), count=1)
     fence_async_shared()
+    if FOLLOWS:
+        gdc_wait()  # before anything is read or written
+    if HAS_BIAS:
+        where = column + gl.arange(0, PARTS * N, layout=gl.BlockedLayout([PARTS * N // 128], [32], [4], [0]))
+        shifts.store(gl.load(bias + where, mask=where < columns, other=0.0).to(gl.float32))
     gl.warp_specialize(
         [
             (_multiply, (y, shifts, weights, weights_full, features, features_full, features_free, tiles, tiles_full,
@@ -173,8 +177,10 @@ def _plan(shape, places, dtype, bias, device) -> Plan:
     constants = {
         "HAS_BIAS": bias is not None, "M": _ROWS, "N": _COLUMNS, "K": INNER, "PARTS": _PARTS,
         "TILES": 2 * _PARTS,  # each group has its own
-        "MULTIPLYING": hopper.REGISTERS[0], "FETCHING": hopper.REGISTERS[1],
+        "MULTIPLYING": hopper.REGISTERS[0], "FETCHING": hopper.REGISTERS[1], "FOLLOWS": succession.possible(device),
     }  # fmt: skip
     places = min(places, -(-rows // _ROWS))
     programs = (places * -(-columns // (_PARTS * _COLUMNS)),)
-    return Plan(_residual_strips, programs, (rows, columns, places), constants, num_warps=4)
+    return Plan(
+        _residual_strips, programs, (rows, columns, places), constants, num_warps=4, launch_pdl=constants["FOLLOWS"]
+    )

@@ -1,0 +1,24 @@
+"""A kernel that is made ready while the one before it ends: programmatic dependent launch, on Hopper GPUs.
+
+The first calls ``gdc_launch_dependents`` where the next may come. The next is launched with ``launch_pdl``: its
+programs take the multiprocessors that fall free, and stay in ``gdc_wait`` until the first has ended and its results are
+in memory. Any other kernel comes after the first as ever.
+"""
+
+from functools import lru_cache
+
+import torch
+
+_LEAST_DRIVER = 12040  # older ones cannot capture it in a graph
+
+
+@lru_cache(64)
+def possible(device: int) -> bool:
+    """Whether kernels on this device (-1: interpreted) may follow each other so."""
+    return (
+        device >= 0
+        and torch.version.hip is None
+        and torch.cuda.is_available()
+        and torch.cuda.get_device_capability(device)[0] == 9
+        and torch._C._cuda_getDriverVersion() >= _LEAST_DRIVER  # type: ignore[attr-defined]
+    )
