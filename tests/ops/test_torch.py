@@ -156,9 +156,9 @@ def test_autocast_keeps_a_shared_value_shared(kernel: str, monkeypatch: pytest.M
 
         class Spy:
             @staticmethod
-            def forward(query, key, value, *rest):
+            def forward(query, key, value, *rest, **more):
                 seen.append(value)
-                return module.forward(query, key, value, *rest)
+                return module.forward(query, key, value, *rest, **more)
 
         return Spy
 
