@@ -244,6 +244,21 @@ def test_threads_share_a_layer_on_a_gpu() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("kind", [BottleneckRepGraph, SimpleRepGraph])
+def test_memory_of_inference(kind: type) -> None:
+    """While the result is made there is one narrow map beside it: the response."""
+    layer = kind(1024, 64, device="cuda", dtype=torch.bfloat16).eval().fuse()
+    x = torch.randn(1, 1024, 128, 128, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=CHANNELS_LAST)
+    with torch.no_grad():
+        layer(x)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        y = layer(x)
+        response = x.numel() // 1024 * 64 * 2
+        assert torch.cuda.max_memory_allocated() - before - y.numel() * 2 < 1.1 * response
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_maps_of_more_than_two_to_the_31_elements(dtype: torch.dtype) -> None:
     """64 x 6144 x 6144 is 2.4e9: windows of the result are those of the same computed on crops."""

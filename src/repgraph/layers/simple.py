@@ -81,6 +81,7 @@ class SimpleRepGraph(RepGraph):
     def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
         query, key = self.theta_norm(self.theta(self.check(x))), self.phi_norm(self.phi(x))
         response, *nodes = self.attend(query, key, self.g(x), self.offset(x), return_nodes)
+        del query, key  # what follows needs the memory
         y = fuse(x, response, self.w_y, nn.Identity(), self.fusion)
         return (y, *nodes) if return_nodes else y
 

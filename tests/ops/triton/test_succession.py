@@ -54,7 +54,7 @@ def test_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = {"capability": (9, 0), "driver": 13000, "hip": None, "available": True}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: machine["available"])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: machine["capability"])
-    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: machine["driver"], raising=False)
+    monkeypatch.setattr(succession, "_driver", lambda: machine["driver"])
     monkeypatch.setattr(torch.version, "hip", None)
     possible = succession.possible.__wrapped__
     assert possible(0) and possible(3) and not possible(-1)  # -1: interpreted

@@ -5,6 +5,7 @@ programs take the multiprocessors that fall free, and stay in ``gdc_wait`` until
 in memory. Any other kernel comes after the first as ever.
 """
 
+import ctypes
 from functools import lru_cache
 
 import torch
@@ -20,5 +21,15 @@ def possible(device: int) -> bool:
         and torch.version.hip is None
         and torch.cuda.is_available()
         and torch.cuda.get_device_capability(device)[0] == 9
-        and torch._C._cuda_getDriverVersion() >= _LEAST_DRIVER  # type: ignore[attr-defined]
+        and _driver() >= _LEAST_DRIVER
     )
+
+
+def _driver() -> int:
+    """Version of NVIDIA's driver, 13000 for 13.0; 0 where it is not to be found. (PyTorch tells that of its toolkit.)"""
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return 0
+    return version.value
