@@ -26,7 +26,7 @@ def possible(device: int) -> bool:
 
 
 def _driver() -> int:
-    """Version of NVIDIA's driver, 13000 for 13.0; 0 where it is not to be found. (PyTorch tells that of its toolkit.)"""
+    """Version of NVIDIA's driver, 13000 for 13.0; 0 where it is not found. (PyTorch tells that of its toolkit.)"""
     version = ctypes.c_int()
     try:
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
