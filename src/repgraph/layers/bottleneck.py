@@ -108,7 +108,7 @@ class BottleneckRepGraph(RepGraph):
     def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
         feature, offsets, x = self.regressed(self.check(x))
         response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
-        del feature, offsets  # what follows needs the memory
+        del feature  # what follows needs the memory
         y = self.final_act(fuse(x, response, self.expand, self.expand_norm, self.fusion))
         return (y, *nodes) if return_nodes else y
 

@@ -5,8 +5,8 @@ Kernels are imported when they first run. They are functions
 ``forward(query, key, value, offsets, groups, grid, scale, with_weights) -> (y, lse, weights)`` and
 ``backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
 -> (grad_query, grad_key, grad_value, grad_offsets)``; results that were not asked for are empty tensors.
-``lse`` is the logsumexp of the logits; ``y`` is given to those of NEEDS_RESULT alone; ``grad_weights``, where given,
-has mean zero under the weights.
+``lse`` is the logsumexp of the logits, which those of LEAVES_LSE leave out if told ``with_lse=False``; ``y`` is given
+to those of NEEDS_RESULT alone; ``grad_weights``, where given, has mean zero under the weights.
 """
 
 from contextlib import AbstractContextManager, nullcontext

@@ -11,7 +11,7 @@ from tests.ops.problem import distance, normal
 from tests.ops.triton.gluon import MOST_SHARED, compile_for_hopper, has_hopper
 
 pytest.importorskip("triton.experimental.gluon")
-from repgraph.ops.triton import hopper, product, strips
+from repgraph.ops.triton import hopper, product, strips, succession
 
 HALF = [torch.float16, torch.bfloat16]
 SETUP = """
@@ -27,9 +27,20 @@ pointers = {{"bias": {bias!r} or feature}}
 
 @pytest.mark.parametrize(("feature", "bias"), [("bf16", "bf16"), ("fp16", "fp32"), ("bf16", None)])
 def test_compiles_for_hopper(feature: str, bias: str | None, tmp_path: Path) -> None:
-    shared, products = compile_for_hopper(SETUP.format(bias=bias), feature, tmp_path)
+    shared, ptx = compile_for_hopper(SETUP.format(bias=bias), feature, tmp_path)
     assert shared <= MOST_SHARED
-    assert products == 2 * 2 * strips.INNER // 16  # of both groups, for both halves of the columns
+    assert ptx.count("wgmma.mma_async") == 2 * 2 * strips.INNER // 16  # of both groups, for both halves of the columns
+    before, after = ptx.split("griddepcontrol.wait")
+    code = before[before.rindex(".entry") :]
+    assert not any(access in code for access in ("ld.global", "st.global", "cp.async", "prefetch", "barrier.sync"))
+    assert ("ld.global" in after) == (bias is not None) and "cp.async" in after and "barrier.sync" in after
+
+
+@pytest.mark.parametrize("possible", [False, True])
+def test_waits_if_it_is_launched_early(possible: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(succession, "possible", lambda device: possible)
+    plan = strips._plan.__wrapped__(torch.Size((32768, 2048)), 16, torch.bfloat16, None, 0)
+    assert plan.constants["FOLLOWS"] is plan.options["launch_pdl"] is possible
 
 
 @pytest.mark.parametrize(

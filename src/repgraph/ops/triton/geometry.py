@@ -113,7 +113,7 @@ def widen(features, size):
     do here.
     """
     if PTX and features.dtype == tl.bfloat16:
-        factor = tl.broadcast_to(65536 + (size >> 31), features.shape)
+        factor = tl.full(features.shape, 65536, tl.int32) + (size >> 31)
         return tl.inline_asm_elementwise(
             "mul.lo.u32 $0, $2, $3; and.b32 $1, $2, 0xffff0000;", "=r,=r,r,r,r", [features, factor], tl.float32, True, 2
         )

@@ -1,5 +1,7 @@
 """What the kernels in Gluon share. Gluon is Triton's language for placing things oneself; ours are for Hopper GPUs."""
 
+from functools import lru_cache
+
 import torch
 import triton
 from torch import Tensor
@@ -35,6 +37,11 @@ def processors(device: int) -> int:
 
 def described(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
     """A matrix with contiguous rows, to be fetched in tiles of so many rows and columns."""
-    kind = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float16
-    block = [rows, columns]
-    return TensorDescriptor.from_tensor(matrix, block, gl.NVMMASharedLayout.get_default_for(block, kind))
+    return TensorDescriptor.from_tensor(matrix, [rows, columns], _layout(rows, columns, matrix.dtype))
+
+
+@lru_cache(64)
+def _layout(rows: int, columns: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    """Of a tile in shared memory; to make one takes longer than the rest of a launch."""
+    kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], kind)

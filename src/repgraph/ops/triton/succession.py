@@ -2,7 +2,7 @@
 
 The first calls ``gdc_launch_dependents`` where the next may come. The next is launched with ``launch_pdl``: its
 programs take the multiprocessors that fall free, and stay in ``gdc_wait`` until the first has ended and its results are
-in memory. Any other kernel comes after the first as ever.
+in memory. A kernel that was launched without it comes after the first as ever.
 """
 
 import ctypes
@@ -10,14 +10,17 @@ from functools import lru_cache
 
 import torch
 
+from repgraph.ops.backends import interpreting
+
 _LEAST_DRIVER = 12040  # older ones cannot capture it in a graph
 
 
 @lru_cache(64)
 def possible(device: int) -> bool:
-    """Whether kernels on this device (-1: interpreted) may follow each other so."""
+    """Whether kernels on this device (-1: the CPU) may follow each other so."""
     return (
         device >= 0
+        and not interpreting()
         and torch.version.hip is None
         and torch.cuda.is_available()
         and torch.cuda.get_device_capability(device)[0] == 9
