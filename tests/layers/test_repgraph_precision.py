@@ -247,7 +247,8 @@ def test_threads_share_a_layer_on_a_gpu() -> None:
 @pytest.mark.parametrize("kind", [BottleneckRepGraph, SimpleRepGraph])
 def test_memory_of_inference(kind: type) -> None:
     """While the result is made there is one narrow map beside it: the response."""
-    layer = kind(1024, 64, device="cuda", dtype=torch.bfloat16).eval().fuse()
+    options = {} if kind is SimpleRepGraph else {"final_act": False}
+    layer = kind(1024, 64, **options, device="cuda", dtype=torch.bfloat16).eval().fuse()
     x = torch.randn(1, 1024, 128, 128, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=CHANNELS_LAST)
     with torch.no_grad():
         layer(x)
