@@ -161,3 +161,29 @@ def test_in_a_graph(layer_and_map) -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(y, wants[turn % len(maps)])
+
+
+@torch.no_grad()
+def test_in_a_graph_behind_what_is_no_kernel(layer_and_map) -> None:
+    """A copy of memory right before the product, and two streams that meet there."""
+    layer, maps = layer_and_map
+    feature, offsets, x = layer.regressed(maps[0])
+    response, *_ = layer.attend(feature, feature, feature, offsets, False)
+    weight, bias = layer.expand.weight.flatten(1), layer.expand.bias
+    want = residual_product(x, response, weight, bias)
+    copied, other = torch.empty_like(x), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        copied.copy_(x)
+        behind_copy = residual_product(copied, response, weight, bias)
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            doubled = response * 2
+        halved = x / 2
+        torch.cuda.current_stream().wait_stream(other)
+        behind_both = residual_product(halved, doubled, weight, bias)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(behind_copy, want)
+    assert torch.equal(behind_both, residual_product(x / 2, response * 2, weight, bias))
