@@ -23,7 +23,7 @@ write_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_globa
 def can_run(device: int, dtype: torch.dtype) -> bool:
     """Whether kernels in Gluon run on this device (not in the interpreter: -1) and for this dtype."""
     return (
-        (dtype.itemsize == 2 or (dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32))
+        dtype.itemsize == 2
         and device >= 0
         and version(triton.__version__) in VERSIONS
         and torch.version.hip is None  # AMD's numbers say 9 as well
@@ -43,5 +43,5 @@ def described(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
 @lru_cache(64)
 def _layout(rows: int, columns: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     """Of a tile in shared memory; to make one takes longer than the rest of a launch."""
-    kind = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32}[dtype]
+    kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
     return gl.NVMMASharedLayout.get_default_for([rows, columns], kind)

@@ -1,9 +1,9 @@
 """The residual's product on Hopper, by warps with roles, in Gluon: Triton's language for placing things oneself.
 
-A program keeps the weights of some columns in shared memory (256, or 128 in float32), and rows stream by, M at a time.
-One warp fetches; two groups of four warps take turns, each with M rows of ``a`` in registers: it multiplies them with
-the columns, 128 at a time, and adds what was fetched of ``x`` in the place that it lies in. While one group multiplies
-the other adds. The last rows come first: they are what the product before has left in the cache.
+A program keeps the weights of 256 columns in shared memory, and rows stream by, M at a time. One warp fetches; two
+groups of four warps take turns, each with M rows of ``a`` in registers: it multiplies them with half of the columns,
+adds what was fetched of ``x`` in the place that it lies in, and does the same with the other half. While one group
+multiplies the other adds. The last rows come first: they are what the product before has left in the cache.
 """
 
 from functools import lru_cache
@@ -26,35 +26,28 @@ from repgraph.ops.triton.hopper import described, read_tile, write_tile
 from repgraph.ops.triton.plan import Plan, on
 
 INNER = 256  # channels of ``a``
-_ROWS, _COLUMNS = 64, 128  # of a tile of x
-# By the size of an element: tiles side by side that are a program's columns, and pieces in which rows of ``a`` come.
-_PARTS, _PIECES = {2: 2, 4: 1}, {2: 1, 4: 4}
+_ROWS, _COLUMNS, _PARTS = 64, 128, 2  # of a tile of x; parts of a program's columns
 _ENOUGH = 16  # times M rows for a program, which has the weights to fetch first (measured with 32)
 
 
 @gluon.jit
 def _fetch(
     a, weight, x, weights, weights_full, features, features_full, features_free, tiles, tiles_full, tiles_free, place,
-    places, count, column, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr,
-    SLOTS: gl.constexpr, TILES: gl.constexpr, SIZE: gl.constexpr,
+    places, count, column, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, TILES: gl.constexpr,
 ):  # fmt: skip
     for part in gl.static_range(PARTS):
-        mbarrier.expect(weights_full.index(part), N * K * SIZE)
+        mbarrier.expect(weights_full.index(part), N * K * 2)
         read_tile(weight, [column + part * N, 0], weights_full.index(part), weights.index(part))
     for i in range(count):
         row = ((count - 1 - i) * places + place) * M
-        for piece in gl.static_range(PIECES):
-            n = i * PIECES + piece
-            slot = piece % SLOTS
-            full = features_full.index(i % 2 * SLOTS + slot)
-            mbarrier.wait(features_free.index(slot), (n // SLOTS & 1) ^ 1)
-            mbarrier.expect(full, M * (K // PIECES) * SIZE)
-            read_tile(a, [row, piece * (K // PIECES)], full, features.index(slot))
+        mbarrier.wait(features_free, (i & 1) ^ 1)
+        mbarrier.expect(features_full.index(i % 2), M * K * 2)
+        read_tile(a, [row, 0], features_full.index(i % 2), features)
         for part in gl.static_range(PARTS):
             j = i * PARTS + part
             slot = j % TILES
             mbarrier.wait(tiles_free.index(slot), (j // TILES & 1) ^ 1)
-            mbarrier.expect(tiles_full.index(slot), M * N * SIZE)
+            mbarrier.expect(tiles_full.index(slot), M * N * 2)
             read_tile(x, [row, column + part * N], tiles_full.index(slot), tiles.index(slot))
 
 
@@ -62,39 +55,36 @@ def _fetch(
 def _multiply(
     y, shifts, weights, weights_full, features, features_full, features_free, tiles, tiles_full, tiles_free, place,
     places, count, column, GROUP: gl.constexpr, HAS_BIAS: gl.constexpr, M: gl.constexpr, N: gl.constexpr,
-    K: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, TILES: gl.constexpr,
-    SIZE: gl.constexpr,
+    K: gl.constexpr, PARTS: gl.constexpr, TILES: gl.constexpr,
 ):  # fmt: skip
-    layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 32 // SIZE]
-    )
-    operand: gl.constexpr = gl.DotOperandLayout(0, layout, k_width=4 // SIZE)
-    L: gl.constexpr = 128 // SIZE  # as much as lies side by side in shared memory
-    BLOCKS: gl.constexpr = K // PIECES // L
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, layout, k_width=2)
+    L: gl.constexpr = K // 4  # as much as lies side by side in shared memory
     for part in gl.static_range(PARTS):
         mbarrier.wait(weights_full.index(part), 0)
     for i in range(GROUP, count, 2):
-        rows = ()
-        for piece in gl.static_range(PIECES):
-            slot = piece % SLOTS
-            mbarrier.wait(features_full.index(GROUP * SLOTS + slot), i // 2 * (PIECES // SLOTS) + piece // SLOTS & 1)
-            for block in gl.static_range(BLOCKS):
-                rows = rows + (features.index(slot).slice(block * L, L, dim=1).load(operand),)
-            fence_async_shared()  # reads are over before more is fetched into their place
-            mbarrier.arrive(features_free.index(slot))
+        mbarrier.wait(features_full.index(GROUP), i // 2 & 1)
+        a0 = features.slice(0, L, dim=1).load(operand)
+        a1 = features.slice(L, L, dim=1).load(operand)
+        a2 = features.slice(2 * L, L, dim=1).load(operand)
+        a3 = features.slice(3 * L, L, dim=1).load(operand)
+        fence_async_shared()  # reads are over before more is fetched into their place
+        mbarrier.arrive(features_free)
         for part in gl.static_range(PARTS):
             j = i * PARTS + part
-            place_of_tile = j % TILES
+            slot = j % TILES
+            block = weights.index(part)
             total = gl.zeros([M, N], gl.float32, layout=layout)
-            for block in gl.static_range(K // L):
-                columns_of = weights.index(part).slice(block * L, L, dim=1).permute((1, 0))
-                total = warpgroup_mma(rows[block], columns_of, total, use_acc=block > 0, is_async=True)
+            total = warpgroup_mma(a0, block.slice(0, L, dim=1).permute((1, 0)), total, use_acc=False, is_async=True)
+            total = warpgroup_mma(a1, block.slice(L, L, dim=1).permute((1, 0)), total, is_async=True)
+            total = warpgroup_mma(a2, block.slice(2 * L, L, dim=1).permute((1, 0)), total, is_async=True)
+            total = warpgroup_mma(a3, block.slice(3 * L, L, dim=1).permute((1, 0)), total, is_async=True)
             if part > 0:  # what was written of the last part has left its tile
                 tma.store_wait(0)
                 mbarrier.arrive(tiles_free.index((j - 1) % TILES))
             total = warpgroup_mma_wait(0, deps=[total])
-            mbarrier.wait(tiles_full.index(place_of_tile), j // TILES & 1)
-            tile = tiles.index(place_of_tile)
+            mbarrier.wait(tiles_full.index(slot), j // TILES & 1)
+            tile = tiles.index(slot)
             total += tile.load(layout).to(gl.float32)
             if HAS_BIAS:
                 total += shifts.slice(part * N, N).load(gl.SliceLayout(0, layout))[None, :]
@@ -108,26 +98,25 @@ def _multiply(
 @gluon.jit
 def _residual_strips(
     a, weight, x, y, bias, rows, columns, places, HAS_BIAS: gl.constexpr, M: gl.constexpr, N: gl.constexpr,
-    K: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, TILES: gl.constexpr,
-    SIZE: gl.constexpr, MULTIPLYING: gl.constexpr, FETCHING: gl.constexpr, FOLLOWS: gl.constexpr,
+    K: gl.constexpr, PARTS: gl.constexpr, TILES: gl.constexpr, MULTIPLYING: gl.constexpr, FETCHING: gl.constexpr,
+    FOLLOWS: gl.constexpr,
 ):  # fmt: skip
     across = gl.cdiv(columns, PARTS * N)
     column = gl.program_id(0) % across * (PARTS * N)
     place = gl.program_id(0) // across
     count = gl.cdiv(gl.cdiv(rows, M) - place, places)
     weights = gl.allocate_shared_memory(weight.dtype, [PARTS, N, K], weight.layout)
-    features = gl.allocate_shared_memory(a.dtype, [SLOTS, M, K // PIECES], a.layout)
+    features = gl.allocate_shared_memory(a.dtype, [M, K], a.layout)
     tiles = gl.allocate_shared_memory(x.dtype, [TILES, M, N], x.layout)
     shifts = gl.allocate_shared_memory(gl.float32, [PARTS * N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     weights_full = gl.allocate_shared_memory(gl.int64, [PARTS, 1], mbarrier.MBarrierLayout())
-    features_full = gl.allocate_shared_memory(gl.int64, [2 * SLOTS, 1], mbarrier.MBarrierLayout())
-    features_free = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    features_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    features_free = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     tiles_full = gl.allocate_shared_memory(gl.int64, [TILES, 1], mbarrier.MBarrierLayout())
     tiles_free = gl.allocate_shared_memory(gl.int64, [TILES, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(2 * SLOTS):
-        mbarrier.init(features_full.index(slot), count=1)
-    for slot in gl.static_range(SLOTS):
-        mbarrier.init(features_free.index(slot), count=1)
+    for group in gl.static_range(2):
+        mbarrier.init(features_full.index(group), count=1)
+    mbarrier.init(features_free, count=1)
     for part in gl.static_range(PARTS):
         mbarrier.init(weights_full.index(part), count=1)
     for slot in gl.static_range(TILES):
@@ -142,13 +131,11 @@ def _residual_strips(
     gl.warp_specialize(
         [
             (_multiply, (y, shifts, weights, weights_full, features, features_full, features_free, tiles, tiles_full,
-                         tiles_free, place, places, count, column, gl.constexpr(0), HAS_BIAS, M, N, K, PARTS, PIECES, SLOTS,
-                         TILES, SIZE)),
+                         tiles_free, place, places, count, column, gl.constexpr(0), HAS_BIAS, M, N, K, PARTS, TILES)),
             (_multiply, (y, shifts, weights, weights_full, features, features_full, features_free, tiles, tiles_full,
-                         tiles_free, place, places, count, column, gl.constexpr(1), HAS_BIAS, M, N, K, PARTS, PIECES, SLOTS,
-                         TILES, SIZE)),
+                         tiles_free, place, places, count, column, gl.constexpr(1), HAS_BIAS, M, N, K, PARTS, TILES)),
             (_fetch, (a, weight, x, weights, weights_full, features, features_full, features_free, tiles, tiles_full,
-                      tiles_free, place, places, count, column, M, N, K, PARTS, PIECES, SLOTS, TILES, SIZE)),
+                      tiles_free, place, places, count, column, M, N, K, PARTS, TILES)),
         ],
         [4, 1],
         [MULTIPLYING, FETCHING],
@@ -160,31 +147,26 @@ def pay(shape: torch.Size, inner: int, dtype: torch.dtype, device: int) -> bool:
     rows, columns = shape
     return (
         inner == INNER
-        and columns >= _width(dtype)
+        and columns >= _PARTS * _COLUMNS
         and hopper.can_run(device, dtype)
-        and rows >= _ENOUGH * _ROWS * _places(columns, dtype, device)
+        and rows >= _ENOUGH * _ROWS * _places(columns, device)
     )
 
 
-def _width(dtype: torch.dtype) -> int:
-    """Columns of a program."""
-    return _PARTS[dtype.itemsize] * _COLUMNS
-
-
 @lru_cache(256)
-def _places(columns: int, dtype: torch.dtype, device: int) -> int:
+def _places(columns: int, device: int) -> int:
     """How many programs share the rows of the same columns: as many as make one for each multiprocessor."""
-    return max(1, hopper.processors(device) // -(-columns // _width(dtype)))
+    return max(1, hopper.processors(device) // -(-columns // (_PARTS * _COLUMNS)))
 
 
 def residual_strips(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x + a weight^T + bias for matrices x (R, C), a (R, 256), weight (C, 256) with contiguous rows; float32 by TF32."""
+    """x + a weight^T + bias for matrices x (R, C), a (R, 256), weight (C, 256) with contiguous rows."""
     y = torch.empty_like(x)
-    places = _places(x.shape[1], x.dtype, x.get_device())
+    places = _places(x.shape[1], x.get_device())
     with on(x):
         _plan(x.shape, places, x.dtype, None if bias is None else bias.dtype, x.get_device())(
-            described(a, _ROWS, INNER // _PIECES[x.dtype.itemsize]), described(weight, _COLUMNS, INNER),
-            described(x, _ROWS, _COLUMNS), described(y, _ROWS, _COLUMNS), y if bias is None else bias,
+            described(a, _ROWS, INNER), described(weight, _COLUMNS, INNER), described(x, _ROWS, _COLUMNS),
+            described(y, _ROWS, _COLUMNS), y if bias is None else bias,
         )  # fmt: skip
     return y
 
@@ -192,15 +174,13 @@ def residual_strips(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -
 @lru_cache(256)
 def _plan(shape, places, dtype, bias, device) -> Plan:
     rows, columns = shape
-    parts, pieces = _PARTS[dtype.itemsize], _PIECES[dtype.itemsize]
     constants = {
-        "HAS_BIAS": bias is not None, "M": _ROWS, "N": _COLUMNS, "K": INNER, "PARTS": parts, "PIECES": pieces,
-        "SLOTS": min(2, pieces), "TILES": 2 * parts,  # each group has its own
-        "SIZE": dtype.itemsize,
+        "HAS_BIAS": bias is not None, "M": _ROWS, "N": _COLUMNS, "K": INNER, "PARTS": _PARTS,
+        "TILES": 2 * _PARTS,  # each group has its own
         "MULTIPLYING": hopper.REGISTERS[0], "FETCHING": hopper.REGISTERS[1], "FOLLOWS": succession.possible(device),
     }  # fmt: skip
     places = min(places, -(-rows // _ROWS))
-    programs = (places * -(-columns // _width(dtype)),)
+    programs = (places * -(-columns // (_PARTS * _COLUMNS)),)
     return Plan(
         _residual_strips, programs, (rows, columns, places), constants, num_warps=4, launch_pdl=constants["FOLLOWS"]
     )
