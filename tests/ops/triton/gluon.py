@@ -40,17 +40,21 @@ def compile_for_hopper(setup: str, feature: str, folder: Path) -> tuple[int, str
     """Shared memory of a kernel in bytes, and its PTX.
 
     ``setup`` is code that gives ``function``, its ``constants``, the tiles that are ``described`` and the types of
-    ``pointers``. It runs in a process of its own: here kernels may be interpreted.
+    ``pointers``.
     """
+    shared, ptx = compiled(_COMPILE.format(setup=setup), feature, folder).split("\n", 1)
+    return int(shared), ptx
+
+
+def compiled(code: str, argument: str, folder: Path) -> str:
+    """What code that compiles kernels prints, in a process in which they are not interpreted."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(Path(repgraph.__file__).parents[1]), "TRITON_CACHE_DIR": str(folder)}
     done = subprocess.run(
-        [sys.executable, "-c", _COMPILE.format(setup=setup), feature],
-        env=environment, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", code, argument], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
-    shared, ptx = done.stdout.split("\n", 1)
-    return int(shared), ptx
+    return done.stdout
 
 
 MOST_SHARED = 227 * 1024  # bytes that a program of a Hopper GPU may have

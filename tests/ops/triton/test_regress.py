@@ -31,9 +31,8 @@ pointers = {{"bias": {bias!r}, "last_bias": {bias!r}, "offsets": "fp32"}}
 def test_compiles_for_hopper(feature: str, bias: str, tmp_path: Path) -> None:
     shared, ptx = compile_for_hopper(SETUP.format(bias=bias), feature, tmp_path)
     assert shared <= MOST_SHARED
-    assert (
-        ptx.count("wgmma.mma_async") == 2 * (regress._CHANNELS + regress.WIDTH) // 16
-    )  # of both groups: a step, and the offsets
+    products = 2 * (regress._CHANNELS + regress.WIDTH) // 16  # of both groups: a step, and the offsets
+    assert ptx.count("wgmma.mma_async") == products
 
 
 def inputs(rows: int, channels: int, outputs: int, dtype: torch.dtype, bias: torch.dtype) -> tuple[torch.Tensor, ...]:

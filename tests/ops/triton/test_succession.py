@@ -1,16 +1,13 @@
 """Kernels that follow each other without a gap: where that is possible, and that nothing is read too early."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.ops.problem import normal
-from tests.ops.triton.gluon import has_hopper
+from tests.ops.triton.gluon import compiled, has_hopper
 
 pytest.importorskip("triton")
 import repgraph
@@ -43,29 +40,23 @@ print(kernel.asm["ptx"])
 
 @pytest.mark.parametrize(("capability", "times"), [(80, 0), (90, 1)])
 def test_attention_releases_what_follows_on_hopper(capability: int, times: int, tmp_path: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(Path(repgraph.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(capability)], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("griddepcontrol.launch_dependents") == times
+    ptx = compiled(COMPILE, str(capability), tmp_path)
+    assert ptx.count("griddepcontrol.launch_dependents") == times
     # bfloat16 becomes float32 by a product that ptxas cannot see through
-    factor = re.search(r"add\.s32\s+(%r\d+), (%r\d+), 65536;", done.stdout)
-    assert factor and re.search(rf"shr\.s32\s+{factor[2]}, %r\d+, 31;", done.stdout)
-    assert re.search(rf"mul\.lo\.u32 %r\d+, %r\d+, {factor[1]};", done.stdout)
+    factor = re.search(r"add\.s32\s+(%r\d+), (%r\d+), 65536;", ptx)
+    assert factor and re.search(rf"shr\.s32\s+{factor[2]}, %r\d+, 31;", ptx)
+    assert re.search(rf"mul\.lo\.u32 %r\d+, %r\d+, {factor[1]};", ptx)
 
 
 def test_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = {"capability": (9, 0), "driver": 13000, "hip": None, "available": True}
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: machine["available"])
+    machine = {"capability": (9, 0), "driver": 13000}
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: machine["capability"])
     monkeypatch.setattr(succession, "_driver", lambda: machine["driver"])
     monkeypatch.setattr(torch.version, "hip", None)
     possible = succession.possible.__wrapped__
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert possible(0) and possible(3) and not possible(-1)
-    for name, value in (("capability", (8, 0)), ("capability", (10, 0)), ("driver", 12030), ("available", False)):
+    for name, value in (("capability", (8, 0)), ("capability", (10, 0)), ("driver", 12030)):
         with monkeypatch.context() as patch:
             patch.setitem(machine, name, value)
             assert not possible(0)

@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from repgraph.ops.triton.plan import version
+from repgraph.ops.triton.plan import is_hopper, version
 
 # Gluon is experimental and differs from version to version. These were compiled with 3.6 to 3.9, and have run with:
 VERSIONS = ((3, 6),)
@@ -22,13 +22,7 @@ write_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_globa
 
 def can_run(device: int, dtype: torch.dtype) -> bool:
     """Whether kernels in Gluon run on this device (not in the interpreter: -1) and for this dtype."""
-    return (
-        dtype.itemsize == 2
-        and device >= 0
-        and version(triton.__version__) in VERSIONS
-        and torch.version.hip is None  # AMD's numbers say 9 as well
-        and torch.cuda.get_device_capability(device)[0] == 9
-    )
+    return dtype.itemsize == 2 and version(triton.__version__) in VERSIONS and is_hopper(device)
 
 
 def processors(device: int) -> int:
@@ -42,6 +36,6 @@ def described(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
 
 @lru_cache(64)
 def _layout(rows: int, columns: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
-    """Of a tile in shared memory; to make one takes longer than the rest of a launch."""
+    """Of a tile in shared memory; to make one takes three times as long as the descriptor."""
     kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
     return gl.NVMMASharedLayout.get_default_for([rows, columns], kind)

@@ -39,6 +39,11 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
+def is_hopper(device: int) -> bool:
+    """Whether a device (-1: the CPU) is an NVIDIA GPU of that generation; AMD's numbers say 9 as well."""
+    return device >= 0 and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
+
+
 def aligned(*tensors: Tensor) -> bool:
     """Whether all start at multiples of 16 bytes: kernels are compiled for that, or for less."""
     bits = 0

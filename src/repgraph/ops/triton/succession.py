@@ -8,9 +8,8 @@ in memory. A kernel that was launched without it comes after the first as ever.
 import ctypes
 from functools import lru_cache
 
-import torch
-
 from repgraph.ops.backends import interpreting
+from repgraph.ops.triton.plan import is_hopper
 
 _LEAST_DRIVER = 12040  # older ones cannot capture it in a graph
 
@@ -18,14 +17,7 @@ _LEAST_DRIVER = 12040  # older ones cannot capture it in a graph
 @lru_cache(64)
 def possible(device: int) -> bool:
     """Whether kernels on this device (-1: the CPU) may follow each other so."""
-    return (
-        device >= 0
-        and not interpreting()
-        and torch.version.hip is None
-        and torch.cuda.is_available()
-        and torch.cuda.get_device_capability(device)[0] == 9
-        and _driver() >= _LEAST_DRIVER
-    )
+    return is_hopper(device) and not interpreting() and _driver() >= _LEAST_DRIVER
 
 
 def _driver() -> int:
