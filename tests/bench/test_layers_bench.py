@@ -437,14 +437,6 @@ def test_the_papers_input_on_any_device(monkeypatch, tmp_path):
     assert set(PAPER) == {"size", "channels", "mid_channels", "nodes", "batch"}
 
 
-def test_the_settings_of_other_users_come_back():
-    torch.set_float32_matmul_precision("highest")
-    before = torch.backends.cudnn.allow_tf32
-    with benchmark.tensor_float_32():
-        assert torch.get_float32_matmul_precision() == "high" and torch.backends.cudnn.allow_tf32
-    assert torch.get_float32_matmul_precision() == "highest" and torch.backends.cudnn.allow_tf32 == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

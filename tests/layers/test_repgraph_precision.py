@@ -171,18 +171,19 @@ def test_fused_layers(precision: str, memory_format, device: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("form", "kernels"),
+    ("form", "dtype", "kernels"),
     [
-        ("eval", {"residual_product", "wide_product"}),
-        ("train", {"residual_product", "wide_product"}),
-        ("fused", {"residual_product", "relu_products"}),
+        ("eval", torch.bfloat16, {"residual_product", "wide_product"}),
+        ("train", torch.bfloat16, {"residual_product", "wide_product"}),
+        ("fused", torch.bfloat16, {"residual_product", "relu_products"}),
+        ("fused", torch.float32, {"residual_product", "wide_product"}),
     ],
 )
-def test_channels_last_maps_take_the_kernels(form: str, kernels: set[str]) -> None:
-    layer = made(BottleneckRepGraph, CASES["wide"][0], form == "train").to("cuda", torch.bfloat16)
+def test_channels_last_maps_take_the_kernels(form: str, dtype: torch.dtype, kernels: set[str]) -> None:
+    layer = made(BottleneckRepGraph, CASES["wide"][0], form == "train").to("cuda", dtype)
     if form == "fused":
         layer.fuse()
-    x = torch.randn(CASES["wide"][1], device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(CASES["wide"][1], device="cuda", dtype=dtype)
     seen = []
     for memory_format in (CHANNELS_LAST, torch.contiguous_format):
         with torch.no_grad(), Calls() as calls:
@@ -222,6 +223,18 @@ def test_compiled_on_a_gpu(training: bool) -> None:
         error, allowed = (distance(t, want, name) for t in (compiled, eager))
         roundings = 2 * terms(name, BottleneckRepGraph, "wide", 2**-7, training)
         assert error <= 2 * allowed + roundings * 2**-7, (name, error, allowed)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiled_in_float32_on_a_gpu() -> None:
+    torch._dynamo.reset()
+    layer = made(BottleneckRepGraph, CASES["wide"][0], False).cuda().fuse()
+    nn.init.normal_(layer.offset.weight, std=0.2)
+    x = torch.randn(CASES["wide"][1], device="cuda").contiguous(memory_format=CHANNELS_LAST)
+    with torch.no_grad():
+        eager, compiled = layer(x), torch.compile(layer, fullgraph=True)(x)
+    assert (compiled - eager).norm() < 1e-5 * eager.norm()
 
 
 @pytest.mark.gpu

@@ -1,12 +1,16 @@
 """Products of channels: composed of PyTorch's on any device, and the kernels, on a GPU or in Triton's interpreter."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.ops.problem import distance, normal
 from torch import Tensor
 
+from repgraph.ops import backends
 from repgraph.ops import product as products
+from repgraph.ops.backends import has_tf32
 from repgraph.ops.product import (
     _WideFork,
     as_map,
@@ -19,6 +23,7 @@ from repgraph.ops.product import (
     relu_products,
     residual_fits,
     residual_product,
+    wide_fits,
     wide_product,
 )
 
@@ -285,6 +290,28 @@ def test_what_the_kernels_take() -> None:
     assert not residual_fits(t, half) and not residual_fits(half[:, :4].contiguous(memory_format=LAST), half)
 
 
+@pytest.mark.gpu
+def test_float32_takes_the_wide_kernel_in_inference() -> None:
+    a, weight, bias = normal(2, 8, 4, 5, device="cuda").contiguous(memory_format=LAST), normal(6, 8), normal(6)
+    for t in (a, a.half()):
+        assert wide_fits(t, weight, bias)
+        assert not wide_fits(t.contiguous(), weight, bias) and not wide_fits(t, normal(130, 8), normal(130))
+    weight.requires_grad_()
+    assert wide_fits(a.half(), weight, bias) and not wide_fits(a, weight, bias)
+    with torch.no_grad():
+        assert wide_fits(a, weight, bias)
+
+
+def test_where_float32_is_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+    for capability, answer in (((7, 5), False), ((8, 0), True), ((9, 0), True), ((12, 0), True), (None, False)):
+        monkeypatch.setattr(backends, "_capability", lambda index, c=capability: c)
+        monkeypatch.setattr(torch.version, "hip", None)
+        assert has_tf32(device) is answer
+        monkeypatch.setattr(torch.version, "hip", "6.0")
+        assert not has_tf32(device)
+
+
 RESIDUALS = [(1, 8, 8), (5, 24, 40), (129, 136, 72), (300, 8, 136), (257, 264, 8)]
 
 
@@ -314,7 +341,7 @@ def test_residual_kernel_of_memory_that_is_not_aligned(kernels) -> None:
     torch.testing.assert_close(kernels.residual_product(x, a, weight, None), x + a @ weight.t())
 
 
-@pytest.mark.parametrize("dtype", HALF_KERNELS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_KERNELS], ids=str)
 @pytest.mark.parametrize("weights", ["float32", "same"])
 @pytest.mark.parametrize(
     ("shape", "outputs"), [((2, 8, 5, 7), 18), ((1, 72, 9, 15), 6), ((3, 5, 1, 1), 1), ((1, 16, 3, 43), 128)], ids=str
@@ -327,6 +354,17 @@ def test_wide_kernel(kernels, poisoned, shape: tuple, outputs: int, weights: str
         want = as_convolution(a, weight, bias)
         assert got.dtype == torch.float32 and got.shape == want.shape and got.is_contiguous()
         assert distance(got, want) < 4 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_KERNELS], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # of the interpreter
+def test_wide_kernel_of_what_is_not_finite(kernels, value: float, dtype: torch.dtype) -> None:
+    a, weight, bias = normal(1, 40, 5, 7, dtype=dtype).contiguous(memory_format=LAST), normal(6, 40), normal(6)
+    a[0, 3, 1, 2] = value
+    weight[2, 39] = value
+    got = kernels.wide_product(a, weight, bias)
+    assert torch.equal(got.isfinite(), as_convolution(a, weight, bias).isfinite())
 
 
 @pytest.mark.parametrize(

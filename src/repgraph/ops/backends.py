@@ -116,6 +116,12 @@ def direct(*tensors: Tensor | None) -> bool:
     return all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
 
 
+def has_tf32(device: torch.device) -> bool:
+    """Whether a CUDA device multiplies float32 numbers in its tensor cores, at 11 bits of each."""
+    capability = _capability(device.index)
+    return torch.version.hip is None and capability is not None and capability >= (8, 0)
+
+
 def needs_grad(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 

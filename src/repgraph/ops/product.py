@@ -1,8 +1,8 @@
 """Products of a map's channels that the layers are made of, beyond what PyTorch has one kernel for.
 
-``residual_product`` adds a map on the way out, ``wide_product`` gives float32 from half precision, and
-``relu_products`` a feature and what is regressed from it. They have Triton kernels for channels-last maps on CUDA;
-elsewhere they are composed of PyTorch's products.
+``residual_product`` adds a map on the way out, ``wide_product`` never rounds below float32, and ``relu_products`` gives
+a feature and what is regressed from it. They have Triton kernels for channels-last maps on CUDA; elsewhere they are
+composed of PyTorch's products.
 """
 
 import torch
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repgraph.ops import library
-from repgraph.ops.backends import direct, exporting_onnx, needs_grad, why_not
+from repgraph.ops.backends import direct, exporting_onnx, has_tf32, needs_grad, why_not
 from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import is_channels_last
 
@@ -55,7 +55,7 @@ def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bias: (O,).
     """
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-    if a.dtype != wide and fits(a) and weight.shape[0] <= MOST_OUTPUTS:
+    if wide_fits(a, weight, bias):
         if direct(a, weight, bias) and not needs_grad(a, weight, bias):
             return _wide(a, weight, bias)
         return torch.ops.repgraph.wide_product(a, weight, bias)
@@ -192,6 +192,13 @@ def residual_fits(x: Tensor, a: Tensor) -> bool:
     """Whether the kernel of :func:`residual_product` takes these: rows are multiples of 16 bytes."""
     even = all(t.shape[1] * t.element_size() % 16 == 0 for t in (x, a))
     return x.dtype == a.dtype and even and fits(x, a)
+
+
+def wide_fits(a: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Whether the kernel of :func:`wide_product` takes these; of float32 features it is for inference."""
+    if weight.shape[0] > MOST_OUTPUTS or not fits(a):
+        return False
+    return a.dtype != torch.float32 or (has_tf32(a.device) and not needs_grad(a, weight, bias))
 
 
 def as_rows(t: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 feature = sys.argv[1]
 {setup}
-kind = {{"bf16": gl.bfloat16, "fp16": gl.float16}}[feature]
+kind = {{"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}}[feature]
 signature = {{}}
 for name in function.arg_names:
     if name in described:

@@ -20,6 +20,7 @@ from repgraph.bench.passes import Entry
 from repgraph.bench.row import fastest, first_line, ratio
 from repgraph.bench.runner import Effort, Progress
 from repgraph.ops.backends import choose
+from repgraph.ops.tf32 import tensor_float_32
 
 Finished = Callable[[list[Row]], None]  # gets the rows of a setting when all of it has been measured
 Paces = dict[tuple[object, ...], tuple[float, int, str]]  # of blocks and passes: seconds, multiply-adds, at which size
@@ -174,19 +175,6 @@ def _less(row: Row, yardstick: Row | None) -> float | None:
     if yardstick is None or not row.extra or yardstick.extra is None:
         return None
     return yardstick.extra / row.extra
-
-
-@contextlib.contextmanager
-def tensor_float_32() -> Iterator[None]:
-    """TensorFloat-32 on, as it is used for training: it makes float32 products on CUDA several times faster."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    try:
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.allow_tf32 = True
-        yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
 
 
 @contextlib.contextmanager

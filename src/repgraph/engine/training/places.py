@@ -13,6 +13,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment, TorchEla
 from lightning.pytorch.strategies import DDPStrategy
 
 from repgraph.errors import UsageError
+from repgraph.ops.tf32 import tensor_float_32
 from repgraph.recipes import Train
 
 _PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -100,16 +101,12 @@ def settled(train: Train, place: Place) -> Iterator[None]:
     """Fast float32 products on GPUs, Lightning quiet, and all of it as before afterwards."""
     loggers = [logging.getLogger(name) for name in ("lightning", "lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
-    precision = torch.get_float32_matmul_precision()
-    benchmark, tf32 = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    benchmark = torch.backends.cudnn.benchmark
     deterministic = torch.are_deterministic_algorithms_enabled()
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        if place.kind == "cuda":
-            torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.allow_tf32 = True
-        with warnings.catch_warnings():
+        with tensor_float_32() if place.kind == "cuda" else contextlib.nullcontext(), warnings.catch_warnings():
             for message in _NOISE:
                 warnings.filterwarnings("ignore", message)
             for category in (FutureWarning, DeprecationWarning):  # of PyTorch, at Lightning's calls
@@ -118,8 +115,5 @@ def settled(train: Train, place: Place) -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        if place.kind == "cuda":
-            torch.set_float32_matmul_precision(precision)
-            torch.backends.cudnn.allow_tf32 = tf32
         torch.backends.cudnn.benchmark = benchmark
         torch.use_deterministic_algorithms(deterministic)

@@ -20,9 +20,9 @@ read_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 write_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 
-def can_run(device: int, dtype: torch.dtype) -> bool:
-    """Whether kernels in Gluon run on this device (not in the interpreter: -1) and for this dtype."""
-    return dtype.itemsize == 2 and version(triton.__version__) in VERSIONS and is_hopper(device)
+def can_run(device: int) -> bool:
+    """Whether kernels in Gluon run on this device (not in the interpreter: -1)."""
+    return version(triton.__version__) in VERSIONS and is_hopper(device)
 
 
 def processors(device: int) -> int:
@@ -37,5 +37,4 @@ def described(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
 @lru_cache(64)
 def _layout(rows: int, columns: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     """Of a tile in shared memory; to make one takes three times as long as the descriptor."""
-    kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
-    return gl.NVMMASharedLayout.get_default_for([rows, columns], kind)
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], getattr(gl, str(dtype).removeprefix("torch.")))

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from repgraph.ops import tf32
 from repgraph.ops.triton.plan import Plan, aligned, on
 from repgraph.ops.triton.tiles import power_of_two
 
@@ -52,7 +53,7 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) 
     if strips is not None and strips.pay(x.shape, a.shape[1], x.dtype, x.get_device()):
         return strips.residual_strips(x, a, weight, bias)
     y = torch.empty_like(x)
-    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    precision = "tf32" if tf32.allowed() else "ieee"
     plan, m, n, k = _residual_plan(
         x.shape, a.shape[1], x.dtype, None if bias is None else bias.dtype, x.get_device(), precision
     )
@@ -102,6 +103,8 @@ def _wide(
             mask=(output < outputs)[None, :] & (channel < inner)[:, None],
             other=0.0,
         ).to(tl.float32)
+        if PARTS == 0:  # Triton splits both: the three largest of four products are as exact as float32
+            total = tl.dot(features, factors, total, input_precision="tf32x3")
         # A float32 weight is the sum of three numbers of half precision, each product of which is exact.
         for _ in tl.static_range(PARTS):
             part = factors.to(features.dtype)
@@ -114,7 +117,7 @@ def _wide(
 
 
 def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(B, O, H, W) float32, contiguous, from a channels-last map (B, C, H, W) of half precision."""
+    """(B, O, H, W) float32, contiguous, from a channels-last map (B, C, H, W)."""
     batch, _, height, width = a.shape
     y = torch.empty((batch, weight.shape[0], height, width), dtype=torch.float32, device=a.device)
     plan = _wide_plan(
@@ -129,7 +132,8 @@ def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _wide_plan(shape, outputs, dtype, weight, bias, device, is_aligned) -> Plan:
     batch, inner, height, width = shape
     rows = batch * height * width
-    constants = {"PARTS": 1 if weight == dtype else 3, "M": 128, "K": 64, "OUT": max(16, power_of_two(outputs))}
+    parts = 0 if dtype == torch.float32 else 1 if weight == dtype else 3
+    constants = {"PARTS": parts, "M": 128, "K": 128 // dtype.itemsize, "OUT": max(16, power_of_two(outputs))}
     numbers = (rows, inner, outputs, height * width)
     return Plan(_wide, (-(-rows // 128),), numbers, constants, num_warps=4, num_stages=3)
 

@@ -155,9 +155,10 @@ def pays(x: Tensor, weight: Tensor, regress: Tensor) -> bool:
         weight.shape[0] == WIDTH
         and regress.shape[0] <= MOST_OUTPUTS
         and x.dtype == weight.dtype == regress.dtype
+        and x.element_size() == 2
         and x.shape[1] * x.element_size() % 16 == 0
         and x.shape[0] > 0
-        and hopper.can_run(x.get_device(), x.dtype)
+        and hopper.can_run(x.get_device())
         and _busy(x.shape[0], hopper.processors(x.get_device())) >= max(_BUSY, 1 - 256 / x.shape[1])
     )
 
