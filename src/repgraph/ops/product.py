@@ -189,9 +189,10 @@ def fits(*maps: Tensor) -> bool:
 
 
 def residual_fits(x: Tensor, a: Tensor) -> bool:
-    """Whether the kernel of :func:`residual_product` takes these: rows are multiples of 16 bytes."""
+    """Whether the kernel of :func:`residual_product` takes these: rows are multiples of 16 bytes, and float32 is not
+    multiplied number by number, in which PyTorch's products are faster."""
     even = all(t.shape[1] * t.element_size() % 16 == 0 for t in (x, a))
-    return x.dtype == a.dtype and even and fits(x, a)
+    return x.dtype == a.dtype and even and fits(x, a) and (x.dtype != torch.float32 or has_tf32(x.device))
 
 
 def wide_fits(a: Tensor, weight: Tensor, bias: Tensor) -> bool:

@@ -17,8 +17,14 @@ try:
 except (ImportError, AttributeError):  # a Triton without Gluon, or with one that has other names
     regress = strips = None  # type: ignore[assignment]
 
-# Rows and columns of a tile, its steps along the inner channels, warps and stages; by measurement on an H200.
-_TILES = {2: (128, 128, 64, 4, 2), 4: (128, 64, 32, 4, 2)}  # by the size of an element
+# Rows and columns of a tile, its steps along the inner channels, warps and stages; by measurement on an H200. For the
+# size of an element, and how float32 is multiplied: as TF32, or as three products of high and low parts in TF32, whose
+# sum is as exact as float32 and takes half as long.
+_TILES = {
+    (2, "tf32"): (128, 128, 64, 4, 2),
+    (4, "tf32"): (128, 128, 32, 8, 3),
+    (4, "tf32x3"): (64, 64, 32, 4, 3),
+}
 _ROWS_TOGETHER = 4  # tiles of rows that go through the columns together: what they share stays in the cache
 _CHUNKS = 128  # of rows that are summed up on their own
 _NARROW = 128  # rows in one program
@@ -53,7 +59,7 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) 
     if strips is not None and strips.pay(x.shape, a.shape[1], x.dtype, x.get_device()):
         return strips.residual_strips(x, a, weight, bias)
     y = torch.empty_like(x)
-    precision = "tf32" if tf32.allowed() else "ieee"
+    precision = "tf32" if x.element_size() == 2 or tf32.allowed() else "tf32x3"
     plan, m, n, k = _residual_plan(
         x.shape, a.shape[1], x.dtype, None if bias is None else bias.dtype, x.get_device(), precision
     )
@@ -74,7 +80,7 @@ def _moved(t: Tensor) -> Tensor:
 @lru_cache(256)
 def _residual_plan(shape, inner, dtype, bias, device, precision) -> tuple[Plan, int, int, int]:
     rows, columns = shape
-    m, n, k, warps, stages = _TILES[dtype.itemsize]
+    m, n, k, warps, stages = _TILES[dtype.itemsize, precision]
     constants = {"HAS_BIAS": bias is not None, "PRECISION": precision, "M": m, "N": n, "K": k}
     plan = Plan(
         _residual, (-(-rows // m) * -(-columns // n),), (rows, columns, inner),
@@ -103,7 +109,7 @@ def _wide(
             mask=(output < outputs)[None, :] & (channel < inner)[:, None],
             other=0.0,
         ).to(tl.float32)
-        if PARTS == 0:  # Triton splits both: the three largest of four products are as exact as float32
+        if PARTS == 0:
             total = tl.dot(features, factors, total, input_precision="tf32x3")
         # A float32 weight is the sum of three numbers of half precision, each product of which is exact.
         for _ in tl.static_range(PARTS):
