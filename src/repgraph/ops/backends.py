@@ -116,8 +116,8 @@ def direct(*tensors: Tensor | None) -> bool:
     return all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
 
 
-def has_tf32(device: torch.device) -> bool:
-    """Whether a CUDA device multiplies float32 numbers in its tensor cores, at 11 bits of each."""
+def splits_float32(device: torch.device) -> bool:
+    """Whether the tensor cores of a CUDA device multiply float32 numbers, in parts (TF32, bfloat16)."""
     capability = _capability(device.index)
     return torch.version.hip is None and capability is not None and capability >= (8, 0)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repgraph.ops import library
-from repgraph.ops.backends import direct, exporting_onnx, has_tf32, needs_grad, why_not
+from repgraph.ops.backends import direct, exporting_onnx, needs_grad, splits_float32, why_not
 from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import is_channels_last
 
@@ -192,14 +192,14 @@ def residual_fits(x: Tensor, a: Tensor) -> bool:
     """Whether the kernel of :func:`residual_product` takes these: rows are multiples of 16 bytes, and float32 is not
     multiplied number by number, in which PyTorch's products are faster."""
     even = all(t.shape[1] * t.element_size() % 16 == 0 for t in (x, a))
-    return x.dtype == a.dtype and even and fits(x, a) and (x.dtype != torch.float32 or has_tf32(x.device))
+    return x.dtype == a.dtype and even and fits(x, a) and (x.dtype != torch.float32 or splits_float32(x.device))
 
 
 def wide_fits(a: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Whether the kernel of :func:`wide_product` takes these; of float32 features it is for inference."""
     if weight.shape[0] > MOST_OUTPUTS or not fits(a):
         return False
-    return a.dtype != torch.float32 or (has_tf32(a.device) and not needs_grad(a, weight, bias))
+    return a.dtype != torch.float32 or (splits_float32(a.device) and not needs_grad(a, weight, bias))
 
 
 def as_rows(t: Tensor) -> Tensor:
