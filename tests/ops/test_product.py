@@ -360,10 +360,11 @@ def test_residual_kernel_of_what_is_not_finite(kernels, value: float, dtype: tor
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("inner", [32, 40, 256])
 @pytest.mark.parametrize(("dtype", "in_tf32"), [(torch.bfloat16, False), (torch.float32, True), (torch.float32, False)])
-def test_residual_kernel_is_not_slower(kernels, dtype: torch.dtype, in_tf32: bool) -> None:
+def test_residual_kernel_is_not_slower(kernels, dtype: torch.dtype, in_tf32: bool, inner: int) -> None:
     """Than PyTorch's product and sum: it was, forty times, where float32 was multiplied number by number."""
-    x, a, weight, bias = (normal(*s, dtype=dtype) for s in ((8192, 2048), (8192, 256), (2048, 256), (2048,)))
+    x, a, weight, bias = (normal(*s, dtype=dtype) for s in ((8192, 2048), (8192, inner), (2048, inner), (2048,)))
 
     def milliseconds(function) -> float:
         function()  # compiles

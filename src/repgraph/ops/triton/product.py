@@ -18,14 +18,14 @@ except (ImportError, AttributeError):  # a Triton without Gluon, or with one tha
     regress = strips = None  # type: ignore[assignment]
 
 # Rows and columns of a tile, its steps along the inner channels, warps and stages; by measurement on an H200. For the
-# size of an element, and how float32 is multiplied: as TF32, or as six products of parts in bfloat16, whose sum is as
-# exact as float32. (Of three in TF32 it is not where much cancels: the parts have 22 bits. Number by number takes forty
-# times as long as PyTorch's.)
+# size of an element, and how float32 is multiplied (:func:`_precision`).
 _TILES = {
     (2, "tf32"): (128, 128, 64, 4, 2),
     (4, "tf32"): (128, 128, 32, 8, 3),
     (4, "bf16x6"): (64, 64, 32, 4, 3),
+    (4, "ieee"): (64, 64, 32, 4, 3),
 }
+_FEW = 32  # inner channels
 _ROWS_TOGETHER = 4  # tiles of rows that go through the columns together: what they share stays in the cache
 _CHUNKS = 128  # of rows that are summed up on their own
 _NARROW = 128  # rows in one program
@@ -60,10 +60,10 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) 
     if strips is not None and strips.pay(x.shape, a.shape[1], x.dtype, x.get_device()):
         return strips.residual_strips(x, a, weight, bias)
     y = torch.empty_like(x)
-    precision = "tf32" if x.element_size() == 2 or tf32.allowed() else "bf16x6"
     plan, m, n, k = _residual_plan(
-        x.shape, a.shape[1], x.dtype, None if bias is None else bias.dtype, x.get_device(), precision
-    )
+        x.shape, a.shape[1], x.dtype, None if bias is None else bias.dtype, x.get_device(),
+        _precision(x.dtype, a.shape[1]),
+    )  # fmt: skip
     with on(x):
         plan(
             TensorDescriptor.from_tensor(a, [m, k]), TensorDescriptor.from_tensor(weight, [n, k]),
@@ -71,6 +71,17 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) 
             y if bias is None else bias,
         )  # fmt: skip
     return y
+
+
+def _precision(dtype: torch.dtype, inner: int) -> str:
+    """How float32 is multiplied: as TF32 where PyTorch's products are, else to full precision.
+
+    That is six products of parts in bfloat16, in tensor cores. They cut off what they add up, which shows where few
+    numbers are added: those are multiplied one by one (many would take several times as long as PyTorch's product).
+    """
+    if dtype.itemsize == 2 or tf32.allowed():
+        return "tf32"
+    return "ieee" if inner <= _FEW else "bf16x6"
 
 
 def _moved(t: Tensor) -> Tensor:
