@@ -25,7 +25,7 @@ _TILES = {
     (4, "bf16x6"): (64, 64, 32, 4, 3),
     (4, "ieee"): (64, 64, 32, 4, 3),
 }
-_FEW = 32  # inner channels
+_FEW = 4  # inner channels
 _ROWS_TOGETHER = 4  # tiles of rows that go through the columns together: what they share stays in the cache
 _CHUNKS = 128  # of rows that are summed up on their own
 _NARROW = 128  # rows in one program
@@ -76,8 +76,9 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) 
 def _precision(dtype: torch.dtype, inner: int) -> str:
     """How float32 is multiplied: as TF32 where PyTorch's products are, else to full precision.
 
-    That is six products of parts in bfloat16, in tensor cores. They cut off what they add up, which shows where few
-    numbers are added: those are multiplied one by one (many would take several times as long as PyTorch's product).
+    That is six products of parts in bfloat16, in tensor cores. They cut off what they add up, which shows in the
+    shortest sums: their numbers are multiplied one by one, which takes longer. (An error of 8.8e-8 with 256 channels,
+    where PyTorch's product has 2.9e-7; with 4 it would be 5.3e-8 and 4.9e-8.)
     """
     if dtype.itemsize == 2 or tf32.allowed():
         return "tf32"
