@@ -12,7 +12,7 @@ from torch import Tensor
 from repgraph.bench.measure import Budget, graph_times
 from repgraph.ops import backends
 from repgraph.ops import product as products
-from repgraph.ops.backends import splits_float32
+from repgraph.ops.backends import splits_float32, transformed
 from repgraph.ops.product import (
     _WideFork,
     as_map,
@@ -322,6 +322,44 @@ def test_where_float32_is_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch) -
         assert not splits_float32(device)
 
 
+@pytest.mark.filterwarnings("error")  # that a cached function is traced, for one
+def test_asked_while_compiling() -> None:
+    torch._dynamo.reset()
+    ask = torch.compile(lambda t: t + splits_float32(t.device), fullgraph=True, backend="eager")
+    assert torch.equal(ask(torch.ones(2)), torch.ones(2) + splits_float32(torch.device("cpu")))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+def test_products_of_what_is_wrapped(memory_format, device: str) -> None:
+    """The layout of tensors inside of vmap cannot be asked."""
+    x, a = (normal(6, c, 4, 5, device=device).contiguous(memory_format=memory_format) for c in (12, 8))
+    weight, bias = normal(12, 8, device=device), normal(12, device=device)
+
+    def both(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        assert transformed()
+        return residual_product(x, a, weight, bias), wide_product(a, weight, bias)
+
+    got = torch.vmap(both)(*(t.unflatten(0, (3, 2)) for t in (x, a)))
+    wide = as_convolution(a, weight, bias)
+    for mine, want in zip(got, (x + wide, wide), strict=True):
+        assert distance(mine.flatten(0, 1), want) < 1e-6
+    assert not transformed()
+
+
+def test_what_the_wide_kernel_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any machine, what the kernels can read being given."""
+    monkeypatch.setattr(products, "fits", lambda *maps: True)
+    a, weight, bias = torch.zeros(1, 8, 2, 2), torch.zeros(6, 8), torch.zeros(6, requires_grad=True)
+    for parts in (False, True):
+        monkeypatch.setattr(products, "splits_float32", lambda device, parts=parts: parts)
+        assert wide_fits(a.half(), weight, bias) and not wide_fits(a, weight, bias)
+        assert wide_fits(a, weight, bias.detach()) is residual_fits(a, a) is parts and residual_fits(a.half(), a.half())
+        assert not wide_fits(a.half(), torch.zeros(129, 8), torch.zeros(129))
+        with torch.no_grad():
+            assert wide_fits(a, weight, bias) is parts
+
+
 RESIDUALS = [(1, 8, 8), (5, 24, 40), (129, 136, 72), (300, 8, 136), (257, 264, 8)]
 
 
@@ -339,6 +377,22 @@ def assert_residuals(residual_product, dtype: torch.dtype, rows: int, columns: i
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF_KERNELS], ids=str)
 def test_residual_kernel(kernels, poisoned, dtype: torch.dtype, rows: int, columns: int, inner: int) -> None:
     assert_residuals(kernels.residual_product, dtype, rows, columns, inner)
+
+
+def test_how_float32_is_multiplied(kernels) -> None:
+    precision = kernels.product._precision
+    for dtype, inner, want in ((torch.float32, 4, "ieee"), (torch.float32, 8, "bf16x6"), (torch.float16, 8, "tf32")):
+        assert precision(dtype, inner) == want
+        with tensor_float_32():
+            assert precision(dtype, inner) == "tf32"
+    for dtype, weight, parts in (("float32", "float32", 0), ("float16", "float32", 3), ("float16", "float16", 1)):
+        shape = torch.Size((1, 8, 2, 2))
+        plan = kernels.product._wide_plan(shape, 6, *(getattr(torch, d) for d in (dtype, weight, weight)), -1, True)
+        assert plan.constants["PARTS"] == parts
+
+
+def test_residual_kernel_of_the_shortest_sums(kernels, poisoned) -> None:
+    assert_residuals(kernels.residual_product, torch.float32, 70, 12, 4)
 
 
 def test_residual_kernel_in_tf32(kernels, poisoned) -> None:

@@ -111,11 +111,17 @@ def direct(*tensors: Tensor | None) -> bool:
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if transformed():
         return False
     return all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
 
 
+def transformed() -> bool:
+    """Whether tensors may be wrapped by a transform of ``torch.func``."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+@_constant
 def splits_float32(device: torch.device) -> bool:
     """Whether the tensor cores of a CUDA device multiply float32 numbers, in parts (TF32, bfloat16)."""
     capability = _capability(device.index)

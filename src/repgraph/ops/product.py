@@ -1,8 +1,8 @@
 """Products of a map's channels that the layers are made of, beyond what PyTorch has one kernel for.
 
-``residual_product`` adds a map on the way out, ``wide_product`` never rounds below float32, and ``relu_products`` gives
-a feature and what is regressed from it. They have Triton kernels for channels-last maps on CUDA; elsewhere they are
-composed of PyTorch's products.
+``residual_product`` adds a map on the way out, ``wide_product`` is in float32 whatever it is of, and ``relu_products``
+gives a feature and what is regressed from it. They have Triton kernels for channels-last maps on CUDA; elsewhere they
+are composed of PyTorch's products.
 """
 
 import torch
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repgraph.ops import library
-from repgraph.ops.backends import direct, exporting_onnx, needs_grad, splits_float32, why_not
+from repgraph.ops.backends import direct, exporting_onnx, needs_grad, splits_float32, transformed, why_not
 from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import is_channels_last
 
@@ -174,9 +174,10 @@ def forks_wide(a: Tensor, weight: Tensor, bias: Tensor) -> bool:
 def fits(*maps: Tensor) -> bool:
     """Whether the kernels can read maps (or matrices): dense, channels-last, on a device that has kernels.
 
-    Not for forward-mode derivatives, which would be lost in them.
+    Not for forward-mode derivatives, which would be lost in them, and not for what is wrapped by a transform, whose
+    layout cannot be asked.
     """
-    if forward_mode():
+    if forward_mode() or transformed():
         return False
     for t in maps:
         if t.device.type != "cuda" or t.numel() == 0:
@@ -189,8 +190,8 @@ def fits(*maps: Tensor) -> bool:
 
 
 def residual_fits(x: Tensor, a: Tensor) -> bool:
-    """Whether the kernel of :func:`residual_product` takes these: rows are multiples of 16 bytes, and float32 is not
-    multiplied number by number, in which PyTorch's products are faster."""
+    """Whether the kernel of :func:`residual_product` takes these: rows are multiples of 16 bytes, and tensor
+    cores take float32 (without them PyTorch's products are faster)."""
     even = all(t.shape[1] * t.element_size() % 16 == 0 for t in (x, a))
     return x.dtype == a.dtype and even and fits(x, a) and (x.dtype != torch.float32 or splits_float32(x.device))
 

@@ -149,6 +149,9 @@ def test_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
         assert pay(*usual[:2], torch.float32, 0) and not pay(*usual[:2], torch.float64, 0)
         assert pay(torch.Size((1 << 18, 128)), 256, torch.float32, 0)
         assert not pay(torch.Size((1 << 18, 64)), 256, torch.float32, 0)
+        # half as many columns to a program, twice as many programs for them: so many rows are enough
+        assert pay(torch.Size((40000, 512)), 256, torch.float32, 0)
+    assert not pay(torch.Size((40000, 512)), *usual[1:])
     assert not pay(*usual[:3], -1)  # in the interpreter
     monkeypatch.setattr(hopper.triton, "__version__", "3.10.0")
     assert not pay(*usual)

@@ -124,7 +124,7 @@ def _wide(
             mask=(output < outputs)[None, :] & (channel < inner)[:, None],
             other=0.0,
         ).to(tl.float32)
-        if PARTS == 0:
+        if PARTS == 0:  # of float32: both are split into parts of 11 bits, and the lowest product is left out
             total = tl.dot(features, factors, total, input_precision="tf32x3")
         # A float32 weight is the sum of three numbers of half precision, each product of which is exact.
         for _ in tl.static_range(PARTS):
