@@ -414,3 +414,16 @@ def test_bad_inputs(kind: type) -> None:
         layer([1.0])
     with pytest.raises(RuntimeError, match=r"backend 'triton' cannot run here: .*, these are float64"):
         kind(8, backend="triton", dtype=torch.float64)(torch.zeros(1, 8, 3, 5, dtype=torch.float64))
+
+
+def test_a_subclass_may_have_another_feature() -> None:
+    class Doubled(BottleneckRepGraph):
+        def reduced(self, x):
+            feature, x = super().reduced(x)
+            return 2 * feature, x
+
+    x = torch.randn(1, 8, 5, 6)
+    layer = Doubled(8, 4).eval()
+    with torch.no_grad():
+        want = layer(x)
+        torch.testing.assert_close(layer.fuse()(x), want)  # which goes another way

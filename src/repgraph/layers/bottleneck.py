@@ -118,7 +118,8 @@ class BottleneckRepGraph(RepGraph):
             feature, x = self.reduced(x)
             return feature, self.offset(feature), x
         height, width = x.shape[2:]
-        if self.is_relu_product() and (linear := self.offset.linear(height, width)) is not None:
+        own = type(self).reduced is BottleneckRepGraph.reduced  # a subclass may have another feature
+        if own and self.is_relu_product() and (linear := self.offset.linear(height, width)) is not None:
             assert self.reduce.bias is not None
             feature, offsets = relu_products(x, self.reduce.weight.flatten(1), self.reduce.bias, *linear)
             return feature, self.offset.noted(offsets, height, width), x
