@@ -34,6 +34,7 @@ LEVELS = {  # with places kept for the packages to come
     "repgraph.ops.cpu": 2,
     "repgraph.ops.formats": 1,
     "repgraph.ops.geometry": 0,
+    "repgraph.ops.tf32": 0,
     "repgraph.arguments": 1,
     "repgraph.files": 1,
     "repgraph.errors": 0,
