@@ -41,3 +41,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     empty, empty_like = torch.empty, torch.empty_like
     monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(math.nan))
     monkeypatch.setattr(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(math.nan))
+
+
+@pytest.fixture
+def convolutions_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in TensorFloat-32, which is PyTorch's default for them on a GPU."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

@@ -5,8 +5,9 @@ from functools import lru_cache
 import torch
 import triton
 from torch import Tensor
+from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from repgraph.ops.triton.plan import is_hopper, version
@@ -18,6 +19,15 @@ REGISTERS = (232, 24)  # of a thread that multiplies, and of one that fetches
 # Named otherwise from Triton 3.7 on.
 read_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 write_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+@gluon.jit
+def barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
+    """So many barriers in shared memory, each of which waits for COUNT arrivals."""
+    made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(NUMBER):
+        mbarrier.init(made.index(i), count=COUNT)
+    return made
 
 
 def can_run(device: int) -> bool:

@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from repgraph.ops.triton import hopper
-from repgraph.ops.triton.hopper import described, read_tile, write_tile
+from repgraph.ops.triton.hopper import barriers, described, read_tile, write_tile
 from repgraph.ops.triton.plan import Plan, on
 
 WIDTH = 256  # channels of the feature
@@ -126,13 +126,7 @@ def _feature_and_offsets(
     shifts.store(gl.load(bias + column).to(gl.float32))
     output = gl.arange(0, OUT, layout=gl.BlockedLayout([1], [32], [4], [0]))
     last_shifts.store(gl.load(last_bias + output, mask=output < outputs, other=0.0).to(gl.float32))
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    last_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(free.index(slot), count=2)
-    mbarrier.init(last_full, count=1)
+    full, free, last_full = barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0)
     fence_async_shared()
     tiles, steps = gl.cdiv(rows, 2 * M), gl.cdiv(channels, K)
     gl.warp_specialize(

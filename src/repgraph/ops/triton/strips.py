@@ -26,7 +26,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from repgraph.ops import tf32
 from repgraph.ops.triton import hopper, succession
-from repgraph.ops.triton.hopper import described, read_tile, write_tile
+from repgraph.ops.triton.hopper import barriers, described, read_tile, write_tile
 from repgraph.ops.triton.plan import Plan, on
 
 INNER = 256  # channels of ``a``
@@ -127,14 +127,6 @@ def _multiply(
 
 
 @gluon.jit
-def _barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
-    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(NUMBER):
-        mbarrier.init(barriers.index(i), count=COUNT)
-    return barriers
-
-
-@gluon.jit
 def _residual_strips(
     a, weight, x, y, bias, rows, columns, places, HAS_BIAS: gl.constexpr, M: gl.constexpr, N: gl.constexpr,
     K: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, TILES: gl.constexpr,
@@ -148,9 +140,9 @@ def _residual_strips(
     pieces = gl.allocate_shared_memory(a.dtype, [SLOTS, M, K // PIECES], a.layout)
     tiles = gl.allocate_shared_memory(x.dtype, [TILES, M, N], x.layout)
     shifts = gl.allocate_shared_memory(gl.float32, [PARTS * N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    weights_full, weights_round = _barriers(PARTS, 1), _barriers(PARTS, 2)
-    pieces_full, pieces_free = _barriers(2 * SLOTS, 1), _barriers(SLOTS, 1)  # full for one group or the other
-    tiles_full, tiles_free = _barriers(TILES, 1), _barriers(TILES, 1)
+    weights_full, weights_round = barriers(PARTS, 1), barriers(PARTS, 2)
+    pieces_full, pieces_free = barriers(2 * SLOTS, 1), barriers(SLOTS, 1)  # full for one group or the other
+    tiles_full, tiles_free = barriers(TILES, 1), barriers(TILES, 1)
     fence_async_shared()
     if FOLLOWS:
         gdc_wait()  # before anything is read or written
