@@ -419,6 +419,16 @@ def test_plots_have_the_fastest_sdpa_block_and_guides(tmp_path):
         assert lines["grows as N squared"][1] == pytest.approx(16 * lines["grows as N squared"][0])
 
 
+def test_titles_of_plots_fit(tmp_path):
+    rows = [row(name, p, Setting(8, 8), extra=2**20) for name in ("nl-plain", "bottleneck") for p in PASSES]
+    chart = plot.figure([replace(r, graph=r.times) for r in rows])
+    chart.savefig(tmp_path / "chart.png")
+    for axis in chart.axes:
+        title = axis.title.get_window_extent()
+        assert 0 <= title.x0 < title.x1 <= chart.bbox.width
+    assert "of CUDA graphs" in chart.axes[0].get_title()
+
+
 def test_every_block_has_its_own_line_in_plots():
     labels = {block.label for block in BLOCKS if block.family != SDPA} | {plot.FASTEST}
     assert set(plot.STYLES) == labels and len(set(plot.STYLES.values())) == len(labels)

@@ -82,7 +82,8 @@ def _panel(
         x, y = zip(*points, strict=True) if points else ((), ())
         axis.plot(x, y, color=colour, marker=marker, linestyle=line, label=name)
         found += points
-    axis.set(xscale="log", title=title)
+    axis.set_xscale("log")
+    axis.set_title(title, fontsize="medium")  # the longest just fits
     axis.set_xticks(sorted(sizes))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{round(n)}\n{sizes.get(round(n), '')}"))
