@@ -4,11 +4,13 @@ VENV ?= .venv
 ARGS ?=
 
 BIN := $(VENV)/bin
+# Two processes with one thread each: more threads than cores would wait for each other
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 STAMP := $(VENV)/.installed
 TRAIN := $(VENV)/.installed-train
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-all lint format clean
+.PHONY: help demo install test test-slow test-all lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,10 +32,12 @@ demo: $(TRAIN)  ## train a small RGNet and the same without its layer on the CPU
 install: $(STAMP)  ## make .venv and install the project with all it needs for development
 
 test: $(STAMP)  ## run the fast tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(PYTEST) $(ARGS)
 
-test-all: $(STAMP)  ## run all tests, the slow ones too
-	$(BIN)/python -m pytest -n 2 -m "" $(ARGS)
+test-slow: $(STAMP)  ## run the slow tests, which make test leaves out
+	$(PYTEST) -m slow $(ARGS)
+
+test-all: test test-slow  ## run all tests
 
 lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff check .

@@ -1,167 +1,153 @@
-"""The command line: help, version, unknown words, missing extras, interruption."""
+"""The command line in general: help, mistakes, missing packages, interruption, and output that cannot be written."""
 
 import os
 import subprocess
 import sys
-import types
+import time
+from typing import Annotated
 
 import pytest
+import typer
+from tests.absent import run_without
 
 import repgraph
+import repgraph.info
 from repgraph import cli
-from repgraph.cli import COMMANDS, Command
 from repgraph.errors import UsageError
 
-
-def call(*arguments: str) -> int:
-    try:
-        return cli.main(list(arguments))
-    except SystemExit as end:  # argparse ends this way
-        return int(end.code or 0)
+HEAVY = ("torch", "numpy", "numba", "lightning_fabric", "timm", "matplotlib")
 
 
-@pytest.fixture
-def command(monkeypatch):
-    """Registers ``repgraph try`` with a given run function."""
-
-    def register(run, **more) -> None:
-        module = types.ModuleType("repgraph_try")
-        module.configure = lambda parser: parser.add_argument("--flag", action="store_true")
-        module.run = run
-        monkeypatch.setitem(sys.modules, "repgraph_try", module)
-        monkeypatch.setattr(cli, "COMMANDS", (*COMMANDS, Command("try", "repgraph_try", "a trial", **more)))
-
-    return register
+def commands(group, *words):
+    """Yield the words of every command of the new kind; the others import what they need for their help."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *words, name)
+        elif isinstance(command, cli.Command):
+            yield (*words, name)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
-def test_help_lists_commands_and_examples(arguments, capsys):
-    assert call(*arguments) == 0
-    out = capsys.readouterr().out
-    assert all(c.words in out and c.help in out for c in COMMANDS)
-    assert "examples:" in out and "repgraph bench operator --quick" in out
+COMMANDS = list(commands(typer.main.get_command(cli.app)))
 
 
-def test_a_group_alone_lists_its_commands(capsys):
-    assert call("bench") == 0
-    out = capsys.readouterr().out
-    assert "bench operator" in out and "info" not in out
+@pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
+def test_help_is_quick_and_imports_nothing_heavy(words):
+    script = (
+        "import sys; from repgraph.cli import main; code = main(sys.argv[1:]); print(sorted(sys.modules)); exit(code)"
+    )
+    begin = time.perf_counter()
+    arguments = [sys.executable, "-c", script, *words, "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    seconds = time.perf_counter() - begin
+    print(f"{seconds:.2f} s")
+    assert done.returncode == 0, done.stderr
+    *text, modules = done.stdout.splitlines()
+    assert text[0].startswith(" ".join(["Usage: repgraph", *words]))
+    assert [name for name in HEAVY if repr(name) in modules] == []
+    assert seconds < 2
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c.words)
-def test_every_command_has_help(command, capsys):
-    assert call(*command.words.split(), "--help") == 0
-    out = capsys.readouterr().out
-    assert f"usage: repgraph {command.words}" in out
-    assert "(default: )" not in out and "(default: [])" not in out
+@pytest.mark.parametrize("words", [(), ("bench",)], ids=["repgraph", "repgraph bench"])
+def test_group_without_a_command_shows_its_help(words, capsys):
+    assert cli.main(words) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith(" ".join(["Usage: repgraph", *words])) and captured.err == ""
+    assert ("operator" if words else "train") in captured.out
 
 
-def test_version(capsys):
-    assert call("--version") == 0
-    assert capsys.readouterr().out == f"repgraph {repgraph.__version__}\n"
-
-
-def test_python_dash_m():
+def test_version_and_python_dash_m(capsys):
+    assert cli.main(["--version"]) == 0
+    expected = f"repgraph {repgraph.__version__}\n"
+    assert capsys.readouterr().out == expected
     done = subprocess.run([sys.executable, "-m", "repgraph", "--version"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"repgraph {repgraph.__version__}\n")
+    assert (done.returncode, done.stdout) == (0, expected)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
-        (["inof"], "repgraph: unknown command 'inof'; did you mean 'info'?"),
-        (["zzz"], "repgraph: unknown command 'zzz'; choose one of ablate, "),
-        (["bench", "operater"], "repgraph bench: unknown command 'operater'; did you mean 'operator'?"),
-        (["bench", "--nothing"], "repgraph bench: unknown argument '--nothing'"),
-        (["--verison"], "repgraph: unknown argument '--verison'; did you mean '--version'?"),
-        (["info", "--jsn"], "repgraph info: unknown argument '--jsn'; did you mean '--json'?"),
-        (["info", "extra"], "repgraph info: unknown argument 'extra'"),
+        ("inof", "repgraph: No such command 'inof'. Did you mean 'info'?"),
+        ("bench operater", "repgraph bench: No such command 'operater'. Did you mean 'operator'?"),
+        ("--verison", "repgraph: No such option: --verison (Possible options: --version)"),
+        ("info --jsn", "repgraph info: No such option: --jsn (Possible options: --json)"),
+        ("info extra", "repgraph info: Got unexpected extra argument"),
     ],
 )
-def test_mistakes_are_one_line_and_code_2(arguments, message, capsys):
-    assert call(*arguments) == 2
+def test_mistakes_are_one_line(arguments, words, capsys):
+    assert cli.main(arguments.split()) == 2
     captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(message) and captured.err.count("\n") == 1
+    assert captured.out == "" and captured.err.startswith(words) and captured.err.count("\n") == 1
 
 
-def test_missing_extra_names_the_pip_line(command, capsys):
-    command(lambda arguments: pytest.fail("ran"), needs=("no_such_a", "sys", "no_such_b"), extra="bench")
-    assert call("try") == 2
-    expected = "repgraph try needs no_such_a and no_such_b: pip install 'repgraph[bench]'\n"
-    assert capsys.readouterr().err == expected
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UsageError("--size 'x' is not a size"), 2, "repgraph info: --size 'x' is not a size\n"),
+        (ModuleNotFoundError(name="timm.models"), 2, "repgraph info needs timm: pip install 'repgraph[train]'\n"),
+        (
+            ModuleNotFoundError(name="pycocotools"),
+            2,
+            "repgraph info needs pycocotools: pip install 'repgraph[detection]'\n",
+        ),
+        (ModuleNotFoundError("No module named 'lost'", name="lost"), None, ""),
+        (OSError(28, "No space left on device"), None, ""),
+        (KeyboardInterrupt(), 130, None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_errors_of_commands(monkeypatch, capsys, error, code, message):
+    """One line for what a user can change; other errors are not hidden."""
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(repgraph.info, "gather", fail)
+    if code is None:
+        with pytest.raises(type(error)):
+            cli.main(["info"])
+    else:
+        assert cli.main(["info"]) == code
+        assert message is None or capsys.readouterr().err == message
 
 
-def test_missing_extra_found_late_names_the_pip_line(command, capsys):
-    def run(arguments):
-        raise ModuleNotFoundError("No module named 'sys.part'", name="sys.part")
-
-    command(run, needs=("sys",), extra="bench")
-    assert call("try") == 2
-    assert "pip install 'repgraph[bench]'" in capsys.readouterr().err
+def test_missing_package_is_named_with_its_extra():
+    script = "import sys; from repgraph.cli import main; sys.exit(main(['train', 'scenes-rgnet']))"
+    done = run_without(("lightning_fabric",), script)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "repgraph train needs lightning_fabric: pip install 'repgraph[train]'\n"
 
 
-def test_other_import_errors_are_not_hidden(command):
-    def run(arguments):
-        raise ModuleNotFoundError("No module named 'lost'", name="lost")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("file --set a=1 b=2 --other x", ("file", ["a=1", "b=2"], "x")),
+        ("--set a=1 b=2 --set c=3 --other x -- file", ("file", ["a=1", "b=2", "c=3"], "x")),
+        ("file --set=a=1 b=2", ("file", ["a=1", "b=2"], "")),
+        ("--other x file", ("file", [], "x")),
+        ("file --other x --set -1", ("file", ["-1"], "x")),
+    ],
+)
+def test_repeatable_options_take_several_values(arguments, expected):
+    found, app = [], typer.Typer()
 
-    command(run)
-    with pytest.raises(ModuleNotFoundError):
-        call("try")
+    @app.command(cls=cli.Command)
+    def command(file: str, several: Annotated[list[str] | None, typer.Option("--set")] = None, other: str = "") -> None:
+        found.append((file, several or [], other))
 
-
-def test_usage_errors_carry_the_command(command, capsys):
-    def run(arguments):
-        raise UsageError("--size 'x' is not a size")
-
-    command(run)
-    assert call("try") == 2
-    assert capsys.readouterr().err == "repgraph try: --size 'x' is not a size\n"
-
-
-def test_interruption_is_130(command, capsys):
-    def run(arguments):
-        raise KeyboardInterrupt
-
-    command(run)
-    assert call("try") == 130
-    assert capsys.readouterr().err == "repgraph: interrupted\n"
+    app(arguments.split(), standalone_mode=False)
+    assert found == [expected]
 
 
-def test_exit_code_and_arguments_come_through(command):
-    command(lambda arguments: 3 if arguments.flag else None)
-    assert call("try", "--flag") == 3
-    assert call("try") == 0
-
-
-def test_a_closed_pipe_is_quiet():
-    code = "import sys; from repgraph.cli import main; sys.exit(main(['info', '--json']))"
-    done = subprocess.run(f'{sys.executable} -c "{code}" | true', shell=True, capture_output=True, text=True)
-    assert done.stderr == ""
+def test_closed_pipe_is_quiet():
+    line = f"{sys.executable} -m repgraph train --list | true"
+    assert subprocess.run(line, shell=True, capture_output=True, text=True).stderr == ""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["info", "--json"], ["--version"], ["train", "--list"]])
-def test_output_that_cannot_be_written_is_one_line(arguments, unbuffered):
+def test_output_that_cannot_be_written_is_one_line(unbuffered):
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    arguments = [sys.executable, "-m", "repgraph", "train", "--list"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "repgraph", *arguments],
-            stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr == "repgraph: cannot write the output (No space left on device)\n"
-
-
-def test_other_errors_of_the_system_are_not_hidden(command):
-    def run(arguments):
-        raise OSError(28, "No space left on device")
-
-    command(run)
-    with pytest.raises(OSError, match="No space left"):
-        call("try")
-
-
-def test_options_may_stand_between_what_a_command_takes(capsys, tmp_path) -> None:
-    assert cli.main(["predict", "network", "--out", str(tmp_path / "out"), str(tmp_path / "missing.jpg")]) == 2
-    assert "missing.jpg is not there" in capsys.readouterr().err
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (2, "repgraph: cannot write the output (No space left on device)\n")

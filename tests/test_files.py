@@ -1,30 +1,34 @@
-"""Files that are written as a whole or not at all."""
+"""Files that are written completely or not at all, and JSON files with clear errors."""
 
-from pathlib import Path
+import resource
 
 import pytest
-from tests.models.networks import no_space  # noqa: F401
 
 from repgraph import files
 from repgraph.errors import UsageError
 
 
-def test_a_file_is_replaced(tmp_path: Path) -> None:
+def test_files_are_replaced(tmp_path):
     path = tmp_path / "a" / "b.bin"
     assert files.write(path, b"one") == path
-    assert files.write(path, b"two").read_bytes() == b"two"
-    assert [p.name for p in path.parent.iterdir()] == ["b.bin"]
+    assert files.write(path, "zwölf").read_bytes() == "zwölf".encode()
+    assert [each.name for each in path.parent.iterdir()] == ["b.bin"]
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, no_space: None) -> None:  # noqa: F811
+def test_full_disk_leaves_the_old_file(tmp_path):
     path = files.write(tmp_path / "b.bin", b"old")
-    with pytest.raises(UsageError, match=r"cannot write .*b\.bin: File too large"):
-        files.write(path, bytes(1_000_000))
-    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
+    try:
+        with pytest.raises(UsageError, match=r"cannot write .*b\.bin: File too large"):
+            files.write(path, bytes(1_000_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"old"]
 
 
-@pytest.mark.parametrize("check", [files.check_writable, lambda path: files.write(path, b"")])
-def test_places_where_no_file_can_be(tmp_path: Path, check) -> None:
+@pytest.mark.parametrize("check", [files.check_writable, lambda path: files.write(path, b"")], ids=["check", "write"])
+def test_paths_that_cannot_be_written(tmp_path, check):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot write .*file/x: Not a directory"):
         check(tmp_path / "file" / "x")
@@ -32,6 +36,18 @@ def test_places_where_no_file_can_be(tmp_path: Path, check) -> None:
         check(tmp_path)
 
 
-def test_checking_leaves_nothing(tmp_path: Path) -> None:
+def test_check_leaves_nothing(tmp_path):
     files.check_writable(tmp_path / "new" / "x.bin")
     assert [path.name for path in tmp_path.rglob("*")] == ["new"]
+
+
+def test_json_that_cannot_be_read(tmp_path):
+    path = tmp_path / "a.json"
+    with pytest.raises(UsageError, match=rf"{path}: No such file or directory; give another$"):
+        files.read_json(path, remedy="give another")
+    for content in (b"{", b"\xff", b"[" * 100_000):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=rf"^{path} is not a JSON file: .*; give another$"):
+            files.read_json(path, remedy="give another")
+    path.write_text('{"a": 1}')
+    assert files.read_json(path) == {"a": 1}

@@ -1,20 +1,24 @@
 """RepGraph: long-range context from a few representative nodes (Yu et al., ECCV 2020)."""
 
-from repgraph.layers import (
-    BottleneckRepGraph,
-    DANetHead,
-    DualAttention,
-    NonLocal,
-    SimpleRepGraph,
-    fuse,
-    insert,
-    inserted,
-    param_groups,
-    reach,
-    remove,
-    stages,
-)
-from repgraph.ops import representative_attention
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from repgraph.layers import (
+        BottleneckRepGraph,
+        DANetHead,
+        DualAttention,
+        NonLocal,
+        SimpleRepGraph,
+        fuse,
+        insert,
+        inserted,
+        param_groups,
+        reach,
+        remove,
+        stages,
+    )
+    from repgraph.ops import representative_attention
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,3 +37,20 @@ __all__ = [
     "representative_attention",
     "stages",
 ]
+_MODULES = ("data", "evaluation", "inference", "layers", "models", "ops", "recipes", "train", "visualize")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a subpackage, when it is first used: ``repgraph --help`` does without torch."""
+    if name in _MODULES:
+        return importlib.import_module(f"repgraph.{name}")
+    if name in __all__:
+        module = "repgraph.ops" if name == "representative_attention" else "repgraph.layers"
+        value = getattr(importlib.import_module(module), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'repgraph' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,5 +1,8 @@
 """What the command line shows as one line instead of a traceback."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class UsageError(ValueError):
     """A value that cannot be used; the message names it and says what to give instead."""
@@ -15,3 +18,10 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in told)
     )
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """Return ``"; did you mean 'lr'?"``, or the list of all names if none is near."""
+    known = sorted(names)
+    close = difflib.get_close_matches("cuda" if word.lower() == "gpu" else word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; choose one of {', '.join(known)}"

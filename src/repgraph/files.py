@@ -1,98 +1,77 @@
-"""Files that are written as a whole or not at all, and places where they can be."""
+"""Files that are written completely or not at all, and JSON files that are read with clear errors."""
 
 import contextlib
-import errno
+import csv
+import io
+import json
 import os
 import secrets
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from repgraph.errors import UsageError
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new name in the same folder, which becomes ``path`` when the block ends well, and else goes away."""
-    part = _part(path)
+    """Yield a temporary path in the same folder; it becomes ``path`` if the block succeeds and is removed otherwise."""
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         yield part
         os.replace(part, path)
-        _sync_folder(path.parent)
+        with contextlib.suppress(OSError):  # the directory entry too, where the file system can
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
 
 
-def write(path: Path, data: bytes) -> Path:
-    """Write a file such that whoever is stopped, or runs out of space, leaves what was there before.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(Path(folder) / "a" / "b.txt", b"text").read_bytes()
-    b'text'
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(Path(folder), b"text")
-    Traceback (most recent call last):
-    repgraph.errors.UsageError: cannot write ...: Is a directory
-    """
-    try:
-        _make_room(path)
-        with replacing(path) as part, part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise _cannot(path, error) from error
+def write(path: Path, content: bytes | str) -> Path:
+    """Write a file, creating its folder; on failure the previous file is still there."""
+    with _explained(path), replacing(path) as part, part.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
     return path
 
 
-def write_text(path: Path, text: str) -> Path:
-    """The same for text, in UTF-8."""
-    return write(path, text.encode())
-
-
 def check_writable(path: Path) -> None:
-    """Refuse a path that could not be written, before the work that leads to it; its folder is made."""
-    part = _part(path)
-    try:
-        _make_room(path)
+    """Raise an error if ``path`` cannot be written, before the work that leads to it; its folder is created."""
+    with _explained(path, "; give another --out"):
+        if path.is_dir():
+            raise IsADirectoryError(None, "Is a directory")
+        part = path.with_name(f".{secrets.token_hex(8)}.part")
         part.touch()
         part.unlink()
-    except OSError as error:
-        raise _cannot(path, error) from error
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse a folder, given with ``--out``, that could not be written to; it is made."""
+def read_json(path: Path, remedy: str = "", error_type: type[UsageError] = UsageError) -> Any:
+    """Read a JSON file; errors name the file, and say what to do (``remedy``)."""
+    hint = f"; {remedy}" if remedy else ""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise UsageError(f"cannot write to --out {folder} ({error.strerror}); give another folder") from error
+        raise error_type(f"{path}: {error.strerror or error}{hint}") from error
+    except (ValueError, RecursionError) as error:
+        raise error_type(f"{path} is not a JSON file: {str(error).splitlines()[0]}{hint}") from error
 
 
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
+def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table as CSV."""
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\n").writerows([columns, *rows])
+    return out.getvalue()
 
 
-def _make_room(path: Path) -> None:
+@contextlib.contextmanager
+def _explained(path: Path, hint: str = "") -> Iterator[None]:
+    """Create the folder of a file to write; raise errors as one line."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name is on the disk too, where the system can say so."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _cannot(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write {path}: {error.strerror or error}")
+        yield
+    except OSError as error:
+        reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror or error
+        raise UsageError(f"cannot write {path}: {reason}{hint}") from error

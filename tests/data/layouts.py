@@ -1,17 +1,20 @@
-"""Small data sets that tests write: pictures and masks with known content, in the layouts of the real sets."""
+"""Small data sets that tests write: images and masks with known content, in the layouts of the real data sets."""
 
-import struct
-import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from repgraph.errors import UsageError
 
 SIZE = (6, 8)  # (H, W)
 
 
 def picture(path: Path, size: tuple[int, int] = SIZE, seed: int = 0) -> np.ndarray:
-    """Writes a random picture in the format of the extension and returns its pixels (H, W, 3), as stored."""
+    """Write a random image in the format of the extension and return its pixels (H, W, 3), as stored."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
@@ -19,7 +22,7 @@ def picture(path: Path, size: tuple[int, int] = SIZE, seed: int = 0) -> np.ndarr
 
 
 def mask(path: Path, values: object, size: tuple[int, int] = SIZE, mode: str = "L") -> np.ndarray:
-    """Writes a mask that repeats ``values`` row after row, and returns it."""
+    """Write a mask that repeats ``values`` row by row, and return it."""
     content = np.resize(np.array(values), size).astype(np.uint16 if mode == "I;16" else np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = Image.fromarray(content)
@@ -31,12 +34,13 @@ def mask(path: Path, values: object, size: tuple[int, int] = SIZE, mode: str = "
 
 
 def names(path: Path, *lines: str) -> None:
+    """Write a list."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def folder(root: Path, count: int = 3, classes: int = 3, split: str = "train") -> Path:
-    """A sound set in a folder of its own: images and masks with all classes and 255."""
+    """Write a valid split of a folder: images, and masks with all classes and 255."""
     names(root / "classes.txt", *(f"thing {k}" for k in range(classes)))
     for k in range(count):
         picture(root / "images" / split / f"{k}.png", seed=k)
@@ -44,27 +48,13 @@ def folder(root: Path, count: int = 3, classes: int = 3, split: str = "train") -
     return root
 
 
-def matlab(path: Path, values: np.ndarray, name: str = "LabelMap", compressed: bool = True, order: str = "<") -> None:
-    """Writes a matrix as MATLAB does (version 5)."""
-
-    def piece(kind: int, body: bytes) -> bytes:
-        return struct.pack(order + "II", kind, len(body)) + body + b"\0" * (-len(body) % 8)
-
-    kind, number = {"uint8": (2, "u1"), "uint16": (4, "u2"), "float64": (9, "f8")}[str(values.dtype)]
-    parts = [
-        piece(6, struct.pack(order + "II", 11, 0)),
-        piece(5, struct.pack(order + "ii", *values.shape)),
-        piece(1, name.encode()),
-        piece(kind, values.T.astype(order + number).tobytes()),
-    ]
-    matrix = piece(14, b"".join(parts))
-    packed = zlib.compress(matrix)
-    content = struct.pack(order + "II", 15, len(packed)) + packed if compressed else matrix
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"a MATLAB file".ljust(124) + struct.pack(order + "HH", 0x0100, 0x4D49) + content)
-
-
 def cut(path: Path, share: float = 0.5) -> None:
-    """Leaves the first part of a file, as an interrupted copy does."""
+    """Truncate a file."""
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
+
+
+def fails(message: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Assert that a call raises an error of the caller or of the data with this message."""
+    with pytest.raises(UsageError, match=message):
+        function(*arguments, **options)

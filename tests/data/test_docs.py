@@ -1,35 +1,38 @@
-"""What docs/data.md says: its examples run, and it tells of every set."""
+"""The examples in docs/data.md and docs/detection.md run, and every data set is documented."""
 
 import re
 from pathlib import Path
 
-import pytest
+from tests.data.coco.files import annotation, content, write
 from tests.data.layouts import folder
 
 from repgraph.data import NAMES
+from repgraph.data.readers import read_labels
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
-CLASSES = re.findall(r"```json\n(.*?)```", TEXT, flags=re.DOTALL)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TEXT = (DOCS / "data.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_run(example, tmp_path, monkeypatch):
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_examples_of_images(tmp_path, monkeypatch):
     folder(tmp_path / "my-data")
     monkeypatch.chdir(tmp_path)
-    found: dict = {}
-    exec(compile(example, "data.md", "exec"), found)
-    assert len(found["data"]) == 3
-
-
-def test_the_example_of_classes(tmp_path):
-    from repgraph.data.folder import read_labels
-
-    (tmp_path / "classes.json").write_text(CLASSES[0])
+    for example in blocks(TEXT, "python"):
+        found: dict = {}
+        exec(compile(example, "data.md", "exec"), found)
+        assert len(found["data"]) == 3
+    Path("classes.json").write_text(blocks(TEXT, "json")[0])
     labels = read_labels(tmp_path)
     assert (labels.names, labels.ids, labels.ignored) == (("ground", "tree"), (1, 4), (0, 255))
+    assert all(f"| `{name}` |" in TEXT for name in NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_set_is_told_of(name):
-    assert f"| `{name}` |" in TEXT
+def test_the_example_of_objects(tmp_path, monkeypatch):
+    write(tmp_path / "data/coco", content(annotation(1, category=3)))
+    monkeypatch.chdir(tmp_path)
+    found: dict = {}
+    exec(blocks((DOCS / "detection.md").read_text(encoding="utf-8"), "python")[0], found)
+    assert found["target"]["labels"].tolist() == [1] and found["data"].labels.names[0] == "cat"

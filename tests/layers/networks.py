@@ -6,19 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from repgraph import layers
-from repgraph.layers.insertion import inserted
+from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, inserted
 
-KINDS = [
-    getattr(layers, name)
-    for name in ("BottleneckRepGraph", "SimpleRepGraph", "NonLocal", "DualAttention")
-    if hasattr(layers, name)
-]
+KINDS = [BottleneckRepGraph, SimpleRepGraph, NonLocal, DualAttention]
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """On maps this small, threads that wait for each other take far longer than the work."""
+    """On maps this small, synchronizing threads takes far longer than the work."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -74,7 +69,7 @@ def images(size: int = 21, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def run(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """What a network makes of images, with the same dropout each time."""
+    """Return the outputs of a network, with the same dropout each time."""
     torch.manual_seed(2)
     result = model(x)
     if isinstance(result, Tensor):
@@ -83,7 +78,7 @@ def run(model: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def assert_same(model: nn.Module, before: nn.Module, x: Tensor) -> None:
-    """To the last bit: results in training and evaluation, in both memory formats, and running statistics."""
+    """Bit for bit: outputs in training and evaluation, in both memory formats, and the state that was there before."""
     for memory_format in (torch.contiguous_format, torch.channels_last):
         x = x.to(memory_format=memory_format)
         for training in (True, False):
@@ -94,18 +89,13 @@ def assert_same(model: nn.Module, before: nn.Module, x: Tensor) -> None:
             assert len(results[0]) == len(results[1])
             for ours, theirs in zip(*results, strict=True):
                 assert torch.equal(ours, theirs), f"{training=}, {memory_format}"
-    assert_same_state(model, before)
-
-
-def assert_same_state(model: nn.Module, before: nn.Module) -> None:
-    """The parameters and buffers that were there before are there still, and the same."""
     state = model.state_dict()
     for name, value in before.state_dict().items():
         assert torch.equal(state[name], value), name
 
 
 def stir(model: nn.Module) -> nn.Module:
-    """Inserted layers that are no longer the identity, and statistics that are no longer the initial ones."""
+    """Change the parameters of inserted layers, so that they are not the identity."""
     torch.manual_seed(3)
     for layer in inserted(model).values():
         for parameter in layer.parameters():

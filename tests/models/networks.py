@@ -1,4 +1,4 @@
-"""Small networks for the tests of models, and what is done to them."""
+"""Small networks for the tests of models, and fixtures."""
 
 import os
 import socket
@@ -18,19 +18,19 @@ FAST = dict(backbone="resnet10t", channels=16)
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks the network for something fails."""
+    """Make every connection to the network fail."""
 
-    def refuse(*arguments: object, **keywords: object) -> None:
-        raise AssertionError("something wants to be downloaded")
+    def fail(*arguments: object, **keywords: object) -> None:
+        raise AssertionError("a test tried to download something")
 
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", fail)
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
 
 
 @pytest.fixture
 def no_space() -> Iterator[None]:
-    """Files cannot grow beyond 100,000 bytes: what a full disk does to whoever writes."""
-    resource = pytest.importorskip("resource", reason="limits of files are a matter of Unix")
+    """Limit files to 100,000 bytes, which has the effect of a full disk."""
+    resource = pytest.importorskip("resource", reason="file size limits exist on Unix only")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     yield
@@ -38,7 +38,7 @@ def no_space() -> Iterator[None]:
 
 
 class Runs:
-    """An object whose pickle makes a folder when it is read."""
+    """An object whose pickle creates a folder when it is read."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Runs:
 
 
 def network(seed: int = 0, **options) -> RGNet:
-    """A small network in evaluation mode whose normalisations and inserted layers have something to do."""
+    """A small network in evaluation mode with random statistics and inserted layers that are not the identity."""
     torch.manual_seed(seed)
     return stir(RGNet(5, **{**FAST, **options})).eval()
 
@@ -71,7 +71,7 @@ def images(*size: int, batch: int = 1, seed: int = 1) -> Tensor:
 
 
 def assert_same_state(one: nn.Module, other: nn.Module) -> None:
-    """Names and bits."""
+    """Names and values are equal."""
     ours, theirs = one.state_dict(), other.state_dict()
     assert list(ours) == list(theirs)
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -1,18 +1,30 @@
-"""Random problems, what plain low-precision PyTorch makes of them, and how wrong a backend may be."""
+"""Random problems, their reference results, and the error that a backend may have: that of plain PyTorch."""
 
+import contextlib
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from unittest import mock
 
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from repgraph.ops import geometry, representative_attention
 from repgraph.ops.reference import sample
 
 NAMES = ("y", "weights", "grad query", "grad key", "grad value", "grad offsets")
+LAST = torch.channels_last
+FORMATS = (torch.contiguous_format, LAST)
+HALF_KERNELS = [
+    torch.float16,
+    pytest.param(torch.bfloat16, marks=pytest.mark.gpu),
+]  # not in the interpreter
 
 
 def device_of(backend: str) -> torch.device:
-    """Where a backend is tested."""
+    """Return the device a backend is tested on."""
     if backend != "cpu" and torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("cpu")
@@ -22,7 +34,7 @@ DEVICE = device_of("triton")  # where the Triton kernels are tested
 
 
 def normal(*shape: int, dtype=torch.float32, seed: int = 0, device=DEVICE) -> Tensor:
-    """Normal numbers, the same for a shape and seed on every device."""
+    """Return normal numbers, the same for a shape and seed on every device."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
@@ -34,9 +46,9 @@ class Problem:
     batch: int = 1
     channels: int = 8
     values: int = 8
-    height: int = 5
-    width: int = 7
-    nodes: int = 3
+    height: int = 3
+    width: int = 5
+    nodes: int = 2
     groups: int = 1
     grid: int = 1
     shared: bool = False
@@ -44,8 +56,14 @@ class Problem:
     scale: float = 0.6
     seed: int = field(default=0, repr=False)
 
+    def __repr__(self) -> str:
+        """Return the fields that differ from the defaults, for test names."""
+        default = Problem.__dataclass_fields__
+        changed = {name: value for name, value in self.__dict__.items() if value != default[name].default}
+        return ",".join(f"{name}={value}" for name, value in changed.items()) or "default"
+
     def tensors(self) -> dict[str, Tensor]:
-        """query, key, value, offsets, and cotangents of y and of the weights."""
+        """Return query, key, value, offsets, and cotangents of y and of the weights."""
         generator = torch.Generator().manual_seed(self.seed)
 
         def normal(*shape: int) -> Tensor:
@@ -68,8 +86,52 @@ class Problem:
         return {"groups": self.groups, "grid": self.grid, "scale": self.scale}
 
 
+def vary(**changes) -> Problem:
+    return replace(Problem(), **changes)
+
+
+def surrounded(t: Tensor) -> Tensor:
+    """Return a window of a larger channels-last map whose surroundings are NaN."""
+    return F.pad(t, (1, 2, 2, 2), value=math.nan).contiguous(memory_format=LAST)[:, :, 2:-2, 1:-2]
+
+
+def channel_slice(t: Tensor) -> Tensor:
+    """Return channels out of the middle of a wider channels-last map of NaN."""
+    return F.pad(t, (0, 0, 0, 0, 3, 2), value=math.nan).contiguous(memory_format=LAST)[:, 3:-2]
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda t: t.contiguous(),
+    "channels last": lambda t: t.contiguous(memory_format=LAST),
+    "transposed": lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
+    "channel slice": channel_slice,
+    "window": surrounded,
+    "every other column": lambda t: t.repeat_interleave(2, 3)[..., ::2],
+    "flipped batch": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
+}
+
+
+@contextlib.contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Fill uninitialised memory with NaN, so that an element that a kernel does not write is noticed."""
+
+    def poison(function):
+        def poisoned(*args, **kwargs):
+            t = function(*args, **kwargs)
+            if t.dtype == torch.bool:
+                return t
+            return t.fill_(math.nan if t.is_floating_point() else torch.iinfo(t.dtype).max // 2)
+
+        return poisoned
+
+    with contextlib.ExitStack() as stack:
+        for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
+            stack.enter_context(mock.patch.object(owner, name, poison(getattr(owner, name))))
+        yield
+
+
 def prepare(problem: Problem, dtype: torch.dtype, device: torch.device, memory_format=torch.contiguous_format):
-    """The problem's tensors in a dtype (offsets in float32 at least), on a device, in a memory format."""
+    """Return the problem's tensors in a dtype (offsets in float32 at least), on a device, in a memory format."""
     wide = torch.promote_types(dtype, torch.float32)
     tensors = problem.tensors()
     ready = {}
@@ -83,7 +145,7 @@ def prepare(problem: Problem, dtype: torch.dtype, device: torch.device, memory_f
 
 
 def run(function, tensors: dict[str, Tensor], shared: bool) -> dict[str, Tensor]:
-    """Result, weights and all gradients of ``function(query, key, value, offsets) -> (y, weights)``."""
+    """Return result, weights and all gradients of ``function(query, key, value, offsets) -> (y, weights)``."""
     leaves = {name: tensors[name].detach().requires_grad_() for name in ("query", "key", "value", "offsets")}
     if shared:
         leaves["value"] = leaves["key"]
@@ -106,7 +168,7 @@ def attention(problem: Problem, backend: str):
 
 
 def plain(problem: Problem):
-    """What one would write in PyTorch without care for accumulation: every step in the features' dtype."""
+    """Return the function as plain PyTorch computes it, with every step in the dtype of the features."""
 
     def function(query, key, value, offsets):
         _, _, height, width = query.shape
@@ -128,13 +190,13 @@ def plain(problem: Problem):
 
 
 def exact(problem: Problem, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The reference in float64 on the very numbers that the backend was given."""
+    """Return the result of the reference in float64, for the same (rounded) inputs."""
     doubled = {name: t.double() for name, t in tensors.items()}
     return run(attention(problem, "reference"), doubled, problem.shared)
 
 
 def distance(a: Tensor, b: Tensor, least: float = 0.0) -> float:
-    """Relative error of ``a`` against ``b``, or against numbers of size ``least``; infinite where one is NaN."""
+    """Return the relative error of ``a`` against ``b``, or against numbers of size ``least``; infinite for NaN."""
     size = b.double().norm().clamp(min=max(least * b.numel() ** 0.5, 1e-30))
     error = ((a.double() - b.double()).norm() / size).item()
     return error if error == error else float("inf")
@@ -147,16 +209,16 @@ def check(
     tensors: dict[str, Tensor] | None = None,
     roundings: int = 8,
     least: float = 0.0,
-) -> None:
-    """A backend errs no more, against float64, than plain PyTorch in the same dtype plus a few roundings.
+) -> dict[str, Tensor]:
+    """Assert that the error against float64 is at most that of plain PyTorch in the same dtype plus a few roundings.
 
-    ``least``: what counts as small. On a map of a few positions everything may cancel, and then an error is to be
-    compared with the terms, which are of order 1, not with what is left of them.
+    ``least``: size below which errors are absolute, for small maps, on which terms of order 1 may cancel.
     """
     device = device_of(backend)
     if tensors is None:
         tensors = prepare(problem, dtype, device)
-    got = run(attention(problem, backend), tensors, problem.shared)
+    with poisoned_memory():
+        got = run(attention(problem, backend), tensors, problem.shared)
     low = run(plain(problem), tensors, problem.shared)
     want = exact(problem, tensors)
     rounding = (roundings if dtype in (torch.float32, torch.float64) else 1) * torch.finfo(dtype).eps
@@ -165,7 +227,22 @@ def check(
         error = distance(got[name], want[name], least)
         allowed = distance(low[name], want[name], least) + rounding
         assert error <= allowed, f"{name} of {problem} by {backend}: error {error:.2e}, allowed {allowed:.2e}"
+    return got
 
 
-def vary(**changes) -> Problem:
-    return replace(Problem(), **changes)
+def as_convolution(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return W a + b at every position, in float64."""
+    y = torch.einsum("oc,bchw->bohw", weight.double(), a.double())
+    return y if bias is None else y + bias.double()[:, None, None]
+
+
+def conv(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return W a + b at every position by PyTorch's convolution."""
+    return F.conv2d(a, weight[:, :, None, None], None if bias is None else bias.to(a.dtype))
+
+
+def assert_as_good_as(got: Tensor, plain: Tensor, want: Tensor, roundings: float = 2) -> None:
+    """Assert that the error against float64 is at most that of plain PyTorch plus a few roundings."""
+    assert got.shape == want.shape and got.dtype == plain.dtype
+    allowed = distance(plain, want) + roundings * torch.finfo(got.dtype).eps
+    assert distance(got, want) <= allowed

@@ -1,4 +1,4 @@
-"""ONNX: the reference exports to standard operators and runs in onnxruntime."""
+"""ONNX: the reference is exported to standard operators and runs in onnxruntime."""
 
 import warnings
 
@@ -32,12 +32,11 @@ def inputs(batch: int, height: int, width: int, grid: int) -> tuple[Tensor, ...]
 
 def export(module: Module, arguments: tuple[Tensor, ...], **options):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own
+        warnings.simplefilter("ignore")  # of the exporter
         return torch.onnx.export(module, arguments, dynamo=True, verbose=False, **options)
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference"])
-@pytest.mark.parametrize("grid", [1, 2])
+@pytest.mark.parametrize(("backend", "grid"), [("auto", 1), pytest.param("reference", 2, marks=pytest.mark.slow)])
 def test_runs_in_onnxruntime(backend: str, grid: int, tmp_path) -> None:
     torch.manual_seed(0)
     module, arguments = Module(backend, grid), inputs(2, 6, 8, grid)

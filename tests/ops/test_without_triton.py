@@ -1,14 +1,14 @@
-"""The library on a machine where Triton was never installed."""
-
-import textwrap
+"""The library where Triton is not installed, or numba is broken."""
 
 from tests.absent import run_without
 
 
-def test_a_broken_numba_is_passed_over(tmp_path) -> None:
+def test_with_a_broken_numba(tmp_path) -> None:
     (tmp_path / "numba").mkdir()
     (tmp_path / "numba" / "__init__.py").write_text("raise ImportError('numba needs another numpy')")
-    script = """
+    script = f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
         import torch
         from repgraph import representative_attention
         x = torch.randn(1, 4, 5, 5)
@@ -18,7 +18,7 @@ def test_a_broken_numba_is_passed_over(tmp_path) -> None:
         except RuntimeError as error:
             print(error)
     """
-    done = run_without((), f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n" + textwrap.dedent(script))
+    done = run_without((), script)
     assert done.returncode == 0, done.stderr
     assert "backend 'cpu' cannot run here: numba cannot be imported: numba needs another numpy" in done.stdout
 

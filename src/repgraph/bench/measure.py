@@ -1,129 +1,89 @@
-"""How time and memory are measured.
+"""Time and memory of calls.
 
-CUDA: events around single calls with the second-level cache flushed in between, and replay of a CUDA graph
-for what the GPU needs without the host; memory from PyTorch's allocator. CPU: a monotonic clock, all
-candidates in turn, so that whatever else the machine does hits all alike; memory from the kernel's
-resident-set high-water mark, after what was freed has been handed back to the system.
+On CUDA, times are those between events, and memory is the peak of PyTorch's allocator. On the CPU, times are wall-clock
+times, for which the calls of all candidates take turns, and memory is the peak of the resident set.
 """
 
+import contextlib
 import ctypes
-import statistics
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")
-
-# As large as the largest second-level cache there is, several times over.
-_FLUSH_BYTES = 256 * 2**20
+MIN_CALLS = 5  # to time, however slow they are
 
 
 @dataclass(frozen=True)
 class Times:
-    """A summary of single timings, in milliseconds."""
+    """A summary of timings, in milliseconds."""
 
     median: float
-    least: float
+    min: float
     p20: float
     p80: float
     count: int
 
+    @classmethod
+    def summarize(cls, milliseconds: Sequence[float]) -> Self:
+        median, least, p20, p80 = np.percentile(milliseconds, (50, 0, 20, 80)).tolist()
+        return cls(median, least, p20, p80, len(milliseconds))
+
 
 @dataclass(frozen=True)
-class Budget:
-    """How long to measure: ``repeat`` calls, or as many as fit into ``seconds`` within bounds."""
+class Effort:
+    """How long to measure."""
 
-    seconds: float = 1.0
-    repeat: int | None = None
-    least: int = 5
-    most: int = 1000
+    seconds: float = 1.0  # for each measurement, on average
+    repeat: int | None = None  # calls to time, instead of ``seconds``; on CUDA approximately
+    limit: float = 30.0  # seconds of a call; slower candidates are given up
 
     def calls(self, estimate: float) -> int:
-        """Number of calls for one that takes ``estimate`` seconds.
-
-        >>> Budget(seconds=1).calls(0.01), Budget(seconds=1).calls(10), Budget(repeat=3).calls(10)
-        (100, 5, 3)
-        """
-        if self.repeat is not None:
-            return self.repeat
-        return int(min(self.most, max(self.least, self.seconds / max(estimate, 1e-9))))
-
-
-def summarise(milliseconds: list[float]) -> Times:
-    """Median, least, and 20th and 80th percentile.
-
-    >>> summarise([3.0, 1.0, 2.0])
-    Times(median=2.0, least=1.0, p20=1.0, p80=3.0, count=3)
-    """
-    ordered = sorted(milliseconds)
-    last = len(ordered) - 1
-    return Times(
-        statistics.median(ordered),
-        ordered[0],
-        ordered[round(0.2 * last)],
-        ordered[round(0.8 * last)],
-        len(ordered),
-    )
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        """Return the number of calls to time if one takes ``estimate`` seconds."""
+        return self.repeat or max(MIN_CALLS, round(self.seconds / max(estimate, 1e-6)))
 
 
 def warm_up(call: Call, device: torch.device) -> float:
-    """Call twice (the first compiles what has to be compiled); seconds of the second."""
+    """Call twice (the first call may compile) and return the seconds of the second call."""
     for _ in range(2):
-        synchronise(device)
+        synchronize(device)
         start = time.perf_counter()
         call()
-        synchronise(device)
+        synchronize(device)
         seconds = time.perf_counter() - start
     return seconds
 
 
-def cpu_times(calls: dict[str, Call], estimates: dict[str, float], budget: Budget) -> dict[str, Times]:
-    """Time the calls in turn, round after round; every one gets the same number of rounds."""
-    if not calls:
-        return {}
-    rounds = budget.calls(sum(estimates.values()) / len(estimates))
-    found: dict[str, list[float]] = {name: [] for name in calls}
+def cpu_times(calls: Sequence[Call], rounds: int) -> list[Times]:
+    """Time the calls in turns, for a number of rounds."""
+    milliseconds: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
-        for name, call in calls.items():
+        for call, found in zip(calls, milliseconds, strict=True):
             start = time.perf_counter()
             call()
-            found[name].append((time.perf_counter() - start) * 1e3)
-    return {name: summarise(times) for name, times in found.items()}
+            found.append((time.perf_counter() - start) * 1e3)
+    return [Times.summarize(found) for found in milliseconds]
 
 
-def cuda_times(call: Call, estimate: float, budget: Budget) -> Times:
-    """Time each call by events, with the second-level cache flushed before it."""
-    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
-    repeats = budget.calls(estimate)
-    for _ in range(min(repeats, 10, 1 + int(0.1 / max(estimate, 1e-9)))):  # once is enough for slow ones
-        call()
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
-    for start, end in events:
-        flush.zero_()
-        start.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    return summarise([start.elapsed_time(end) for start, end in events])
+def cuda_times(call: Call, seconds: float) -> Times:
+    """Time calls between events for about ``seconds``, with the L2 cache flushed before each call."""
+    from triton.testing import do_bench
+
+    return Times.summarize(do_bench(call, warmup=10, rep=1e3 * seconds, return_mode="all"))
 
 
-def graph_times(make: Callable[[], Call], estimate: float, budget: Budget) -> Times:
-    """Time replays of a CUDA graph of one call: what the GPU needs, with no time for launching.
-
-    ``make`` prepares the call on the capturing stream, because a backward runs on its forward's stream.
-    """
+def graph_times(make: Callable[[], Call], seconds: float) -> Times:
+    """Time replays of a CUDA graph of one call: GPU time alone, without launch overhead."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream):  # a backward pass runs on the stream of its forward pass
         call = make()
         for _ in range(3):
             call()
@@ -132,93 +92,72 @@ def graph_times(make: Callable[[], Call], estimate: float, budget: Budget) -> Ti
     with torch.cuda.graph(graph, stream=stream):
         result = call()
     torch.cuda.current_stream().wait_stream(stream)
-    times = cuda_times(graph.replay, estimate, budget)
+    times = cuda_times(graph.replay, seconds)
     del result
     graph.reset()
     return times
 
 
-def size_of(result: object) -> int:
-    """Bytes of the tensor or tensors that a call gives back."""
-    tensors = [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]  # type: ignore[attr-defined]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
-
-
-@dataclass(frozen=True)
-class Peak:
-    """What a call takes at its highest beyond what was there before, in bytes: its result, and all the rest."""
-
-    beyond: int
-    result: int
-
-
-def peak_memory(call: Call, device: torch.device) -> Peak | None:
-    """Memory of one call; None where the system does not tell (CPU memory is measured on Linux with glibc only)."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        result = call()
-        torch.cuda.synchronize(device)
-        size = size_of(result)
-        return Peak(max(0, torch.cuda.max_memory_allocated(device) - before - size), size)
-    if not reset_resident_peak():
-        return None
-    before = resident()["VmRSS"]
+def peak_memory(call: Call, device: torch.device) -> tuple[int | None, int | None]:
+    """Return the peak memory of a call beyond its result, and the size of the result, in bytes; None if unknown."""
+    before = allocated_memory(device)
+    if before is None:
+        return None, None
     result = call()
-    size = size_of(result)
-    return Peak(max(0, resident()["VmHWM"] - before - size), size)
+    synchronize(device)
+    tensors = result if isinstance(result, tuple | list) else (result,)
+    storages = [t.untyped_storage() for t in tensors if isinstance(t, Tensor)]
+    size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _system_bytes("self/status", "VmHWM")
+    return max(0, peak - before - size), size
 
 
-def held_memory(device: torch.device) -> int | None:
-    """Bytes in use now: by PyTorch's allocator on CUDA, resident in the process on the CPU."""
+def allocated_memory(device: torch.device) -> int | None:
+    """Reset the peak and return the bytes in use, on the CPU those of the process, or None without Linux and glibc."""
     if device.type == "cuda":
+        synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
-    return resident()["VmRSS"] if reset_resident_peak() else None
-
-
-def reset_resident_peak() -> bool:
-    """Hand freed memory back and start the high-water mark anew; False where that is impossible."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
+            file.write("5")  # resets VmHWM
     except (OSError, AttributeError, TypeError):
-        return False
-    return True
+        return None
+    return _system_bytes("self/status", "VmRSS")
 
 
-def resident() -> dict[str, int]:
-    """Resident memory of this process in bytes: VmRSS now and VmHWM at its highest."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        lines = dict(line.split(":", 1) for line in file if line.startswith(("VmRSS", "VmHWM")))
-    return {name: int(value.split()[0]) * 1024 for name, value in lines.items()}
+@contextlib.contextmanager
+def memory_limit() -> Iterator[None]:
+    """On Linux, let allocations beyond 80 % of the available memory fail: the system might end the process instead."""
+    limits = None
+    with contextlib.suppress(ImportError, OSError, StopIteration):
+        import resource
 
-
-def require_memory(needed: float, what: str = "", device: torch.device = CPU) -> None:
-    """MemoryError where less memory can be had, with some to spare.
-
-    >>> require_memory(2**80, "the inputs")  # doctest: +IGNORE_EXCEPTION_DETAIL
-    Traceback (most recent call last):
-    MemoryError: the inputs need about 1125899906842624.0 GiB, 7.5 GiB are free
-    """
-    available = available_memory(device)
-    if needed > (0.8 if device.type == "cpu" else 1.0) * available:  # the CPU's memory has other users
-        need = f"{what} need" if what else "needs"
-        raise MemoryError(f"{need} about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free")
-
-
-def available_memory(device: torch.device = CPU) -> float:
-    """Memory that can still be had, in bytes; infinite where the system does not tell."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
+        new = _system_bytes("self/status", "VmData") + round(0.8 * _system_bytes("meminfo", "MemAvailable"))
+        limits = resource.getrlimit(resource.RLIMIT_DATA)
+        new = min(n for n in (new, *limits) if n != resource.RLIM_INFINITY)
+        resource.setrlimit(resource.RLIMIT_DATA, (new, limits[1]))
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return float("inf")
+        yield
+    finally:
+        if limits:
+            resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+def _system_bytes(file: str, name: str) -> int:
+    """Return an entry of a file in /proc, such as VmRSS (resident memory) or VmHWM (its peak) of self/status."""
+    with open(f"/proc/{file}", encoding="ascii", errors="replace") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def free(device: torch.device) -> None:
+    """Collect garbage and, on CUDA, return cached memory to the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,122 +1,67 @@
-"""Data sets for semantic segmentation: readers, transforms, and a check of the files.
+"""Data sets for semantic segmentation and, in :mod:`repgraph.data.coco`, for object detection.
 
-``load("voc", "data/VOC2012", "train")`` opens a set; :class:`~repgraph.data.dataset.SegmentationData` says what it is.
-Importing this package needs no more than the base install; torchvision and Pillow come in with the first set.
+Importing this package needs the base install only; torchvision and Pillow are imported with the first data set.
 """
 
-import difflib
 import inspect
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repgraph.data.labels import IGNORE, DataError, Labels
-
-if TYPE_CHECKING:
-    from repgraph.data.dataset import SegmentationData
+from repgraph.constants import IGNORE
+from repgraph.data.labels import DataError, Labels
+from repgraph.errors import UsageError, nearest
 
 NAMES = ("ade20k", "camvid", "cityscapes", "folder", "pascal_context", "scenes", "stanford", "voc")
-INSTANCES = ("coco",)  # sets of objects, for detection: repgraph.data.coco.load
+INSTANCES = ("coco",)  # data sets for object detection
 
 __all__ = ["IGNORE", "INSTANCES", "NAMES", "DataError", "Labels", "load"]
 
 
-def load(name: str, root: str | Path | None, split: str = "train", **options: Any) -> "SegmentationData":
-    """One split of a data set, from its layout as released (``docs/data.md``).
+def load(name: str, root: str | Path | None, split: str = "train", **options: Any) -> Any:
+    """Open one split of a data set in the layout of its release (``docs/data.md``).
 
-    Parameters
-    ----------
-    name:
-        One of :data:`NAMES`.
-    root:
-        The folder of the set; None for ``"scenes"``, which have no files.
-    split:
-        ``"train"``, ``"val"``, ``"trainval"`` or ``"test"``, as far as the set has it.
-    options:
-        What the reader of the set takes besides, such as ``classes=3`` for ``"folder"``.
+    Missing files are an error here; damaged ones are found when they are read, or by ``repgraph data check``.
 
-    Files that are missing are an error here; what is wrong inside files shows when they are read, or all at once with
-    ``repgraph data check``.
-
-    >>> load("vocc", "data")
-    Traceback (most recent call last):
-    repgraph.data.labels.DataError: unknown data set 'vocc'; did you mean 'voc'?
+    Args:
+        name: One of :data:`NAMES`, for a :class:`~repgraph.data.dataset.SegmentationData`, or of :data:`INSTANCES`, for
+            an :class:`~repgraph.data.coco.InstanceData`.
+        root: Folder of the data set; None for ``"scenes"``, which has no files.
+        split: ``"train"``, ``"val"``, ``"trainval"`` or ``"test"``, if the data set has it.
+        options: Options of the reader, such as ``classes=3`` for ``"folder"``.
     """
-    if name in INSTANCES:
-        raise DataError(f"{name} has objects and no label maps; repgraph.data.{name}.load opens it")
-    from repgraph.data.listing import need_all
-
-    return need_all(open_set(name, root, split, **options))
-
-
-def open_set(name: str, root: str | Path | None, split: str = "train", **options: Any) -> "SegmentationData":
-    """As :func:`load`, but files may be missing: the set's ``missing`` names them."""
-    return opener(name, root, **options)(split)
+    data = open_split(name, root, split, **options)
+    if data.missing:
+        raise DataError(
+            f"{data.missing[0]}: no such file ({len(data.missing)} missing in {name} {split}); "
+            f"repgraph data check {name} {data.root} lists all"
+        )
+    return data
 
 
-def opener(name: str, root: str | Path | None, **options: Any) -> Callable[[str], Any]:
-    """What opens a split of the set, of :data:`INSTANCES` too; wrong names and options are found out at once."""
-    read = reader(name)
+def open_split(name: str, root: str | Path | None, split: str, **options: Any) -> Any:
+    """Open a split as :func:`load` does; its files may be missing (``data.missing``)."""
+    if name not in (*NAMES, *INSTANCES):
+        raise UsageError(f"unknown data set {name!r}{nearest(name, (*NAMES, *INSTANCES))}")
     if root is None and name != "scenes":
-        raise DataError(f"{name} needs the folder that its files are in")
-    parameters = inspect.signature(read).parameters
-    known = [option for option in parameters if option not in ("root", "split")]
-    wrong = [option for option in options if option not in known]
-    if wrong and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        there = f"its options are {', '.join(known)}" if known else "it has none"
-        raise DataError(f"{name} has no option {wrong[0]!r}; {there}")
+        raise UsageError(f"{name} needs the folder of its files")
+    from pydantic import TypeAdapter, ValidationError
+
+    from repgraph.data.files import NotFound
+    from repgraph.data.readers import READERS
+
+    reader = READERS[name]
+    parameters = inspect.signature(reader.read).parameters
+    known = {option: each.annotation for option, each in parameters.items() if option not in ("root", "split")}
     for option, value in options.items():
-        _check_kind(name, option, value, parameters)
-    return lambda split: read(root, split, **options)
-
-
-def _check_kind(name: str, option: str, value: object, parameters: Mapping[str, inspect.Parameter]) -> None:
-    """Options that are texts or yes and no are looked at here; readers look at all others."""
-    kinds = parameters[option].annotation if option in parameters else None
-    for kind, needed in ((str, "a text"), (bool, "true or false")):
-        if kinds in (kind, kind | None) and not isinstance(value, kind) and not (value is None and kinds != kind):
-            raise DataError(f"{name}: {option}={value!r}; give {needed}")
-
-
-def reader(name: str) -> Callable[..., Any]:
-    """What opens the data set of that name: called with its folder, a split and options."""
-    match name:  # one import for each, so that a set brings in no other's module
-        case "ade20k":
-            from repgraph.data import ade20k
-
-            return ade20k.read
-        case "camvid":
-            from repgraph.data import camvid
-
-            return camvid.read
-        case "cityscapes":
-            from repgraph.data import cityscapes
-
-            return cityscapes.read
-        case "coco":
-            from repgraph.data import coco
-
-            return coco.open_split
-        case "folder":
-            from repgraph.data import folder
-
-            return folder.read
-        case "pascal_context":
-            from repgraph.data import pascal_context
-
-            return pascal_context.read
-        case "scenes":
-            from repgraph.data import scenes
-
-            return scenes.Scenes
-        case "stanford":
-            from repgraph.data import stanford
-
-            return stanford.read
-        case "voc":
-            from repgraph.data import voc
-
-            return voc.read
-    close = difflib.get_close_matches(name, (*NAMES, *INSTANCES), n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join((*NAMES, *INSTANCES))}"
-    raise DataError(f"unknown data set {name!r}; {hint}")
+        if option not in known:
+            raise UsageError(f"{name} has no option {option!r}{nearest(option, known) if known else ''}")
+        try:
+            options[option] = TypeAdapter(known[option]).validate_python(value)
+        except ValidationError as error:
+            raise UsageError(f"{name}: {option} is {value!r}; {error.errors()[0]['msg'].lower()}") from None
+    if reader.splits and split not in reader.splits:
+        raise NotFound(f"{name} has no split {split!r}{nearest(split, reader.splits)}")
+    try:
+        return reader.read(root, split, **options)
+    except NotFound as error:
+        raise NotFound(f"{error}; expected {reader.layout}") from error

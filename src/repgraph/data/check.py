@@ -1,245 +1,199 @@
-"""Reads a whole data set and collects what is wrong with it, and how often each class occurs.
+"""Read a whole data set, report everything that is wrong with it, and count its classes (``repgraph data check``)."""
 
-Nothing that is found ends the check: files are read as training would read them, and each problem is noted.
-"""
-
-import os
+import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
-from repgraph.data import opener
-from repgraph.data.coco import check as instances
-from repgraph.data.coco.dataset import InstanceData
-from repgraph.data.coco.dataset import Item as Instances
-from repgraph.data.dataset import Item, SegmentationData, mismatch
-from repgraph.data.files import read_image, read_values
-from repgraph.data.labels import IGNORE, DataError, Labels, differing
-from repgraph.data.listing import Missing, NoSplit
-from repgraph.data.problem import Problem
+from repgraph.constants import IGNORE
+from repgraph.data import coco, open_split
+from repgraph.data.dataset import SegmentationData, size_mismatch
+from repgraph.data.files import Kind, NotFound, Problem, prefetch, read_image, read_mask
+from repgraph.data.labels import DataError
+from repgraph.progress import Progress
 
-SPLITS = ("train", "val", "test")  # looked at where no others are asked for
-
-# The kinds of problem, in the order in which they are reported.
-SPLIT = "splits that cannot be opened"
-NOTHING, NO_OBJECT = "splits without a labelled pixel", "splits without an object to find"
-OTHERS = "splits of other classes than the first"
-NO_IMAGE, NO_MASK, STRAY = "images that are missing", "masks that are missing", "masks without an image"
-BAD_IMAGE, BAD_MASK = instances.BAD_IMAGE, "masks that cannot be read"
-SIZE, UNKNOWN = "masks of another size than their image", "masks with unknown label values"
-REPEATED, SHARED = "names that are listed more than once", "images that are in two splits"
-KINDS = (
-    SPLIT, NOTHING, NO_OBJECT, OTHERS, NO_IMAGE, NO_MASK, STRAY, BAD_IMAGE, BAD_MASK, SIZE, UNKNOWN, REPEATED,
-    *instances.KINDS, SHARED,
-)  # fmt: skip
+SPLITS = ("train", "val", "test")  # checked by default
+Data = SegmentationData | coco.InstanceData
 
 
-@dataclass
 class Report:
-    """What was found in one split; ``pixels`` and ``images`` count each class (K,), ``objects`` those of each class.
+    """The problems and statistics of a split or of an image of it; ``data`` is None if it cannot be opened."""
 
-    In sets of objects a pixel counts once for each object that it is in.
-    """
+    def __init__(self, split: str, data: Data | None) -> None:
+        self.split, self.data = split, data
+        self.labelled = data is None or data.labelled
+        self.problems: list[Problem] = []
+        classes = 0 if data is None else len(data.labels)
+        self.pixels = np.zeros(classes + 1, np.int64)  # of each class (or all its objects), and of none
+        self.images = np.zeros(classes, np.int64)  # with each class
+        self.objects = np.zeros(classes, np.int64)
+        self.sizes: set[tuple[int, int]] = set()  # (H, W)
 
-    split: str
-    labels: Labels | None = None
-    count: int = 0  # images, as listed
-    labelled: bool = True
-    problems: list[Problem] = field(default_factory=list)
-    pixels: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    images: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    objects: np.ndarray | None = None
-    ignored: int = 0  # pixels that are not labelled, or in no object
-    smallest: tuple[int, int] | None = None  # (H, W) of the image with the fewest pixels, and with the most
-    largest: tuple[int, int] | None = None
+    def add(self, other: "Report") -> None:
+        """Add what was found in one image."""
+        self.problems += other.problems
+        self.pixels += other.pixels
+        self.images += other.pixels[:-1] > 0
+        self.objects += other.objects
+        self.sizes |= other.sizes
+
+    def add_problem(self, kind: Kind, about: str | Path, detail: str = "") -> None:
+        self.problems.append(Problem(kind, str(about), detail.removeprefix(f"{about}: ")))
+
+    def read(self, path: Path, read: Callable[[Path], Any], missing: Kind, damaged: Kind) -> Any:
+        """Read a file; if it is missing or damaged, add a problem and return None."""
+        try:
+            return read(path)
+        except DataError as error:
+            self.add_problem(damaged if path.exists() else missing, path, str(error))
+            return None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        names, ids = (self.labels.names, self.labels.ids) if self.labels else ((), ())
-        objects = [{}] * len(names) if self.objects is None else [{"objects": n} for n in self.objects.tolist()]
+        """Return plain data for JSON."""
+        columns: dict[str, Any] = {}
+        if self.data is not None:
+            columns = {"name": self.data.labels.names, "id": self.data.labels.ids}
+            columns |= {"pixels": self.pixels[:-1].tolist(), "images": self.images.tolist()}
+        if isinstance(self.data, coco.InstanceData):
+            columns["objects"] = self.objects.tolist()
         return {
             "split": self.split,
-            "images": self.count,
+            "images": 0 if self.data is None else len(self.data),
             "labelled": self.labelled,
-            "smallest": self.smallest,
-            "largest": self.largest,
-            "ignored_pixels": self.ignored,
-            "classes": [
-                {"name": name, "id": number, "pixels": int(pixels), "images": int(images), **more}
-                for name, number, pixels, images, more in zip(
-                    names, ids, self.pixels, self.images, objects, strict=True
-                )
-            ],
+            "smallest": min(self.sizes, key=math.prod, default=None),
+            "largest": max(self.sizes, key=math.prod, default=None),
+            "ignored_pixels": int(self.pixels[-1]),
+            "classes": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
             "problems": [{"kind": p.kind, "about": p.about, "detail": p.detail} for p in self.problems],
         }
 
+    def format(self, name: str, limit: int | None = None) -> str:
+        """Return the report as text, with at most ``limit`` problems of each kind; ``name`` is that of the data set."""
+        content = self.to_dict()
+        count = content["images"]
+        lines = [f"{name} {self.split}: {count} image{'s' * (count != 1)}" + " without labels" * (not self.labelled)]
+        if self.sizes:
+            sizes = [f"{width} x {height}" for height, width in (content["smallest"], content["largest"])]
+            lines[0] += f", {' to '.join(dict.fromkeys(sizes))} pixels"
+        if content["classes"] and self.labelled:
+            lines += ["", *self._table(content["classes"]), ""]
+        for kind in dict.fromkeys(problem.kind for problem in self.problems):
+            problems = [problem for problem in self.problems if problem.kind == kind]
+            lines.append(f"{kind}: {len(problems)}")
+            lines += [f"  {p.about}" + (f": {p.detail}" if p.detail else "") for p in problems[:limit]]
+            if limit is not None and len(problems) > limit:
+                lines.append(f"  ... and {len(problems) - limit} more (--all shows them)")
+        return "\n".join(lines) + "\n"
 
-@dataclass(frozen=True)
-class Finding:
-    """What one image gave: problems, its size, the pixels of each class, ignored ones last, and the objects of each."""
+    def _table(self, classes: list[dict[str, Any]]) -> list[str]:
+        """Return the lines of a table with the frequency of each class."""
+        total = max(1, int(self.pixels[:-1].sum()))
+        rows = [[*classes[0], "%"]]
+        for entry in classes:
+            name, i, *counts = entry.values()
+            rows.append([name, str(i), *(f"{number:,}" for number in counts), f"{100 * entry['pixels'] / total:.2f}"])
+        rest = "in no object" if isinstance(self.data, coco.InstanceData) else "unlabelled"
+        rows.append([rest, "", f"{self.pixels[-1]:,}", *[""] * (len(rows[0]) - 3)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
-    problems: list[Problem]
-    size: tuple[int, int] | None
-    pixels: np.ndarray  # [K + 1]
-    objects: np.ndarray | None = None  # [K]
 
-
-Progress = Callable[[str, int, int], None]  # the split, items done, items in all
-Set = SegmentationData | InstanceData
-
-
-def open_splits(name: str, root: str | Path, splits: Sequence[str] | None, **options: Any) -> list[Set | Report]:
-    """The splits of a set; one that is there but cannot be used is a report that says so.
-
-    Without ``splits``, those of train, val and test that the set has. A wrong name, folder or option is an error, and
-    so is a split that was asked for and is not there.
-    """
-    open_split = opener(name, root, **options)
-    opened: list[Set | Report] = []
-    absent: list[DataError] = []
+def check(
+    name: str, root: Path, splits: Sequence[str] | None, options: dict[str, Any], workers: int, show: TextIO | None
+) -> list[Report]:
+    """Read all files of some splits, which have to exist, or by default of train, val and test as far as they exist."""
+    reports: list[Report] = []
+    not_found: list[NotFound] = []
     for split in splits or SPLITS:
         try:
-            opened.append(open_split(split))
-        except (Missing, NoSplit) as error:
-            absent.append(error)
+            reports.append(Report(split, open_split(name, root, split, **options)))
+        except NotFound as error:
+            not_found.append(error)
         except DataError as error:
-            opened.append(Report(split, problems=[Problem(SPLIT, split, str(error))]))
-    if absent and (splits or not opened):
-        raise absent[0]
-    return opened
-
-
-def check(sets: Sequence[Set | Report], workers: int, progress: Progress | None = None) -> list[Report]:
-    """Reads all files of the sets, ``workers`` at a time."""
-    reports = [data if isinstance(data, Report) else check_split(data, workers, progress) for data in sets]
-    for first, second in combinations(reports, 2):  # splits can share a folder, and then its stray masks
-        told = {problem for problem in first.problems if problem.kind == STRAY}
-        second.problems = [problem for problem in second.problems if problem not in told]
-    opened = [data for data in sets if not isinstance(data, Report)]
-    for data in opened[1:]:
-        if how := differing(opened[0].labels, data.labels):
-            report = next(r for r in reports if r.split == data.split)
-            report.problems.insert(0, Problem(OTHERS, f"{opened[0].split} and {data.split}", how))
-    for one, other in combinations([data for data in opened if data.split != "trainval"], 2):
-        both = {item.image for item in one.items} & {item.image for item in other.items}
-        report = next(r for r in reports if r.split == other.split)
-        report.problems += [Problem(SHARED, show(path), f"{one.split} and {other.split}") for path in sorted(both)]
+            reports.append(Report(split, None))
+            reports[-1].add_problem(Kind.SPLIT, split, str(error))
+    if not_found and (splits or not reports):
+        raise not_found[0]
+    for report in reports:
+        if report.data is not None:
+            _check_files(report, report.data, workers, show)
+    for first, second in combinations(reports, 2):
+        if first.data is not None and second.data is not None:
+            _compare(first, first.data, second, second.data)
+    kinds = list(Kind)
+    for report in reports:
+        report.problems.sort(key=lambda problem: kinds.index(problem.kind))
     return reports
 
 
-def check_split(data: Set, workers: int, progress: Progress | None = None) -> Report:
-    """Reads all files of one split."""
-    classes = len(data.labels)
-    report = Report(data.split, data.labels, len(data), data.labelled)
-    report.pixels, report.images = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
-    missing = set(data.missing)
-    look: Callable[[Any], Finding]
-    if isinstance(data, InstanceData):
+def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
+    """Add the problems that concern two splits to the second."""
+    known = {problem for problem in first.problems if problem.kind == Kind.UNPAIRED_MASK}  # in a shared folder
+    second.problems = [problem for problem in second.problems if problem not in known]
+    both = f"{one.split} and {two.split}"
+    if difference := one.labels.difference(two.labels):
+        second.add_problem(Kind.CLASSES, both, difference)
+    if "trainval" not in (one.split, two.split):
+        for path in sorted({item.image for item in one.items} & {item.image for item in two.items}):
+            second.add_problem(Kind.SHARED, path, both)
+
+
+def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) -> None:
+    """Read all files of a split."""
+    if isinstance(data, coco.InstanceData):
         report.problems += data.problems
-        report.objects = np.zeros(classes, np.int64)
-        look = partial(examine_objects, data=data, missing=missing)
+        if data.labelled and all(each.crowd for item in data.items for each in item.objects):
+            report.add_problem(Kind.NO_OBJECTS, data.split, "crowds and skipped annotations do not count")
     else:
-        report.problems += [Problem(STRAY, show(path)) for path in data.strays]
-        report.problems += [Problem(REPEATED, name) for name in data.repeated]
-        look = partial(examine, labels=data.labels, missing=missing)
-    executor = ThreadPoolExecutor(workers)  # Pillow decodes outside Python's lock
-    try:
-        findings = executor.map(look, data.items)
-        for done, finding in enumerate(findings, 1):
-            _add(report, finding)
-            if progress:
-                progress(data.split, done, len(data))
-    finally:
-        executor.shutdown(cancel_futures=True)
-    if report.objects is None and report.ignored and not report.pixels.any():
-        report.problems.append(
-            Problem(NOTHING, data.split, f"all {report.ignored} known pixels of the masks are ignored")
-        )
-    if isinstance(data, InstanceData) and data.labelled and not instances.anything(data):
-        report.problems.append(Problem(NO_OBJECT, data.split, "crowds do not count, nor do objects that are left out"))
-    report.problems.sort(key=lambda problem: KINDS.index(problem.kind))
-    return report
+        for path in data.unpaired:
+            report.add_problem(Kind.UNPAIRED_MASK, path)
+    with Progress(f"reading {data.split}", len(data), show) as progress:
+        for done, found in enumerate(prefetch(partial(_examine, data=data), data.items, workers), 1):
+            report.add(found)
+            progress.update(done)
+    if isinstance(data, SegmentationData) and report.pixels[-1] and not report.pixels[:-1].any():
+        report.add_problem(Kind.NO_LABELS, data.split, f"all {report.pixels[-1]} pixels are ignored")
 
 
-def _add(report: Report, finding: Finding) -> None:
-    report.problems += finding.problems
-    report.pixels += finding.pixels[:-1]
-    report.images += finding.pixels[:-1] > 0
-    report.ignored += int(finding.pixels[-1])
-    if report.objects is not None and finding.objects is not None:
-        report.objects += finding.objects
-    if finding.size:
-        sizes = sorted([s for s in (report.smallest, report.largest) if s] + [finding.size], key=lambda s: s[0] * s[1])
-        report.smallest, report.largest = sizes[0], sizes[-1]
-
-
-def examine(item: Item, labels: Labels, missing: set[Path]) -> Finding:
-    """Reads an image and its mask."""
-    problems: list[Problem] = []
-    attempt = partial(_attempt, problems, missing)
-    image = attempt(item.image, NO_IMAGE, BAD_IMAGE, read_image)
+def _examine(item: Any, data: Data) -> Report:
+    """Read an image and its mask, or draw the masks of its objects."""
+    found = Report(data.split, data)
+    image = found.read(item.image, read_image, Kind.MISSING_IMAGE, Kind.BAD_IMAGE)
     size = None if image is None else (int(image.shape[-2]), int(image.shape[-1]))
-    pixels = np.zeros(len(labels) + 1, np.int64)
-    if item.mask is None:
-        return Finding(problems, size, pixels)
-    values = attempt(item.mask, NO_MASK, BAD_MASK, read_values)
-    if values is None:
-        return Finding(problems, size, pixels)
-    if size and values.shape != size:
-        detail = mismatch(item, size, values.shape).removeprefix(f"{item.mask}: ")
-        problems.append(Problem(SIZE, show(item.mask), detail))
-    found, counts = count(values)
-    meaning = labels.classes_of(found)
-    np.add.at(pixels, np.where(meaning == IGNORE, len(labels), meaning)[meaning >= 0], counts[meaning >= 0])
-    if (meaning < 0).any():
-        unknown = zip(found[meaning < 0].tolist(), counts[meaning < 0].tolist(), strict=True)
-        detail = ", ".join(f"{value} ({number} pixels)" for value, number in unknown)
-        problems.append(Problem(UNKNOWN, show(item.mask), detail))
-    return Finding(problems, size, pixels)
+    if size is not None:
+        found.sizes.add(size)
+    if isinstance(data, coco.InstanceData):
+        if size is not None and size != item.size:
+            found.add_problem(Kind.IMAGE_SIZE, item.image, data.size_mismatch(item, size))
+        free = np.ones(item.size, dtype=bool)
+        for each in item.objects:
+            mask = each.mask(*item.size)
+            if not mask.any():
+                found.add_problem(Kind.OBJECT_EMPTY, f"annotation {each.id} of image {item.name}")
+                continue
+            found.pixels[each.label - 1] += int(mask.sum())
+            found.objects[each.label - 1] += 1
+            free &= mask == 0
+        found.pixels[-1] = free.sum()
+    elif item.mask is not None:
+        mask = found.read(item.mask, read_mask, Kind.MISSING_MASK, Kind.BAD_MASK)
+        if mask is not None and size is not None and mask.shape != size:
+            found.add_problem(Kind.MASK_SIZE, item.mask, size_mismatch(item, size, mask.shape))
+        if mask is not None:
+            _count_classes(found, item.mask, mask, data)
+    return found
 
 
-def examine_objects(item: Instances, data: InstanceData, missing: set[Path]) -> Finding:
-    """Reads an image and draws its objects."""
-    problems: list[Problem] = []
-    found = _attempt(problems, missing, item.image, NO_IMAGE, BAD_IMAGE, lambda _: instances.sizes(item, data))
-    wrong, size = found or ([], None)
-    of_objects, pixels, objects = instances.count(item, data)
-    return Finding([*problems, *wrong, *of_objects], size, pixels, objects)
-
-
-def _attempt(
-    problems: list[Problem], missing: set[Path], path: Path, absent: str, bad: str, read: Callable[[Path], Any]
-) -> Any:
-    """What ``read`` gives for a file; None and a problem more if it is not there or cannot be read."""
-    if path in missing:
-        problems.append(Problem(absent, show(path)))
-        return None
-    try:
-        return read(path)
-    except DataError as error:
-        problems.append(Problem(bad, show(path), str(error).removeprefix(f"{path}: ")))
-        return None
-
-
-def count(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different values in an array of integers, and how often each occurs.
-
-    >>> count(np.array([[3, 0], [3, 3]], dtype=np.uint8))
-    (array([0, 3]), array([1, 3]))
-    """
-    if values.dtype in (np.uint8, np.uint16):
-        counts = np.bincount(values.ravel())
-        found = np.flatnonzero(counts)
-        return found, counts[found]
-    return np.unique(values, return_counts=True)
-
-
-def show(path: Path) -> str:
-    """A path as text that can be printed; bytes that are no UTF-8 are written as \\\\x.."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+def _count_classes(found: Report, path: Path, mask: np.ndarray, data: Data) -> None:
+    values, counts = np.unique(mask, return_counts=True)
+    classes = data.labels.classes_of(values)
+    known = classes >= 0
+    np.add.at(found.pixels, np.where(classes == IGNORE, len(data.labels), classes)[known], counts[known])
+    if not known.all():
+        unknown = zip(values[~known].tolist(), counts[~known].tolist(), strict=True)
+        detail = ", ".join(f"{value} ({count} pixels)" for value, count in unknown)
+        found.add_problem(Kind.UNKNOWN_LABEL, path, detail)

@@ -1,73 +1,64 @@
-"""A set of images and masks, as PyTorch's loaders take it."""
+"""Images with label masks as a PyTorch data set, parts of a data set, and a data set kept in memory."""
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 from torchvision.tv_tensors import Image, Mask
 
-from repgraph.data.files import read_image, read_values
+from repgraph.data.files import FileIndex, read_image, read_mask
 from repgraph.data.labels import DataError, Labels
+from repgraph.errors import UsageError
 
-Pair = tuple[Image, Mask | None]
+Sample = tuple[Image, Mask | None]
+Files = Sequence[FileIndex]
 
 
 @dataclass(frozen=True)
 class Item:
-    """One image and its mask; the mask is None in a split without labels. ``name`` is unique in its split."""
+    """One image and its mask, which is None in an unlabelled split. Names are unique within a split."""
 
     name: str
     image: Path
     mask: Path | None
 
 
-class SegmentationData(Dataset[Pair]):
+@dataclass(eq=False, repr=False)
+class SegmentationData(Dataset[Sample]):
     """Images and masks of one split.
 
     ``data[i]`` is ``(image, mask)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a uint8 ``tv_tensors.Mask``
-    (H, W) of classes 0..K-1 and 255 (:data:`~repgraph.data.labels.IGNORE`); the mask is None in a split without labels.
-    A file that cannot be used is a :class:`~repgraph.data.labels.DataError` that names it, raised when it is read.
-
-    What was found amiss when the files were listed, and is reported by ``repgraph data check``: ``missing`` files of
-    items, ``strays`` (masks without an image) and names ``repeated`` in the split's list; the last two are in no item.
+    (H, W) with classes 0 to K - 1 and ``IGNORE`` (255), or None in an unlabelled split. A file that cannot be used
+    raises a :class:`~repgraph.data.labels.DataError` when it is read.
     """
 
-    def __init__(
-        self,
-        name: str,
-        root: Path,
-        split: str,
-        labels: Labels,
-        items: Sequence[Item],
-        *,
-        missing: Sequence[Path] = (),
-        strays: Sequence[Path] = (),
-        repeated: Sequence[str] = (),
-        prediction_ending: str = ".png",
-    ) -> None:
-        self.name = name
-        self.root = root
-        self.split = split
-        self.labels = labels
-        self.items = list(items)
-        self.missing = list(missing)
-        self.strays = list(strays)
-        self.repeated = list(repeated)
-        self.prediction_ending = prediction_ending
+    name: str
+    root: Path
+    split: str
+    labels: Labels
+    items: list[Item]
+    missing: list[Path] = field(default_factory=list)  # files of items that do not exist
+    unpaired: list[Path] = field(default_factory=list)  # masks without an image
+    prediction_ending: str = ".png"  # what follows the name of an image in the file name of its prediction
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, index: int) -> Pair:
+    def __getitem__(self, index: int) -> Sample:
         item = self.items[index]
         image = read_image(item.image)
         if item.mask is None:
             return image, None
-        classes = self.labels.to_train(read_values(item.mask), item.mask)
+        classes = self.labels.to_train(read_mask(item.mask), item.mask)
         if classes.shape != tuple(image.shape[-2:]):
-            raise DataError(mismatch(item, tuple(image.shape[-2:]), classes.shape))
+            raise DataError(size_mismatch(item, tuple(image.shape[-2:]), classes.shape))
         return image, Mask(torch.from_numpy(classes))
 
     @property
@@ -76,14 +67,78 @@ class SegmentationData(Dataset[Pair]):
         return any(item.mask is not None for item in self.items)
 
     def prediction_name(self, index: int) -> str:
-        """The file name for the labels predicted for an image, as the data set's own evaluation expects it."""
+        """Return the file name of a prediction, as the evaluation server of the data set expects it."""
         return self.items[index].name + self.prediction_ending
 
     def __repr__(self) -> str:
         return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
 
 
-def mismatch(item: Item, image: Sequence[int], mask: Sequence[int]) -> str:
-    """What is wrong with a mask that has another size than its image; sizes are (H, W)."""
-    sizes = f"{mask[1]} x {mask[0]} pixels, its image {item.image} {image[1]} x {image[0]}"
-    return f"{item.mask}: the mask has {sizes}; both need the same size"
+def pair(
+    name: str, root: Path, split: str, labels: Labels, images: Files, masks: Files | None, names: Sequence[str] | None
+) -> SegmentationData:
+    """Return the data set of images and masks (None: unlabelled) with equal ``names`` (None: all), folder by folder."""
+    data = SegmentationData(name, root, split, labels, [])
+    for index, truth in zip_longest(images, masks or []):
+        wanted = list(dict.fromkeys(index.found if names is None else names))
+        for each in wanted:
+            data.items.append(Item(each, index.path(each), truth.path(each) if truth else None))
+            data.missing += [kind.path(each) for kind in (index, truth) if kind and each not in kind.found]
+        if truth:
+            known = index.found.keys() | set(wanted)
+            data.unpaired += [path for key, path in truth.found.items() if key not in known]
+    if not data.items:
+        raise DataError(f"{', '.join(str(index.folder) for index in images)}: no images found")
+    return data
+
+
+def size_mismatch(item: Item, image: Sequence[int], mask: Sequence[int]) -> str:
+    """Return the error for a mask whose size (H, W) differs from that of its image."""
+    return (
+        f"{item.mask}: the mask has {mask[1]} x {mask[0]} pixels and its image {item.image} "
+        f"{image[1]} x {image[0]}; expected equal sizes"
+    )
+
+
+class Subset:
+    """The images of ``data`` at some indices; other attributes are those of ``data``."""
+
+    def __init__(self, data: Any, indices: Sequence[int]) -> None:
+        self.data, self.indices = data, indices
+
+    @property
+    def items(self) -> list[Any]:
+        return [self.data.items[index] for index in self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[self.indices[index]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "data":  # not set yet while unpickling
+            raise AttributeError(name)
+        return getattr(self.data, name)
+
+    def __repr__(self) -> str:
+        return f"{len(self)} of {self.data!r}"
+
+
+class Cached(Subset):
+    """A data set with all samples in memory, decoded, and shared with forked worker processes."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data, range(len(data)))
+        needed = sum(getattr(leaf, "nbytes", 0) for leaf in tree_leaves(data[0])) * len(data)
+        if needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            gibibytes = f"{needed / 2**30:.1f} GiB for {len(data)} images"
+            raise UsageError(f"data.cache needs about {gibibytes}, more than the machine has; turn it off")
+        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+            self.samples = list(pool.map(data.__getitem__, range(len(data))))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+    def __repr__(self) -> str:
+        return repr(self.data)

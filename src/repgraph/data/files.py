@@ -1,94 +1,235 @@
-"""Images and label files from disk.
+"""Find and read the files of data sets.
 
-Pillow reads both. Orientation in EXIF is left alone, because masks match the pixels as they are stored.
+Images and masks are read with Pillow. EXIF orientation is ignored, because masks match the pixels as they are stored.
 """
 
-from collections.abc import Callable
+import contextlib
+import io
+import os
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from PIL import Image as pillow
+from pydantic import BaseModel, ValidationError
 from torchvision.tv_tensors import Image
 
 from repgraph.data.labels import DataError
-from repgraph.data.matfile import read_matrix
 
-Content = TypeVar("Content")
-SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
-ONE_CHANNEL = ("L", "P", "1", *SIXTEEN_BITS)
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"})
+MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+R = TypeVar("R")
+_compose = partial(unicodedata.normalize, "NFC")  # file systems store accents differently
+
+
+class NotFound(DataError):
+    """A folder, file or split that does not exist."""
+
+
+class Kind(StrEnum):
+    """The kinds of problems, in the order in which they are reported."""
+
+    SPLIT = "splits that cannot be opened"
+    NO_LABELS = "splits without labelled pixels"
+    NO_OBJECTS = "splits without objects"
+    CLASSES = "splits with different classes"
+    MISSING_IMAGE = "missing images"
+    MISSING_MASK = "missing masks"
+    UNPAIRED_MASK = "masks without an image"
+    BAD_IMAGE = "images that cannot be read"
+    BAD_MASK = "masks that cannot be read"
+    MASK_SIZE = "masks whose size differs from the image"
+    UNKNOWN_LABEL = "masks with unknown label values"
+    IMAGE_SIZE = "images whose size differs from the annotation file"
+    ANNOTATION = "annotations that cannot be used"
+    OBJECT_EMPTY = "objects whose mask has no pixel in the image"
+    SHARED = "images in more than one split"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem: its kind, the file or name it is about, and details."""
+
+    kind: Kind
+    about: str
+    detail: str = ""
 
 
 def read_image(path: Path) -> Image:
-    """An image of any kind as uint8 RGB, (3, H, W).
-
-    Grey, palette and CMYK images are converted, of 16 bits the upper 8 are kept, transparency is dropped.
-    """
-    return Image(torch.from_numpy(_open(path, "image", _rgb)).permute(2, 0, 1))
+    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped."""
+    with _read_errors(path, "image"), pillow.open(path) as picture:
+        if picture.mode == "F":
+            raise DataError(f"{path}: floating-point images have no known range; store it with 8 or 16 bits")
+        if picture.mode in MODES_16_BIT:
+            grey = (np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
+            pixels = np.repeat(grey[..., None], 3, axis=2)
+        elif picture.mode == "P" and "transparency" in picture.info:
+            pixels = np.array(picture.convert("RGBA").convert("RGB"))
+        else:
+            pixels = np.array(picture.convert("RGB"))
+    return Image(torch.from_numpy(pixels).permute(2, 0, 1))
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """(H, W) of an image, from the beginning of its file: the pixels are not read."""
+    """Return (H, W) of an image from the header of its file, without decoding the pixels."""
+    with _read_errors(path, "image"), pillow.open(path) as picture:
+        return picture.height, picture.width
 
-    def read() -> tuple[int, int]:
+
+def read_mask(path: Path) -> np.ndarray:
+    """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text, or a .mat file."""
+    with _read_errors(path, "mask"):
+        if path.suffix.lower() == ".txt":
+            return np.loadtxt(path, dtype=np.int32, ndmin=2)
+        if path.suffix.lower() == ".mat":
+            return _read_matlab(path)
         with pillow.open(path) as picture:
-            return picture.height, picture.width
-
-    return _guarded(path, "image", read)
-
-
-def read_values(path: Path) -> np.ndarray:
-    """The numbers in a label file, (H, W) integers: an image with one channel or a palette, a text, or a .mat file."""
-    suffix = path.suffix.lower()
-    if suffix == ".txt":
-        return _guarded(path, "mask", lambda: np.loadtxt(path, dtype=np.int32, ndmin=2))
-    if suffix == ".mat":
-        return _guarded(path, "mask", lambda: read_matrix(path, "LabelMap"))
-    return _open(path, "mask", _numbers)
+            if picture.mode not in ("L", "P", "1", *MODES_16_BIT):
+                raise DataError(
+                    f"{path}: the mask is a {picture.mode} image; expected one channel with a class number per pixel, "
+                    "so convert its colours to class numbers and save it as PNG"
+                )
+            if picture.format == "JPEG":
+                raise DataError(f"{path}: JPEG does not preserve class numbers; use PNG for masks")
+            values = np.array(picture)
+    return values.astype(np.uint8) if values.dtype == bool else values
 
 
-def _open(path: Path, kind: str, convert: Callable[[pillow.Image, Path], np.ndarray]) -> np.ndarray:
-    def read() -> np.ndarray:
-        with pillow.open(path) as picture:
-            return convert(picture, path)
+def _read_matlab(path: Path) -> np.ndarray:
+    """Read the matrix ``LabelMap`` of a MATLAB file."""
+    from scipy.io import loadmat
 
-    return _guarded(path, kind, read)
+    content = path.read_bytes()
+    # SciPy crashes on an unknown type of numbers. In an uncompressed file the type follows the name of the matrix.
+    _, found, after = content.partition(b"LabelMap")
+    code = int.from_bytes(after[:4], "little" if content[126:128] == b"IM" else "big") & 0xFFFF
+    if found and code not in (1, 2, 3, 4, 5, 6, 7, 9, 12, 13):
+        raise ValueError(f"LabelMap has numbers of the unknown type {code}")
+    values = loadmat(io.BytesIO(content), variable_names=["LabelMap"]).get("LabelMap")
+    if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype.kind not in "iuf":
+        raise ValueError("it has no matrix LabelMap")
+    return values.astype(np.int32)
 
 
-def _guarded(path: Path, kind: str, read: Callable[[], Content]) -> Content:
-    """What ``read`` gives; whatever goes wrong is an error that names the file."""
+@contextlib.contextmanager
+def _read_errors(path: Path, kind: str) -> Iterator[None]:
+    """Raise every error as one that names the file."""
     try:
-        return read()
-    except DataError:
+        yield
+    except (DataError, ImportError):
         raise
     except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such {kind}") from error
+        raise DataError(f"{path}: no such {kind}") from error
     except pillow.DecompressionBombError as error:
         raise DataError(f"{path}: {error}; PIL.Image.MAX_IMAGE_PIXELS sets the limit") from error
-    except Exception as error:  # Pillow's readers raise almost anything for a damaged file
+    except Exception as error:  # Pillow raises almost any type for a damaged file
         reason = str(error).replace(f" {str(path)!r}", "") or type(error).__name__
-        raise DataError(f"{path}: cannot read this {kind} ({reason}); it is damaged or of an unknown kind") from error
+        raise DataError(f"{path}: cannot read this {kind} ({reason}); it is damaged or in an unknown format") from error
 
 
-def _rgb(picture: pillow.Image, path: Path) -> np.ndarray:
-    if picture.mode in SIXTEEN_BITS:
-        grey = (np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
-    if picture.mode == "F":
-        raise DataError(f"{path}: an image of floating-point numbers has no known range; store it with 8 or 16 bits")
-    if picture.mode == "P" and "transparency" in picture.info:
-        picture = picture.convert("RGBA")
-    return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
+@dataclass(frozen=True)
+class FileIndex:
+    """The files in a folder and its subfolders, by name.
+
+    The name of a file is its path in the folder without ``ending``, such as ``_leftImg8bit.png``. Images may have any
+    image extension instead of that of ``ending``, in upper or lower case.
+    """
+
+    folder: Path
+    ending: str
+    found: dict[str, Path]
+
+    @classmethod
+    def scan(cls, folder: Path, ending: str, *, required: bool = False) -> "FileIndex":
+        """List the files of a folder, without hidden ones; a data set without a ``required`` folder is damaged."""
+        if not folder.is_dir():
+            raise (DataError if required else NotFound)(f"{folder}: no such folder")
+        before, dot, extension = ending.lower().rpartition(".")
+        extensions = IMAGE_SUFFIXES if dot + extension in IMAGE_SUFFIXES else {dot + extension}
+        found: dict[str, Path] = {}
+        for parent, folders, files in os.walk(folder, followlinks=True):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for file in sorted(files):
+                stem, suffix = os.path.splitext(file)
+                if file.startswith(".") or suffix.lower() not in extensions or not stem.lower().endswith(before):
+                    continue
+                path = Path(parent, file)
+                name = _compose(path.relative_to(folder).as_posix()[: -len(before + suffix)])
+                if name in found:
+                    raise DataError(f"{path} and {found[name].name} have the same name; remove one of them")
+                found[name] = path
+        return cls(folder, ending, dict(sorted(found.items())))
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file; if it is missing, the path where it is expected."""
+        return self.found.get(name, self.folder / f"{name}{self.ending}")
 
 
-def _numbers(picture: pillow.Image, path: Path) -> np.ndarray:
-    if picture.mode not in ONE_CHANNEL:
-        raise DataError(
-            f"{path}: a mask holds one class number per pixel, this is a {picture.mode} image; "
-            "turn its colours into class numbers and store them as a PNG of one channel"
-        )
-    if picture.format == "JPEG":
-        raise DataError(f"{path}: JPEG changes class numbers when it stores them; use PNG for masks")
-    values = np.array(picture)
-    return values.astype(np.uint8) if values.dtype == bool else values
+def find_root(root: str | Path, marker: str, subfolders: Sequence[str]) -> Path:
+    """Return the folder that contains ``marker``: ``root``, or one of the subfolders that archives unpack to."""
+    root = Path(os.path.expanduser(root))
+    for folder in (root, *(root / name for name in subfolders)):
+        if (folder / marker).is_dir():
+            return folder
+    raise NotFound(f"{root / marker if root.is_dir() else root}: no such folder")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a text file that are not empty, with names in composed form; there has to be one."""
+    try:
+        lines = _compose(path.read_text(encoding="utf-8-sig")).splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text; save it as UTF-8") from error
+    except OSError as error:
+        raise NotFound(f"{path}: {error.strerror}; expected a file with one name per line") from error
+    if found := [line.strip() for line in lines if line.strip()]:
+        return found
+    raise DataError(f"{path}: the list is empty; expected one name per line")
+
+
+def read_split(folder: Path, split: str) -> list[str]:
+    """Read the names in ``folder/split.txt``; without a list of its own, trainval is train followed by val."""
+    both = split == "trainval" and not (folder / "trainval.txt").is_file()
+    return [name for part in (("train", "val") if both else (split,)) for name in read_lines(folder / f"{part}.txt")]
+
+
+def validate(kind: type[M], content: object, source: object) -> M:
+    """Validate plain data; an error is one line that begins with ``source`` and names the value."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        raise DataError(f"{source}: {place or 'it'} is {first['input']!r:.60}; {first['msg'].lower()}") from None
+
+
+def prefetch(read: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+    """Yield ``read(item)`` for each item, in order, and read at most ``workers`` + 1 items ahead.
+
+    An error of ``read`` is raised when its item is due. With 0 workers, items are read when they are due.
+    """
+    if not workers:
+        yield from map(read, items)
+        return
+    pending: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="repgraph-read")
+    try:
+        for item in items:
+            pending.append(pool.submit(read, item))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

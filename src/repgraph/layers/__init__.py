@@ -1,11 +1,9 @@
-"""Layers that drop into a network: RepGraph and its peers."""
+"""Layers for long-range context: RepGraph, non-local and dual attention; and their insertion into networks."""
 
-from repgraph.layers.bottleneck import BottleneckRepGraph
-from repgraph.layers.danet import DANetHead
-from repgraph.layers.dual_attention import DualAttention
+from repgraph.layers.danet import DANetHead, DualAttention
 from repgraph.layers.insertion import insert, inserted, remove
 from repgraph.layers.non_local import NonLocal
-from repgraph.layers.simple import SimpleRepGraph
+from repgraph.layers.repgraph import BottleneckRepGraph, SimpleRepGraph
 from repgraph.layers.stages import stages
 from repgraph.layers.training import Reach, fuse, param_groups, reach
 

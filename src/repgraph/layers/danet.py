@@ -1,37 +1,124 @@
-"""The head of DANet (Fu et al., CVPR 2019): position and channel attention in two branches."""
+"""DANet (Fu et al., CVPR 2019): position and channel attention, the layer of both, and the published head."""
 
-from typing import Any, Literal, overload
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from repgraph.layers import options
-from repgraph.layers.dual_attention import ChannelAttention, PositionAttention
-from repgraph.layers.options import Activation, Norm
+from repgraph.errors import UsageError
+from repgraph.layers import checks
+from repgraph.layers.non_local import ATTENTIONS, attend
 from repgraph.layers.pointwise import Pointwise
+from repgraph.ops.formats import is_channels_last
+from repgraph.ops.library import unrounded
+
+
+class PositionAttention(nn.Module):
+    """DANet's position attention times ``gamma``: every position attends to all, as in a non-local layer.
+
+    ``query`` and ``key`` (1 x 1, C -> C') give the weights and ``value`` (1 x 1, C -> C) what they weigh; logits are
+    not scaled. Values are wider than queries, for which "sdpa" has no fused kernel on the CPU
+    (:func:`repgraph.layers.non_local.attend`). ``gamma`` is learned from zero.
+    """
+
+    def __init__(
+        self, channels: int, mid_channels: int | None = None, *, attention: str = "sdpa", **factory: Any
+    ) -> None:
+        super().__init__()
+        checks.check_int("channels", channels)
+        width = max(1, channels // 8) if mid_channels is None else checks.check_int("mid_channels", mid_channels)
+        self.attention = checks.check_choice("attention", attention, ATTENTIONS)
+        self.gamma = nn.Parameter(torch.zeros(1, **factory))
+        self.query = Pointwise(channels, width, **factory)
+        self.key = Pointwise(channels, width, **factory)
+        self.value = Pointwise(channels, channels, **factory)
+
+    def forward(self, x: Tensor) -> Tensor:
+        response = attend(self.query(x), self.key(x), self.value(x), attention=self.attention)
+        # A factor without dimensions keeps the dtype of the response: under autocast, half precision.
+        return self.gamma[0] * response
+
+
+class ChannelAttention(nn.Module):
+    """DANet's channel attention times ``gamma``: every channel attends to all, most to those least like it.
+
+    The energies, products of channels over all positions, are computed in float32 for half precision and under
+    autocast, which takes a float32 copy of the input. As sums over H W positions they overflow float16, and their
+    differences are far below the resolution of bfloat16. ``gamma`` is learned from zero.
+    """
+
+    def __init__(self, **factory: Any) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.zeros(1, **factory))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(2)  # [B, C, N]
+        with unrounded(x.device.type):
+            wide = flat.to(torch.promote_types(x.dtype, torch.float32))
+            # DANet writes softmax(max - energy); the maximum is constant in a row and cancels.
+            weights = torch.softmax(-(wide @ wide.mT), -1).to(x.dtype)  # [B, C, C]
+        # In the memory format of the input.
+        response = (flat.mT @ weights.mT).mT if is_channels_last(x) else weights @ flat
+        return self.gamma[0] * response.view(x.shape)
+
+
+class DualAttention(nn.Module):
+    """DANet's two attentions side by side: ``x + position(x) + channel(x)``, initially the identity.
+
+    Args:
+        channels: channels C of input and output.
+        mid_channels: channels of ``position.query`` and ``position.key``. Default: C / 8.
+        attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
+        fusion: "sum", the only one.
+    """
+
+    INSERTED: ClassVar[dict[str, Any]] = {}  # it starts as the identity anyway
+
+    def __init__(
+        self,
+        channels: int,
+        mid_channels: int | None = None,
+        *,
+        attention: str = "sdpa",
+        fusion: str = "sum",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if fusion != "sum":
+            raise UsageError(f"fusion is {fusion!r}; dual attention supports 'sum' only")
+        self.out_channels = self.channels = checks.check_int("channels", channels)
+        factory: dict[str, Any] = dict(device=device, dtype=dtype)
+        self.position = PositionAttention(channels, mid_channels, attention=attention, **factory)
+        self.channel = ChannelAttention(**factory)
+
+    def forward(self, x: Tensor) -> Tensor:
+        checks.check_map(x, self.channels)
+        return x + self.position(x) + self.channel(x)
 
 
 class DANetHead(nn.Module):
-    """The whole published head, from a backbone's features to classes at each position.
+    """The published head of DANet, from a backbone's features to class logits.
 
-    ``conv5a`` (3 x 3, normalisation, activation), the ``position`` attention, ``conv51`` (3 x 3, the same) and
-    ``conv5c``, the ``channel`` attention, ``conv52`` are the branches. ``conv6`` and ``conv7`` classify each of the
-    two and ``conv8`` their sum (dropout and 1 x 1 with bias). The names of the convolutions are the published ones.
+    One branch is ``conv5a`` (3 x 3, normalization, ReLU), ``position`` attention and ``conv51``, the other ``conv5c``,
+    ``channel`` attention and ``conv52``. ``conv6`` and ``conv7`` classify the branches and ``conv8`` their sum (dropout
+    and 1 x 1 with bias). The convolutions have their published names.
 
     Args:
-        in_channels: of the features; 2048 from a ResNet-50 or -101.
-        mid_channels: of the branches; published is a quarter of ``in_channels``.
-        num_classes: of the predictions.
-        attention: over positions: "sdpa" or "plain", as in :class:`~repgraph.layers.NonLocal`.
-        norm_layer: normalisation after the 3 x 3 convolutions; None for none.
-        act_layer: activation after that.
-        dropout: probability with which a channel is left out before a classifier.
+        in_channels: channels of the features; 2048 from a ResNet-50 or -101.
+        mid_channels: channels of the branches; a quarter of ``in_channels`` in the publication.
+        num_classes: number of classes.
+        attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
+        dropout: probability of dropping a channel before a classifier.
+
+    Shape:
+        - Input: (B, in_channels, H, W)
+        - Output: (B, num_classes, H, W)
 
     Example:
         >>> head = DANetHead(64, 16, num_classes=19).eval()
         >>> head(torch.randn(1, 64, 17, 23)).shape
         torch.Size([1, 19, 17, 23])
-        >>> fused, position, channel = head(torch.randn(1, 64, 17, 23), all_outputs=True)
     """
 
     def __init__(
@@ -41,55 +128,38 @@ class DANetHead(nn.Module):
         *,
         num_classes: int,
         attention: str = "sdpa",
-        norm_layer: Norm | None = nn.BatchNorm2d,
-        act_layer: Activation = nn.ReLU,
         dropout: float = 0.1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.in_channels = options.whole("in_channels", in_channels)
-        self.mid_channels = options.whole("mid_channels", mid_channels)
-        self.num_classes = options.whole("num_classes", num_classes)
-        placed: dict[str, Any] = dict(device=device, dtype=dtype)
+        self.in_channels = checks.check_int("in_channels", in_channels)
+        checks.check_int("mid_channels", mid_channels)
+        self.out_channels = checks.check_int("num_classes", num_classes)
+        factory: dict[str, Any] = dict(device=device, dtype=dtype)
 
         def block(channels: int) -> nn.Module:
-            convolution = nn.Conv2d(channels, mid_channels, 3, padding=1, bias=False, **placed)
-            return nn.Sequential(
-                convolution, options.norm(norm_layer, mid_channels, **placed), options.activation(act_layer, **placed)
-            )
+            convolution = nn.Conv2d(channels, mid_channels, 3, padding=1, bias=False, **factory)
+            return nn.Sequential(convolution, nn.BatchNorm2d(mid_channels, **factory), nn.ReLU())
 
         def classifier() -> nn.Module:
-            return nn.Sequential(nn.Dropout2d(dropout), Pointwise(mid_channels, num_classes, **placed))
+            return nn.Sequential(nn.Dropout2d(dropout), Pointwise(mid_channels, num_classes, **factory))
 
         self.conv5a, self.conv5c = block(in_channels), block(in_channels)
-        self.position = PositionAttention(mid_channels, attention=attention, **placed)
-        self.channel = ChannelAttention(**placed)
+        self.position = PositionAttention(mid_channels, attention=attention, **factory)
+        self.channel = ChannelAttention(**factory)
         self.conv51, self.conv52 = block(mid_channels), block(mid_channels)
         self.conv6, self.conv7, self.conv8 = classifier(), classifier(), classifier()
 
-    @property
-    def out_channels(self) -> int:
-        return self.num_classes
+    def forward(self, x: Tensor, all_outputs: bool = False) -> Any:
+        """Return logits (B, num_classes, H, W) for features (B, C, H, W).
 
-    @overload
-    def forward(self, x: Tensor, all_outputs: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def forward(self, x: Tensor, all_outputs: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
-
-    def forward(self, x: Tensor, all_outputs: bool = False) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        """Logits (B, classes, H, W) from features (B, C, H, W).
-
-        With ``all_outputs`` those of the sum, of the position branch and of the channel branch: DANet's loss is the
-        sum of the three. Without, the classifiers of the single branches do not run.
+        With ``all_outputs``, return those of the sum, of the position branch and of the channel branch: DANet's loss is
+        the sum of the three. Without, the classifiers of the branches do not run.
         """
-        options.check(x, self.in_channels)
+        checks.check_map(x, self.in_channels)
         position, channel = self.conv5a(x), self.conv5c(x)
         position = self.conv51(position + self.position(position))
         channel = self.conv52(channel + self.channel(channel))
         fused = self.conv8(position + channel)
         return (fused, self.conv6(position), self.conv7(channel)) if all_outputs else fused
-
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.mid_channels}, {options.given(num_classes=self.num_classes)}"

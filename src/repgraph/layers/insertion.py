@@ -1,23 +1,41 @@
-"""Layers put into a network that exists already, and taken out again.
+"""Insertion of layers into an existing network, and their removal.
 
-A layer is a child ``repgraph`` of the block it stands before, and a hook of the block applies it: the network keeps the
-names of its own parameters, and lists of blocks keep their length.
+A layer is a child ``repgraph`` of the block it precedes, and a hook of the block calls it. So the parameters of the
+network keep their names, and lists of blocks keep their length.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+import torch.fx
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from repgraph.layers import hook, options, probe
-from repgraph.layers.bottleneck import BottleneckRepGraph
-from repgraph.layers.spot import Spot, check_reached, spots
-from repgraph.layers.stages import NAME
+from repgraph.errors import UsageError
+from repgraph.layers.checks import check_int
+from repgraph.layers.repgraph import BottleneckRepGraph
+from repgraph.layers.stages import (
+    CONTAINERS,
+    NAME,
+    PROBE_SIZE,
+    blocks,
+    calls_children,
+    device_and_dtype,
+    find_stage,
+    input_channels,
+    join,
+    output_shape,
+)
 
 Model = TypeVar("Model", bound=nn.Module)
-Layer = Callable[..., nn.Module]  # called with the number of channels (and options)
+Layer = Callable[..., nn.Module]  # called with the number of channels and options
+
+# Wrappers that would miss new layers, by class name: some cannot be imported everywhere.
+WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "OptimizedModule"}
 
 
 def insert(
@@ -28,21 +46,20 @@ def insert(
     channels: Mapping[str, int] | None = None,
     **layer_options: Any,
 ) -> Model:
-    """Put layers into stages of a network, in place.
+    """Insert layers into stages of a network, in place.
 
-    The k layers of a stage stand before its last k blocks, one before each; a stage of n blocks takes up to n - 1. In
-    a stage of one block the layer stands after it. RepGraph layers and their peers start as the identity: the network
-    computes exactly what it did before, until it is trained further. Its own parameters keep their names. Make the
-    optimiser, and compile, trace or wrap the network, after this.
+    The k layers of a stage precede its last k blocks, one each; a stage of n blocks takes up to n - 1. In a stage of
+    one block the layer follows it. RepGraph layers and their peers start as the identity: the network computes exactly
+    what it did before. Its own parameters keep their names. Create the optimizer, and compile, trace or wrap the
+    network, after insertion.
 
     Args:
-        model: the network; it is changed, and returned. After an error it is as it was.
-        where: the number of layers for each stage. A stage is named by its path, as in ``named_modules()``, or by the
-            end of it: ``"layer3"`` also finds ``"backbone.body.layer3"``. :func:`~repgraph.layers.stages.stages` lists
-            them.
-        layer: a layer class, or any callable that makes, of a number of channels, a module that keeps them.
-        channels: the channels of a stage's layers, for networks where they cannot be found.
-        layer_options: for the layer, such as ``nodes`` or ``mid_channels``.
+        model: the network, which is modified and returned; after an error it is unchanged.
+        where: number of layers for each stage. A stage is named by its path, as in ``named_modules()``, or by the end
+            of it: ``"layer3"`` also finds ``"backbone.body.layer3"``. :func:`repgraph.stages` lists them.
+        layer: a layer class, or a callable that maps a number of channels to a module that keeps the shape.
+        channels: channels of a stage's layers, for networks where they cannot be found.
+        layer_options: options of the layer, such as ``nodes`` or ``mid_channels``.
 
     Example:
         >>> block = lambda: nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
@@ -57,87 +74,176 @@ def insert(
         >>> inserted(remove(network))
         {}
     """
-    _check_model(model)
     channels = {} if channels is None else channels
-    _check_stages("where", where)
-    _check_stages("channels", channels)
-    if not channels.keys() <= where.keys():
-        spare = ", ".join(repr(name) for name in channels if name not in where)
-        raise ValueError(f"channels has {spare}, which where has not")
-
-    found: list[Spot] = []  # nothing is changed until all spots are found and all layers made
+    _check_counts("where", where)
+    _check_counts("channels", channels)
+    points: list[_InsertionPoint] = []  # nothing is modified before all layers are built
     for name, count in where.items():
-        found += spots(model, name, count, channels.get(name), found)
-    made = [_make(layer, spot, layer_options) for spot in found]
-    for spot, module in zip(found, made, strict=True):
-        spot.holder.add_module(NAME, module)
-        spot.hook.attach(spot.block)
+        _add_insertion_points(model, name, count, channels.get(name), points)
+    modules = [_build(layer, point, layer_options) for point in points]
+    for point, module in zip(points, modules, strict=True):
+        point.holder.add_module(NAME, module)
+        point.hook.attach(point.block)
     return model
 
 
 def inserted(model: nn.Module) -> dict[str, nn.Module]:
-    """The inserted layers of a network by their paths, in the order of ``named_modules()``."""
-    _check_model(model)
-    return {".".join((*path, *own.path)): own.layer(block) for path, block, own in _hooked(model)}
+    """Return the inserted layers of a network by their paths, in the order of ``named_modules()``."""
+    return {join(path, hook.path): block.get_submodule(hook.path) for path, block, hook in _hooked_blocks(model)}
 
 
 def remove(model: Model) -> Model:
-    """Take all inserted layers out of a network, in place: it is then as if there had been none."""
-    _check_model(model)
-    hooked = list(_hooked(model))
+    """Remove all inserted layers from a network, in place."""
+    hooked = list(_hooked_blocks(model))
     for path, _, _ in hooked:
-        check_reached(model, ".".join(path), "remove the layers from the network inside it")
-    for _, block, own in hooked:
-        own.detach()
-        del own.holder(block)._modules[NAME]
+        _check_reachable(model, path, "remove the layers from the network inside it")
+    for _, block, hook in hooked:
+        hook.handle.remove()
+        delattr(block.get_submodule(hook.path.rpartition(".")[0]), NAME)
     return model
 
 
-def _hooked(model: nn.Module) -> Iterator[tuple[list[str], nn.Module, hook.Hook]]:
+class _Hook:
+    """Calls the layer of a block: before it, on its first argument, or after it, on its output.
+
+    It has the path of the layer in the block, and not the layer itself: copied, pickled or replicated with its block,
+    it finds the copy's layer.
+    """
+
+    handle: RemovableHandle  # also kept because unpickling it reserves its id, which new hooks then do not get
+
+    def __init__(self, path: str, before: bool) -> None:
+        self.path = path
+        self.before = before
+
+    def attach(self, block: nn.Module) -> None:
+        if self.before:
+            self.handle = block.register_forward_pre_hook(self, prepend=True)
+        else:
+            self.handle = block.register_forward_hook(self)
+
+    def __call__(self, block: nn.Module, args: tuple[Any, ...], output: Any = None) -> Any:
+        if self.before:
+            return (self.apply(block, args[0] if args else None), *args[1:])
+        return self.apply(block, output)
+
+    def apply(self, block: nn.Module, x: Any) -> Any:
+        layer = block.get_submodule(self.path)
+        if isinstance(x, torch.fx.Proxy):
+            # The layer depends on its input's shape and device, which a symbolic trace does not have: a single node.
+            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(layer), (x,), {})  # type: ignore[attr-defined]
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"the layer inserted into a {type(block).__name__} got a {type(x).__name__}; expected a tensor "
+                "(B, C, H, W). Layers cannot be inserted here"
+            )
+        return layer(x)
+
+
+def _find_hook(block: nn.Module) -> _Hook | None:
+    hooks = (*block._forward_pre_hooks.values(), *block._forward_hooks.values())
+    return next((hook for hook in hooks if isinstance(hook, _Hook)), None)
+
+
+def _hooked_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module, _Hook]]:
     for path, block in model.named_modules():
-        own = hook.of(block)
-        if own is not None:
-            yield path.split(".") if path else [], block, own
+        hook = _find_hook(block)
+        if hook is not None:
+            yield path, block, hook
 
 
-def _check_model(model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"the model is a {type(model).__name__}; a torch.nn.Module is needed")
+@dataclass(frozen=True)
+class _InsertionPoint:
+    """Where one layer goes: at a block, as a child of ``holder``, called by ``hook``."""
+
+    path: str  # of the block
+    block: nn.Module
+    holder: nn.Module
+    channels: int
+    hook: _Hook
 
 
-def _check_stages(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise TypeError(f'{name} is {value!r}; a dict of stages and numbers, such as {{"layer3": 1}}, is needed')
-    for key, number in value.items():
-        options.whole(f"{name}[{key!r}]", number)
+def _add_insertion_points(
+    model: nn.Module, name: str, count: int, channels: int | None, points: list[_InsertionPoint]
+) -> None:
+    """Append the insertion points of ``count`` layers in the stage called ``name``."""
+    stage = find_stage(model, name)
+    own = blocks(model.get_submodule(stage))
+    before, most = len(own) > 1, max(1, len(own) - 1)
+    if count > most:
+        place = "before each block but the first" if before else "after the block"
+        raise UsageError(f"where[{name!r}] is {count}; the stage has {len(own)} blocks and takes up to {most}, {place}")
+    for path, block in list(own.items())[-count:]:
+        full = join(stage, path)
+        _check_reachable(model, full, "insert the layers first")
+        if _find_hook(block) is not None or any(point.block is block for point in points):
+            raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove removes all of a model")
+        in_channels = input_channels(block)
+        width = channels or in_channels
+        if channels is None and in_channels is not None and not before:
+            shape = output_shape(block, in_channels)
+            width = shape[1] if shape is not None and len(shape) == 4 else None
+        if width is None:
+            raise UsageError(f"cannot find the channels at {full!r}; pass them, such as channels={{{name!r}: 1024}}")
+        holder = _find_holder(model, block, in_channels, full, points)
+        hook = _Hook(join(holder, NAME), before)
+        points.append(_InsertionPoint(full, block, block.get_submodule(holder), width, hook))
 
 
-def _make(layer: Layer, spot: Spot, layer_options: dict[str, Any]) -> nn.Module:
-    """A layer for a spot, checked to keep the channels, on the device and in the mode of the block."""
-    device, dtype = probe.like(spot.block)
+def _find_holder(
+    model: nn.Module, block: nn.Module, channels: int | None, path: str, points: list[_InsertionPoint]
+) -> str:
+    """Return the path in a block of the module to hold its layer: the first that does not call its children.
+
+    A module that is used elsewhere in the network does not qualify, as the layer would be there twice.
+    """
+    uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    for inner, module in block.named_modules():
+        shared = uses[id(module)] > uses[id(block)]
+        taken = hasattr(module, NAME) or any(point.holder is module for point in points)
+        if isinstance(module, CONTAINERS) or shared or taken:
+            continue
+        if channels is None or not calls_children(block, inner, channels):
+            return inner
+    raise UsageError(f"no module in {path!r} can hold a layer: it has only lists of modules or shared modules")
+
+
+def _check_reachable(model: nn.Module, path: str, remedy: str) -> None:
+    """Raise if a block is not called by the network, or the network was compiled or wrapped."""
+    names = path.split(".") if path else []
+    for depth in range(len(names) + 1):
+        outer = model.get_submodule(".".join(names[:depth]))
+        which = repr(".".join(names[:depth])) if depth else "the model"
+        wrapper = next((kind.__name__ for kind in type(outer).__mro__ if kind.__name__ in WRAPPERS), None)
+        if wrapper or outer._compiled_call_impl is not None:
+            state = f"wrapped in {wrapper}" if wrapper else "compiled"
+            raise UsageError(f"{which} is already {state}; {remedy}, then wrap or compile it")
+        if isinstance(outer, torch.fx.GraphModule) and depth < len(names):
+            called = {node.target for node in outer.graph.nodes if node.op == "call_module"}
+            if called.isdisjoint(".".join(names[depth:end]) for end in range(depth + 1, len(names) + 1)):
+                raise UsageError(
+                    f"{path!r} is in a torch.fx.GraphModule, which does not call it; {remedy}, then trace it"
+                )
+
+
+def _build(layer: Layer, point: _InsertionPoint, layer_options: dict[str, Any]) -> nn.Module:
+    """Build the layer of an insertion point, on the device and in the mode of the block."""
+    device, dtype = device_and_dtype(point.block)
     maker, bound = (layer.func, layer.keywords) if isinstance(layer, partial) else (layer, {})
-    own = getattr(getattr(maker, "__self__", maker), "INSERTED", None)  # of the class, if it is a class's method
-    if own is None:
-        module = layer(spot.channels, **layer_options)
-    else:
-        wanted = {**own, "device": device, "dtype": dtype, **bound, **layer_options}
-        if wanted.get("fusion") == "concat":
-            raise ValueError("fusion='concat' doubles the channels; an inserted layer needs fusion='sum'")
-        module = layer(spot.channels, **wanted)
+    defaults = getattr(getattr(maker, "__self__", maker), "INSERTED", {})  # of the class, for a class method too
+    module = layer(point.channels, **{**defaults, **bound, **layer_options})
     if not isinstance(module, nn.Module):
-        raise TypeError(f"layer made a {type(module).__name__} for {spot.name!r}; a torch.nn.Module is needed")
-    if own is None:
-        module = module.to(device=device, dtype=dtype)
-    _check_kept(module, spot)
-    return module.train(spot.block.training)
-
-
-def _check_kept(module: nn.Module, spot: Spot) -> None:
-    """Refuse a layer that changes the shape of its input, as far as that can be told without data."""
-    out = getattr(module, "out_channels", spot.channels)
-    if out != spot.channels:
-        raise ValueError(f"layer makes {out} of the {spot.channels} channels at {spot.name!r}; it has to keep them")
-    kept = torch.Size((2, spot.channels, probe.SIDE, probe.SIDE))
-    shape = probe.shape(module, spot.channels)
+        raise TypeError(f"layer returned a {type(module).__name__} for {point.path!r}; expected a torch.nn.Module")
+    module = module.to(device=device, dtype=dtype)
+    kept = (2, point.channels, PROBE_SIZE, PROBE_SIZE)
+    shape = output_shape(module, point.channels)  # None if it cannot be found without data
     if shape is not None and shape != kept:
-        raise ValueError(f"layer makes {tuple(shape)} of {tuple(kept)} at {spot.name!r}; it has to keep the shape")
+        raise UsageError(f"layer turns {kept} into {tuple(shape)} at {point.path!r}; it has to keep the shape")
+    return module.train(point.block.training)
+
+
+def _check_counts(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise TypeError(f'{name} is {value!r}; expected a dict from stages to integers, such as {{"layer3": 1}}')
+    for key, number in value.items():
+        check_int(f"{name}[{key!r}]", number)

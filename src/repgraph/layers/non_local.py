@@ -1,47 +1,92 @@
-"""The non-local layer (NL): what RepGraph is measured against."""
+"""The non-local layer (NL), and attention from every position of a map to every other."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from repgraph.layers import options, positions
-from repgraph.layers.batch_norm import check_eval, fold_first
-from repgraph.layers.fusion import fuse
-from repgraph.layers.options import Activation, Norm
-from repgraph.layers.pointwise import Pointwise
+from repgraph.layers import checks
+from repgraph.layers.pointwise import Pointwise, fold, fuse_input, make_norm_act, zero_
+from repgraph.ops.formats import channels_together, memory_format
+
+ATTENTIONS = ("sdpa", "plain")
 
 
-class NonLocal(nn.Module):
+class ContextLayer(nn.Module):
+    """Base class of non-local and RepGraph layers: widths, fusion, scale, and convolutions of query, key and value."""
+
+    # Options of layers that are inserted into a trained network.
+    INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}
+    # The default scale of the logits is this power of a group's width.
+    SCALE_POWER: ClassVar[float] = -0.5
+
+    theta: nn.Module
+    phi: nn.Module | None
+
+    def __init__(
+        self, channels: int, mid_channels: int | None, groups: int, fusion: str, scale: float | None = None
+    ) -> None:
+        super().__init__()
+        self.channels = checks.check_int("channels", channels)
+        self.mid_channels = checks.check_mid_channels(channels, mid_channels, groups)
+        self.groups = groups
+        self.fusion = checks.check_choice("fusion", fusion, checks.FUSIONS)
+        self.out_channels = channels if fusion == "sum" else 2 * channels
+        default_scale = (self.mid_channels / groups) ** self.SCALE_POWER
+        self.scale = default_scale if scale is None else checks.check_number("scale", scale)
+
+    def add_projections(self, norm_qk: bool, share_query_key: bool = False, **factory: Any) -> None:
+        """Add ``theta``, ``phi`` and ``g``, with batch normalization and ReLU after the first two if ``norm_qk``."""
+        sizes = self.channels, self.mid_channels
+        self.theta = Pointwise(*sizes, bias=False, **factory)
+        self.phi = None if share_query_key else Pointwise(*sizes, bias=False, **factory)
+        self.g = Pointwise(*sizes, bias=False, **factory)
+        self.theta_norm = make_norm_act(norm_qk, self.mid_channels, **factory)
+        self.phi_norm = None if share_query_key else make_norm_act(norm_qk, self.mid_channels, **factory)
+
+    def query_and_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return two maps (B, C', H, W), which are one tensor if they are shared."""
+        query = self.theta_norm(self.theta(checks.check_map(x, self.channels)))
+        if self.phi is None or self.phi_norm is None:
+            return query, query
+        return query, self.phi_norm(self.phi(x))
+
+    def fuse(self) -> Self:
+        """Fold the batch normalization of ``norm_qk`` into ``theta`` and ``phi`` for inference, in place."""
+        checks.check_eval(self)
+        for name in ("theta", "phi"):
+            norm_act = getattr(self, f"{name}_norm")
+            if isinstance(norm_act, nn.Sequential):
+                convolution, norm_act[0] = fold(getattr(self, name), norm_act[0])
+                setattr(self, name, convolution)
+        return self
+
+
+class NonLocal(ContextLayer):
     """Non-local layer: each position attends to all positions of the map.
 
     Query, key and value by ``theta``, ``phi`` and ``g`` (1 x 1, C -> C'), the way back by ``w_y`` (1 x 1, C' -> C).
 
     Args:
-        channels: C, of the input.
-        mid_channels: C', inside; half of C by default.
-        attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`; PyTorch picks the kernel, or
-            :func:`torch.nn.attention.sdpa_kernel` around the call does) or "plain" (matrix products and a softmax, with
+        channels: channels C of the input.
+        mid_channels: inner channels C'. Default: C / 2.
+        attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`; PyTorch chooses the kernel unless
+            the call is inside :func:`torch.nn.attention.sdpa_kernel`) or "plain" (matrix products and a softmax, with
             all N x N weights in memory).
-        groups: heads, which attend on their own; a divisor of C'.
-        fusion: "sum" (out C) or "concat" (input and result side by side, out 2C).
-        scale: factor on the logits; None for one over the root of a head's width. The equation as printed has 1.0,
-            with which training can diverge.
-        share_query_key: ``phi`` is ``theta``, as in OCNet; the layer has no ``phi`` then.
-        norm_qk: normalisation and activation after ``theta`` and ``phi``.
-        norm_layer, act_layer: those of ``norm_qk``.
+        groups: number of heads; a divisor of C'.
+        fusion: "sum" (C output channels) or "concat" of input and result (2C output channels).
+        scale: factor on the logits. Default: 1 / sqrt(C' / groups). The equation as printed has 1.0, with which
+            training can diverge.
+        share_query_key: use ``theta`` for the key too, as in OCNet; the layer then has no ``phi``.
+        norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
 
-    Example:
-        >>> layer = NonLocal(64, 16, groups=2, fusion="concat")
-        >>> layer(torch.randn(2, 64, 17, 23)).shape, layer.out_channels
-        (torch.Size([2, 128, 17, 23]), 128)
-        >>> layer.affinity(torch.randn(2, 64, 17, 23), rows=[0, 200]).shape
-        torch.Size([2, 2, 2, 391])
+    Shape:
+        - Input: (B, C, H, W)
+        - Output: (B, C, H, W) or (B, 2C, H, W)
     """
-
-    INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}  # for a place in a trained network
 
     def __init__(
         self,
@@ -54,81 +99,75 @@ class NonLocal(nn.Module):
         scale: float | None = None,
         share_query_key: bool = False,
         norm_qk: bool = False,
-        norm_layer: Norm = nn.BatchNorm2d,
-        act_layer: Activation = nn.ReLU,
         zero_init: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.channels = options.whole("channels", channels)
-        self.mid_channels = options.mid(channels, mid_channels, groups)
-        self.attention = positions.chosen(attention)
-        self.groups = groups
-        self.fusion = options.fusion(fusion)
-        self.scale = options.scale(scale, (self.mid_channels / groups) ** -0.5)
-        placed: dict[str, Any] = dict(device=device, dtype=dtype)
-        self.theta = Pointwise(channels, self.mid_channels, bias=False, **placed)
-        self.phi = None if share_query_key else Pointwise(channels, self.mid_channels, bias=False, **placed)
-        self.g = Pointwise(channels, self.mid_channels, bias=False, **placed)
-        norm = norm_qk, norm_layer, act_layer, self.mid_channels
-        self.theta_norm = options.norm_act(*norm, **placed)
-        self.phi_norm = None if share_query_key else options.norm_act(*norm, **placed)
-        self.w_y = Pointwise(self.mid_channels, channels, **placed)
+        super().__init__(channels, mid_channels, groups, fusion, scale)
+        self.attention = checks.check_choice("attention", attention, ATTENTIONS)
+        factory: dict[str, Any] = dict(device=device, dtype=dtype)
+        self.add_projections(norm_qk, share_query_key, **factory)
+        self.w_y = Pointwise(self.mid_channels, channels, **factory)
         if zero_init:
-            self.zero_()
-
-    @property
-    def out_channels(self) -> int:
-        return self.channels if self.fusion == "sum" else 2 * self.channels
+            zero_(self.w_y, nn.Identity())
 
     def forward(self, x: Tensor) -> Tensor:
         query, key = self.query_and_key(x)
-        response = positions.attend(query, key, self.g(x), self.groups, self.scale, self.attention)
-        return fuse(x, response, self.w_y, nn.Identity(), self.fusion)
+        response = attend(query, key, self.g(x), self.groups, self.scale, self.attention)
+        return fuse_input(x, response, self.w_y, nn.Identity(), self.fusion)
 
     def affinity(self, x: Tensor, rows: Sequence[int] | Tensor | None = None) -> Tensor:
-        """The weights with which positions attend to all N = H W positions; what RepGraph's ``return_nodes`` is there.
+        """Return the attention weights of positions over all N = H W positions.
 
         Args:
-            x: the layer's input (B, C, H, W).
-            rows: which positions, as y W + x; all N by default, which takes B heads N N numbers.
+            x: input (B, C, H, W).
+            rows: indices y W + x of the positions. Default: all N, which takes B * heads * N * N numbers.
 
         Returns:
-            (B, heads, rows, N), at least float32; each row sums to 1. With ``norm_qk`` it is what the layer attends
-            with in its present mode: for pictures, that of evaluation.
+            (B, heads, rows, N), at least float32; each row sums to 1.
         """
-        query, key = (positions.rows(t, self.groups) for t in self.query_and_key(x))
-        if rows is not None:
-            index, count = torch.as_tensor(rows, device=x.device), query.shape[2]
-            whole = index.dim() == 1 and index.dtype in (torch.int32, torch.int64)
-            if not whole or bool(((index < 0) | (index >= count)).any()):
-                raise ValueError(f"rows is {rows}; a list of positions from 0 to {count - 1} is needed")
-            query = query[:, :, index]
-        return positions.weigh(query, key, self.scale)
-
-    def query_and_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Two maps (B, C', H, W); one and the same if they are shared."""
-        query = self.theta_norm(self.theta(options.check(x, self.channels)))
-        if self.phi is None or self.phi_norm is None:
-            return query, query
-        return query, self.phi_norm(self.phi(x))
-
-    def zero_(self) -> "NonLocal":
-        """Make what is added to the input zero."""
-        options.zero_(self.w_y)
-        return self
-
-    def fuse(self) -> "NonLocal":
-        """Fold batch normalisation into ``theta`` and ``phi``, for inference; in place, and for good."""
-        check_eval(self)
-        self.theta, self.theta_norm = fold_first(self.theta, self.theta_norm)
-        if self.phi is not None and self.phi_norm is not None:
-            self.phi, self.phi_norm = fold_first(self.phi, self.phi_norm)
-        return self
+        query, key = (to_rows(t, self.groups) for t in self.query_and_key(x))
+        return attention_weights(query if rows is None else query[:, :, rows], key, self.scale)
 
     def extra_repr(self) -> str:
-        shown: dict[str, Any] = dict(attention=self.attention, groups=self.groups, fusion=self.fusion, scale=self.scale)
-        if self.phi is None:
-            shown["share_query_key"] = True
-        return f"{self.channels}, {self.mid_channels}, {options.given(**shown)}"
+        options = f"attention={self.attention!r}, groups={self.groups}, fusion={self.fusion!r}, scale={self.scale}"
+        shared = ", share_query_key=True" if self.phi is None else ""
+        return f"{self.channels}, {self.mid_channels}, {options}{shared}"
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, heads: int = 1, scale: float = 1.0, attention: str = "sdpa"
+) -> Tensor:
+    """Compute ``softmax(scale * q k^T) v`` over all positions, in each head separately.
+
+    "sdpa" leaves the choice of the kernel to PyTorch; with a fused one the N x N weights are never in memory. Most
+    fused kernels need equal widths of query, key and value. Where none fits, PyTorch computes what "plain" does.
+
+    Args:
+        query, key: (B, C, H, W); channels-last maps are not copied.
+        value: (B, Cv, H, W), which determines shape and memory format of the result.
+    """
+    q, k, v = to_rows(query, heads), to_rows(key, heads), to_rows(value, heads)
+    if attention == "sdpa":
+        response = F.scaled_dot_product_attention(q, k, v, scale=scale)
+    else:
+        response = attention_weights(q, k, scale).to(v.dtype) @ v
+    height, width = query.shape[2:]
+    return to_map(response, height, width).contiguous(memory_format=memory_format(value))
+
+
+def attention_weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """Return softmax weights [B, heads, Nq, Nk], in float32 for half precision."""
+    logits = (q * scale) @ k.mT
+    return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def to_rows(x: Tensor, heads: int) -> Tensor:
+    """Reshape a map to [B, heads, N, C / heads]: a view where the channels of a position are adjacent."""
+    flat = channels_together(x).permute(0, 2, 3, 1).flatten(1, 2)
+    return flat.unflatten(2, (heads, x.shape[1] // heads)).transpose(1, 2)
+
+
+def to_map(rows: Tensor, height: int, width: int) -> Tensor:
+    """Reshape [B, heads, N, C / heads] to a channels-last map: a view where the heads of a position are adjacent."""
+    return rows.transpose(1, 2).flatten(2).unflatten(1, (height, width)).permute(0, 3, 1, 2)

@@ -1,34 +1,154 @@
-"""1 x 1 convolutions as the matrix products they are."""
+"""1 x 1 convolutions, and batch normalization folded into them.
+
+A convolution z = W a followed by batch normalization is another convolution, s W a + t, with one s and one t per
+channel. In evaluation they come from the running statistics. In training they come from the mean and variance of z over
+the batch, which follow from the mean and covariance of ``a`` (:mod:`repgraph.ops.normalised`). As ``a`` has fewer
+channels than z, the wide map z is neither stored nor read for its statistics, in the backward pass either.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from repgraph.ops.product import product
+from repgraph.ops.backends import direct
+from repgraph.ops.checks import forward_mode
+from repgraph.ops.library import unrounded
+from repgraph.ops.normalised import moments, normalised_fits, normalised_product, normalised_relu
+from repgraph.ops.product import fits, product, residual_product
+
+Norm = Callable[[int], nn.Module]  # called with the number of channels
+Activation = Callable[[], nn.Module]
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Pointwise(nn.Conv2d):
-    """A 1 x 1 convolution: an ``nn.Conv2d`` in every respect but speed.
+    """A 1 x 1 ``nn.Conv2d``, computed as a matrix product for channels-last maps, which is faster."""
 
-    Channels-last maps take PyTorch's matrix product, which is faster than its convolution; see
-    :func:`repgraph.ops.product.product`.
-
-    >>> convolution = Pointwise(8, 4)
-    >>> convolution(torch.randn(1, 8, 5, 6)).shape
-    torch.Size([1, 4, 5, 6])
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(in_channels, out_channels, 1, bias=bias, device=device, dtype=dtype)
+    def __init__(self, in_channels: int, out_channels: int, bias: bool = True, **factory: Any) -> None:
+        super().__init__(in_channels, out_channels, 1, bias=bias, **factory)
 
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight.flatten(1), self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}" + ("" if self.bias is not None else ", bias=False")
+
+
+def make_norm_act(enabled: bool, channels: int, **factory: Any) -> nn.Module:
+    """Build batch normalization and ReLU in a row; ``nn.Identity`` if not enabled."""
+    return nn.Sequential(nn.BatchNorm2d(channels, **factory), nn.ReLU()) if enabled else nn.Identity()
+
+
+def zero_(convolution: nn.Module, norm: nn.Module) -> None:
+    """Zero the end of a residual branch: the norm if it has parameters, else the convolution.
+
+    With both zero, as in the paper, neither the convolution nor the norm's weight would ever get a gradient.
+    """
+    end = norm if isinstance(getattr(norm, "weight", None), nn.Parameter) else convolution
+    for parameter in end.parameters():
+        nn.init.zeros_(parameter)
+
+
+def fuse_input(x: Tensor, response: Tensor, convolution: nn.Module, norm: nn.Module, fusion: str) -> Tensor:
+    """Combine a layer's input (B, C, H, W) and response (B, C', H, W), in the memory format of the input.
+
+    Returns:
+        ``x + norm(convolution(response))`` (B, C, H, W) for "sum", or both concatenated (B, 2C, H, W) for "concat".
+    """
+    if fusion == "sum":
+        return add_conv_norm(x, response, convolution, norm)
+    return torch.cat((x, norm(convolution(response))), 1)
+
+
+def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any) -> Tensor:
+    """Return ``x + norm(convolution(a))``, computed as one product where possible.
+
+    In training the running statistics are updated as ``norm`` itself would. Modules of other types and modules with
+    hooks are called normally.
+    """
+    if type(convolution) is not Pointwise or not is_plain(convolution, norm) or forward_mode():
+        return x + norm(convolution(a))
+    weight = convolution.weight.flatten(1)
+    if type(norm) is nn.Identity:
+        return residual_product(x, a, weight, convolution.bias)
+    if not _is_standard(norm) or convolution.bias is not None or a.numel() <= a.shape[1]:
+        return x + norm(convolution(a))
+    with unrounded(a.device.type):
+        if not norm.training:
+            return residual_product(x, a, *_fold_weights(weight, norm, norm.running_mean, norm.running_var))
+        running = _count_batch(norm)
+        if normalised_fits(x, a, weight):
+            return normalised_product(x, a, weight, norm.weight, norm.bias, running, norm.eps, norm.momentum)
+        mean, covariance = moments(a)
+        wide = weight.to(mean.dtype)
+        mean, variance = wide @ mean, ((wide @ covariance) * wide).sum(1).clamp(min=0)
+        count = a.numel() // a.shape[1]
+        for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
+            old.copy_(torch.lerp(old, new.detach().to(old.dtype), norm.momentum))
+        return residual_product(x, a, *_fold_weights(weight, norm, mean, variance))
+
+
+def norm_act(x: Tensor, norm: Any, activation: nn.Module) -> Tensor:
+    """Return ``activation(norm(x))``; training-mode batch norm and ReLU in one kernel where there is one."""
+    standard = _is_standard(norm) and type(activation) is nn.ReLU and is_plain(norm, activation)
+    if not standard or not norm.training or x.numel() <= x.shape[1] or not (direct(x) and fits(x)):
+        return activation(norm(x))
+    return normalised_relu(x, norm.weight, norm.bias, _count_batch(norm), norm.eps, norm.momentum)
+
+
+def _is_standard(norm: Any) -> bool:
+    """Return whether a module is batch normalization with parameters, running statistics and a momentum."""
+    if type(norm) is not nn.BatchNorm2d or not norm.track_running_stats:
+        return False
+    return all(each is not None for each in (norm.weight, norm.bias, norm.running_mean, norm.momentum))
+
+
+def _fold_weights(weight: Tensor, norm: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weight (C, C') and bias (C,) of the convolution and its normalization as one product."""
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    scale = torch.rsqrt(variance.to(wide) + norm.eps) * norm.weight
+    return (weight * scale[:, None]).to(weight.dtype), norm.bias - mean * scale
+
+
+def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
+    """Increment the count of a norm's batches, and return its running statistics."""
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+    return norm.running_mean, norm.running_var
+
+
+def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
+    """Fold batch normalization with its running statistics into the convolution before it.
+
+    Returns:
+        A new convolution (the old one may be shared) and ``nn.Identity``. Both modules are returned unchanged if
+        ``norm`` is not a batch norm in evaluation mode with running statistics, if the convolution's weight is computed
+        from other parameters (as in spectral normalization), or if either has hooks.
+    """
+    if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):
+        return convolution, norm
+    assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm)
+    if not is_plain(convolution, norm) or norm.training or norm.running_mean is None or norm.running_var is None:
+        return convolution, norm
+    wide = torch.promote_types(norm.running_var.dtype, torch.float32)
+    statistics = norm.running_mean.to(wide), norm.running_var.to(wide)
+    folded = copy.deepcopy(convolution)
+    folded.weight, folded.bias = fuse_conv_bn_weights(
+        convolution.weight, convolution.bias, *statistics, norm.eps, norm.weight, norm.bias
+    )
+    folded.bias.requires_grad_(convolution.weight.requires_grad)
+    return folded, nn.Identity()
+
+
+def is_plain(*modules: nn.Module) -> bool:
+    """Return whether no module has hooks or a replaced ``forward``, and no ``torch.func`` transform is active."""
+    if not torch.compiler.is_compiling() and (
+        torch._C._functorch.peek_interpreter_stack() is not None or torch.nn.modules.module._has_any_global_hook()
+    ):
+        return False
+    return not any("forward" in vars(module) or any(getattr(module, name) for name in _HOOKS) for module in modules)

@@ -1,14 +1,12 @@
-"""Networks: RGNet for semantic segmentation, with any backbone of timm, and Mask R-CNN for objects; and their parts."""
+"""Networks: RGNet for semantic segmentation with any timm backbone, Mask R-CNN for objects, and their parts."""
 
 try:
     from repgraph.models.backbone import Backbone
-    from repgraph.models.bilinear import upsample
     from repgraph.models.context import Control
-    from repgraph.models.head import AuxiliaryHead, SegmentationHead
-    from repgraph.models.loading import load
+    from repgraph.models.heads import AuxiliaryHead, SegmentationHead, upsample
+    from repgraph.models.hub import load, param_groups
     from repgraph.models.mask_rcnn import MaskRCNN, mask_rcnn
     from repgraph.models.rgnet import RGNet, rgnet
-    from repgraph.models.training import param_groups
 except ModuleNotFoundError as error:
     if error.name not in ("huggingface_hub", "safetensors", "timm", "torchvision"):
         raise

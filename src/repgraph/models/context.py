@@ -1,65 +1,46 @@
-"""The context layers that a head or a backbone can have, by the names that recipes and configs use."""
+"""Context layers of heads and backbones, by the names that recipes and configs use."""
 
-import difflib
 import inspect
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch  # noqa: F401 - of the examples
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
-from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, options, spread
-from repgraph.layers.fusion import fuse
-from repgraph.layers.pointwise import Pointwise
+from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, checks, insert, spread
+from repgraph.layers.pointwise import Pointwise, fuse_input
 
 
 class Control(nn.Module):
-    """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its sampling: what they do alone.
+    """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its sampling, as a baseline.
 
     ``reduce`` (1 x 1, C -> C'), ``reduce_norm``, ReLU, ``expand`` (1 x 1, C' -> C), ``expand_norm``, fusion, ReLU.
 
-    Args:
-        channels: C, of the input.
-        mid_channels: C', inside; half of C by default.
-        fusion: "sum" (out C) or "concat" (out 2C).
-        norm_expand: whether there is a normalisation after ``expand``.
-
-    Example:
-        >>> layer = Control(64, fusion="concat")
-        >>> layer(torch.randn(2, 64, 17, 23)).shape, layer.out_channels
-        (torch.Size([2, 128, 17, 23]), 128)
+    Arguments and shapes are those of the layer.
     """
 
     def __init__(
         self, channels: int, mid_channels: int | None = None, *, fusion: str = "sum", norm_expand: bool = True
     ) -> None:
         super().__init__()
-        self.channels = options.whole("channels", channels)
-        self.mid_channels = options.mid(channels, mid_channels)
-        self.fusion = options.fusion(fusion)
+        self.channels = checks.check_int("channels", channels)
+        self.mid_channels = checks.check_mid_channels(channels, mid_channels)
+        self.fusion = checks.check_choice("fusion", fusion, checks.FUSIONS)
+        self.out_channels = channels if fusion == "sum" else 2 * channels
         self.reduce = Pointwise(channels, self.mid_channels, bias=False)
         self.reduce_norm = nn.BatchNorm2d(self.mid_channels)
         self.act = nn.ReLU()
         self.expand = Pointwise(self.mid_channels, channels, bias=False)
-        self.expand_norm = nn.BatchNorm2d(channels) if options.flag("norm_expand", norm_expand) else nn.Identity()
+        self.expand_norm = nn.BatchNorm2d(channels) if checks.check_bool("norm_expand", norm_expand) else nn.Identity()
         self.final_act = nn.ReLU()
 
-    @property
-    def out_channels(self) -> int:
-        return self.channels if self.fusion == "sum" else 2 * self.channels
-
     def forward(self, x: Tensor) -> Tensor:
-        feature = self.act(self.reduce_norm(self.reduce(options.check(x, self.channels))))
-        return self.final_act(fuse(x, feature, self.expand, self.expand_norm, self.fusion))
-
-    def extra_repr(self) -> str:
-        return f"{self.channels}, {self.mid_channels}, {options.given(fusion=self.fusion)}"
+        feature = self.act(self.reduce_norm(self.reduce(checks.check_map(x, self.channels))))
+        return self.final_act(fuse_input(x, feature, self.expand, self.expand_norm, self.fusion))
 
 
 class NoContext(nn.Identity):
-    """No layer: its input as it is."""
+    """No context layer: returns its input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -75,143 +56,95 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {
     "control": Control,
     "none": NoContext,
 }
-# What suits a layer in a head, where it is the only one and nothing was trained with it: docs/results.md. In other
-# places layers have the defaults of their constructors.
+PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names of a layer with options
+INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # layers that start as the identity
+# Defaults of layers in a head (docs/results.md). Elsewhere layers have the defaults of their constructors.
 HEAD: dict[str, dict[str, Any]] = {
     "repgraph": {"spread": "ring", "radius": 8.0, "node_view": 15, "norm_expand": False},
     "simple": {"spread": "ring", "radius": 8.0, "node_view": 15},
     "control": {"norm_expand": False},
 }
-PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names for another layer with options
-INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # those that start as the identity
-# Not what a config file could hold, or said elsewhere.
-_NOT_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
-# Of the time when not all options were written to config.json.
-_BEFORE: dict[str, dict[str, Any]] = {
-    "repgraph": {"scale": 1.0, "spread": "ring", "node_view": 1, "norm_expand": True},
-    "simple": {"scale": 1.0, "spread": "ring", "node_view": 1},
-    "control": {"norm_expand": True},
-}
-_OF_THE_PLACE = ("backend", "attention", "final_act", "zero_init")  # decided where the layer stands and runs
+# Options that were removed, with the values that had no effect: existing configs contain them.
+REMOVED: dict[str, Any] = {"offset_view": 1, "offset_unit": "pixels", "learn_scale": False}
+# Arguments that are no options: set elsewhere, or not serializable.
+_NO_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
+# Options that a config does not record: they depend on where the layer is and runs.
+_NOT_RECORDED = ("backend", "attention", "final_act", "zero_init")
 
 
-def make(
-    name: str, channels: int, *, fusion: str | None = None, layer_options: Mapping[str, Any] | None = None
+def make_context(
+    name: str, channels: int, *, fusion: str | None = None, options: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """A context layer of a head, for maps of so many channels, which knows its ``out_channels``.
+    """Build the context layer of a head; it has an attribute ``out_channels``.
 
     Args:
-        name: "repgraph", "paper" (the same in the paper's plain form), "simple", "non_local", "dual", "control" or
-            "none".
-        channels: of its input.
-        fusion: "sum" or "concat"; None for "concat" where the layer has it: dual attention has "sum" only.
-        layer_options: more of the layer's own, such as ``{"nodes": 27, "radius": 4}``, before those of :data:`HEAD`.
-
-    Example:
-        >>> layer = make("repgraph", 512, layer_options={"nodes": 27})
-        >>> layer
-        BottleneckRepGraph(
-          512, 256, nodes=27, grid=1, groups=1, fusion='concat', scale=0.0039..., spread='ring', node_view=15...
-        >>> make("none", 512).out_channels
-        512
+        name: one of :data:`LAYERS`.
+        channels: channels of its input.
+        fusion: "sum" or "concat". Default: "concat", and "sum" for dual attention.
+        options: options of the layer, such as ``{"nodes": 27}``; they take precedence over those of :data:`HEAD`.
     """
-    layer = LAYERS[choice("context", name, LAYERS)]
-    given = checked("context_options", name, in_a_head(name, layer_options))
+    layer = LAYERS[checks.check_choice("context", name, LAYERS)]
+    check_options("context_options", name, options)
+    resolved = resolve_preset(name, head_options(name, options))[1]
     if "fusion" in inspect.signature(layer).parameters:
-        given["fusion"] = fusion or ("sum" if name == "dual" else "concat")
+        resolved["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:
-        return layer(channels, **given)
+        return layer(channels, **resolved)
     except (TypeError, ValueError) as error:
         raise UsageError(f"context {name!r}: {error}") from error
 
 
-def choice(what: str, value: Any, among: Iterable[str]) -> str:
-    """``value``, if it is one of the names; else an error that has them all and the nearest."""
-    names = list(among)
-    if value in names:
-        return value
-    close = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(map(repr, names))}"
-    raise UsageError(f"unknown {what} {value!r}; {hint}")
+def insert_context(
+    body: nn.Module, where: Mapping[str, int], name: str, options: Mapping[str, Any], argument: str
+) -> None:
+    """Insert context layers into stages of a backbone; ``argument`` is where the options come from, for messages."""
+    check_options(argument, name, options)
+    try:
+        insert(body, where, LAYERS[name], **resolve_preset(name, options)[1])
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"inserted layers: {error}") from error
 
 
-def checked(what: str, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options for the layer of that name, if it has all that are given, with those that the name stands for."""
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError(f"{what} of {name!r} is {given!r}; a dict of the layer's options is needed")
-    own = [option for option in inspect.signature(LAYERS[name]).parameters if option not in _NOT_OPTIONS]
-    for option in given or ():
-        if option not in own:
-            close = difflib.get_close_matches(str(option), own, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(own) or 'none'}"
-            raise UsageError(f"{what} of {name!r}: there is no option {option!r}; {hint}")
-    return spelled_out(name, given)[1]
+def check_options(argument: str, name: str, options: Mapping[str, Any] | None) -> None:
+    """Raise if the layer does not have all of the options."""
+    if options is not None and not isinstance(options, Mapping):
+        raise UsageError(f"{argument} of {name!r} is {options!r}; expected a dict")
+    known = [option for option in inspect.signature(LAYERS[name]).parameters if option not in _NO_OPTIONS]
+    for option in options or ():
+        if option not in known:
+            hint = checks.suggest(option, known) or f"; expected {', '.join(known) or 'none'}"
+            raise UsageError(f"{argument} of {name!r} has no option {option!r}{hint}")
 
 
-def in_a_head(name: str, given: Mapping[str, Any] | None) -> Any:
-    """Options of a head's layer: those given, and what suits it there.
-
-    >>> in_a_head("repgraph", {"node_view": 1})
-    {'spread': 'ring', 'radius': 8.0, 'node_view': 1, 'norm_expand': False}
-    >>> in_a_head("repgraph", {"spread": "grid"})
-    {'spread': 'grid', 'node_view': 15, 'norm_expand': False}
-    """
-    if given is not None and not isinstance(given, Mapping):
-        return given
-    found = {**HEAD.get(name, {}), **(given or {})}
-    if "radius" not in (given or {}) and not spread.has_radius(found.get("spread"), found.get("grid", 1)):
+def head_options(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return options of a layer in a head: the given ones, and the defaults of :data:`HEAD`."""
+    given = options or {}
+    found = {**HEAD.get(name, {}), **given}
+    if "radius" not in given and not spread.has_radius(found.get("spread"), found.get("grid", 1)):
         found.pop("radius", None)
     return found
 
 
-def spelled_out(name: str, given: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """A layer's name and options, where the name may stand for another with options.
-
-    >>> spelled_out("paper", {"spread": "ring"})
-    ('repgraph', {'scale': 1.0, 'spread': 'ring'})
-    """
+def resolve_preset(name: str, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """Return name and options of a layer, with a preset replaced by what it stands for."""
     layer, preset = PRESETS.get(name, (name, {}))
-    return layer, {**preset, **(given or {})}
+    return layer, {**preset, **(options or {})}
 
 
-def explicit(name: str, given: Mapping[str, Any] | None, layer: nn.Module | None = None) -> dict[str, Any]:
-    """Options with the defaults of the rest: a later version, whose defaults are others, makes the same of them.
+def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module | None = None) -> dict[str, Any]:
+    """Return all options with their values, so that a config does not depend on defaults.
 
-    Width and scale are those of the ``layer``. Without one they may be None, what suits the channels: inserted layers
-    are of several widths.
-
-    >>> explicit("non_local", {"groups": 2}, NonLocal(8, groups=2))
-    {'mid_channels': 4, 'groups': 2, 'scale': 0.7071..., 'share_query_key': False, 'norm_qk': False}
+    Width and scale are those of ``layer``. Without one they may be None, which depends on the channels: inserted layers
+    have several widths.
     """
     parameters = inspect.signature(LAYERS[name]).parameters.items()
-    usual = {option: p.default for option, p in parameters if option not in (*_NOT_OPTIONS, *_OF_THE_PLACE)}
-    found = {**usual, **spelled_out(name, given)[1]}
+    defaults = {option: p.default for option, p in parameters if option not in (*_NO_OPTIONS, *_NOT_RECORDED)}
+    found = {**defaults, **resolve_preset(name, options)[1]}
     if "spread" in found and found["radius"] is None and spread.has_radius(found["spread"], found["grid"]):
         found["radius"] = spread.RADIUS
     return {option: getattr(layer, option, value) if value is None else value for option, value in found.items()}
 
 
-def of_a_file(name: Any, given: Any) -> Any:
-    """Options as a config has them; for those that it was written without, what they were then.
-
-    >>> of_a_file("control", {"mid_channels": 8})
-    {'norm_expand': True, 'mid_channels': 8}
-    """
-    if not isinstance(name, str) or name not in _BEFORE or (given is not None and not isinstance(given, Mapping)):
-        return given
-    found = {**_BEFORE[name], **(given or {})}
-    if "spread" in found and "radius" not in found and spread.has_radius(found["spread"], found.get("grid", 1)):
-        found["radius"] = 4.0
-    return found
-
-
-def plain(what: str, value: Any) -> Any:
-    """A copy of ``value`` as a config file gives it back: tuples are lists.
-
-    >>> plain("mean", (0.5, 0.5))
-    [0.5, 0.5]
-    """
-    try:
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{what} cannot be written to config.json: {error}") from error
+def drop_removed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options without those in :data:`REMOVED`, unless their value had an effect."""
+    return {option: value for option, value in options.items() if option not in REMOVED or value != REMOVED[option]}

@@ -1,33 +1,37 @@
 """Networks on disk and on the Hugging Face Hub: ``config.json`` and ``model.safetensors`` in a folder."""
 
-import difflib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import safetensors.torch
 from huggingface_hub import PyTorchModelHubMixin, constants, hf_hub_download
-from torch import nn
+from torch import Tensor, nn
 
+from repgraph import files
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.layers import inserted
-from repgraph.models import weights
-from repgraph.models.context import of_a_file
+from repgraph.layers import param_groups as layer_param_groups
+from repgraph.layers.checks import check_int, check_number
+from repgraph.models.context import drop_removed
+from repgraph.models.weights import first_line, load_strict, read_file, read_pickle
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
-NETWORK = "network"  # the entry of a config that has the name of its class; without it, that is RGNet
-USUAL = "RGNet"
+NETWORK = "network"  # the key of a config with the name of the class; RGNet if it is missing
+FOLDER, LAST = "model", "checkpoints/last.ckpt"  # in the folder of a run
+_CHECKPOINT_PREFIX = "model."  # of the network's weights in a checkpoint of training
 
 
-def card(about: str, name: str) -> str:
-    """The template of a model card."""
+def model_card(description: str, name: str) -> str:
+    """Return the template of a model card."""
     return f"""---
 {{{{ card_data }}}}
 ---
 
-{about}
+{description}
 
 ```python
 from repgraph.models import {name}
@@ -38,30 +42,38 @@ model = {name}.from_pretrained("path/of/this/folder")
 
 
 class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
-    """What our networks have in common: a config, and a part that was pre-trained.
+    """Base class of the networks, which can be saved to a folder and loaded from it.
 
-    ``save_pretrained`` and ``from_pretrained`` are those of :class:`huggingface_hub.PyTorchModelHubMixin`, made strict:
-    what does not fit is an error that names it, and a folder is replaced only when all is written.
+    ``save_pretrained`` and ``from_pretrained`` are those of :class:`huggingface_hub.PyTorchModelHubMixin`, but strict:
+    what does not fit is an error, and a folder is replaced only when everything is written.
+
+    Args:
+        arguments: arguments of the network's constructor by name, with ``classes``, ``labels``, ``mean`` and ``std``.
+
+    Attributes:
+        config: the arguments as they are written to ``config.json``.
+        built: state-dict keys at construction; ``fuse()``, ``insert()`` and ``remove()`` change them.
     """
 
-    classes: int
-    config: dict[str, Any]
     built: frozenset[str]
 
-    @property
-    def labels(self) -> dict[str, Any] | None:
-        """What the classes are, as it was given."""
-        return self.config["labels"]
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.config: dict[str, Any] = {name: _to_json(name, value) for name, value in arguments.items()}
+        self.classes = check_int("classes", arguments["classes"])
+        self.mean = _check_color("mean", self.config["mean"])
+        self.std = _check_color("std", self.config["std"])
+        self.labels: dict[str, Any] | None = self.config["labels"]
+        if self.labels is not None and not isinstance(self.labels, dict):
+            raise UsageError(f"labels is {self.labels!r}; expected a dict, such as from Labels.to_dict()")
+        names = (self.labels or {}).get("names")
+        if names is not None and len(names) != self.classes:
+            raise UsageError(f"labels has {len(names)} names; expected one for each of the {self.classes} classes")
 
     @property
     def pretrained(self) -> nn.Module:
-        """The part that pre-trained weights are loaded into."""
+        """The part that pretrained weights are loaded into."""
         raise NotImplementedError
-
-    def pretrained_parameters(self) -> list[nn.Parameter]:
-        """The parameters of that part, less those of inserted layers."""
-        new = {id(p) for layer in inserted(self.pretrained).values() for p in layer.parameters()}
-        return [parameter for parameter in self.pretrained.parameters() if id(parameter) not in new]
 
     def extra_repr(self) -> str:
         count = sum(parameter.numel() for parameter in self.parameters())
@@ -77,17 +89,9 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         config: None = None,
         **push_to_hub_kwargs: Any,
     ) -> str | None:
-        """Write ``config.json``, ``model.safetensors`` and a model card into a folder; on demand, push it to the Hub.
+        """Write ``config.json``, ``model.safetensors`` and a model card to a folder, and optionally push it to the Hub.
 
-        Whatever goes wrong, a network that was in the folder before is still there.
-
-        Args:
-            save_directory: the folder; it is made if need be.
-            repo_id: on the Hub; the folder's name by default.
-            push_to_hub: whether to push.
-            model_card_kwargs: for the card's template.
-            config: not used: the network knows its own.
-            push_to_hub_kwargs: of :meth:`push_to_hub`.
+        The arguments are those of the mixin. If writing fails, a network that was in the folder before is kept.
         """
         folder = Path(save_directory)
         try:
@@ -101,173 +105,167 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
             raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
         if not push_to_hub:
             return None
-        more = dict(push_to_hub_kwargs, model_card_kwargs=model_card_kwargs)
-        return self.push_to_hub(repo_id=repo_id or folder.name, **more)
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls, pretrained_model_name_or_path: str | os.PathLike[str], **more: Any
-    ) -> Self:
-        """The network in a folder, in evaluation mode; or the one of that name on the Hub.
-
-        What is, or looks like, a folder is read from disk and nowhere else.
-
-        Args:
-            pretrained_model_name_or_path: a folder that :meth:`save_pretrained` wrote, or "owner/name" on the Hub.
-            more: as for the mixin (``revision``, ``cache_dir``, ``token``, ``local_files_only``, ``map_location`` ...),
-                and arguments of the network that are to replace the config's, such as ``dropout``; of
-                ``context_options`` and ``inserted_options`` those that are given, unless the layer is another.
-        """
-        name = os.fspath(pretrained_model_name_or_path)
-        if os.path.isdir(name):
-            _check_folder(Path(name))
-            return super().from_pretrained(name, **more)
-        if not isinstance(pretrained_model_name_or_path, str) or not _is_repository(name):
-            raise UsageError(f"there is no folder {name}")
-        try:
-            return super().from_pretrained(name, **more)
-        except UsageError:
-            raise
-        except Exception as error:  # whatever the network, its proxy or the other side comes up with
-            reason = weights.first_line(error)
-            raise UsageError(f"{name} is no folder here, and could not be had from the Hub: {reason}") from error
-
-    @classmethod
-    def _from_pretrained(  # type: ignore[override]
-        cls,
-        *,
-        model_id: str,
-        config: dict[str, Any] | None = None,
-        map_location: str = "cpu",
-        revision: str | None = None,
-        cache_dir: str | Path | None = None,
-        force_download: bool = False,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
-        proxies: Any = None,  # these two are of huggingface_hub before 1.0
-        resume_download: Any = None,
-        **model_kwargs: Any,
-    ) -> Self:
-        file = Path(model_id) / FILE
-        if not os.path.isdir(model_id):
-            download: dict[str, Any] = dict(revision=revision, cache_dir=cache_dir, token=token)
-            download |= dict(force_download=force_download, local_files_only=local_files_only)
-            file = Path(hf_hub_download(model_id, FILE, **download))
-        written = config or {}
-        given = {key: value for key, value in model_kwargs.items() if key not in written or value != written[key]}
-        model = cls.build(written, str(Path(model_id) / CONFIG), **given)
-        weights.fill(model, weights.read(file)[0], str(file))
-        return model.to(map_location).eval()
+        return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         (save_directory / FILE).write_bytes(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """The network as a safetensors file, whose metadata have its config."""
+        """Return the network as a safetensors file with its config in the metadata."""
         state = self.state_dict()
         changed = sorted(self.built ^ state.keys())
         if changed:
             raise UsageError(
-                f"the network is no longer what its config says: {changed[0]} and {len(changed) - 1} more parameters "
-                "have come or gone, as fuse(), insert() and remove() do; save it before"
+                f"the network does not match its config: {changed[0]} and {len(changed) - 1} more parameters were "
+                "added or removed, as by fuse(), insert() or remove(); save it before"
             )
-        # Copies: channels-last weights are not contiguous, and shared ones cannot be saved.
+        # Copies: safetensors takes neither channels-last nor shared tensors.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
-        # One entry: several would come in another order each time, and the same network make other files.
+        # A single entry: the order of several is random, and files would differ.
         return safetensors.torch.save(tensors, metadata={"config": json.dumps(self.config, sort_keys=True)})
 
     @classmethod
-    def build(cls, config: dict[str, Any], source: str, **more: Any) -> Self:
-        """A network as a config says, but for the arguments that are given; errors name the config's file."""
-        config = dict(config)
-        network = config.pop(NETWORK, USUAL)
-        if network != cls.__name__:
-            raise UsageError(
-                f"{source} is of a {network}, and not of a {cls.__name__}; repgraph.models.load reads both"
-            )
-        known = [name for name in cls._hub_mixin_init_parameters if name != "self"]
-        for name in (*config, *more):
-            if name not in known:
-                close = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise UsageError(f"{source}: unknown setting {name!r}{hint}")
-        if "classes" not in config and "classes" not in more:
-            raise UsageError(f"{source}: 'classes' is missing")
-        if "context" in config:
-            config["context_options"] = of_a_file(config["context"], config.get("context_options"))
-        if config.get("inserted"):
-            given = config.get("inserted_options") or {}
-            layer = given.get("layer", "repgraph") if isinstance(given, dict) else None
-            config["inserted_options"] = of_a_file(layer, given)
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], **download: Any
+    ) -> Self:
+        """Load a network from a folder, or from the Hub, on the CPU and in evaluation mode.
+
+        Args:
+            pretrained_model_name_or_path: a folder written by :meth:`save_pretrained`, which is read from disk only, or
+                "owner/name" on the Hub.
+            download: arguments of :func:`huggingface_hub.hf_hub_download`, such as ``revision`` or ``token``.
+        """
+        name = os.fspath(pretrained_model_name_or_path)
+        if os.path.isdir(name):
+            return load(name, cls)
+        is_path = isinstance(pretrained_model_name_or_path, Path) or name.startswith((".", "/", "~"))
+        if is_path or name.endswith("/") or name.count("/") != 1:
+            raise UsageError(f"there is no folder {name}")
         try:
-            return cls(**_replaced(config, more))
+            config, file = (Path(hf_hub_download(name, each, **download)) for each in (CONFIG, FILE))
+        except Exception as error:  # of the Hub, the connection or a proxy
+            message = f"{name} is not a folder, and cannot be loaded from the Hub: {first_line(error)}"
+            raise UsageError(message) from error
+        return _restore(cls, files.read_json(config), read_file(file)[0], config, file)
+
+    @classmethod
+    def build(cls, config: Mapping[str, Any], source: str) -> Self:
+        """Build a network from a config; ``source`` is its file, for messages."""
+        arguments = {name: value for name, value in config.items() if name != NETWORK}
+        for name in ("context_options", "inserted_options"):
+            if isinstance(arguments.get(name), Mapping):
+                arguments[name] = drop_removed(arguments[name])
+        try:
+            return cls(**arguments)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{source}: {error}") from error
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            raise UsageError(f"{source}: a network of this size does not fit into memory") from error
-
-    @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """The network in a single safetensors file with a config in its metadata, in evaluation mode.
-
-        Such a file is ``model.safetensors`` of a folder, and what ``repgraph export --to safetensors`` writes.
-        """
-        tensors, metadata = weights.read(Path(path))
-        model = cls.build(_config_in(metadata, path), str(path))
-        weights.fill(model, tensors, str(path))
-        return model.eval()
+            raise UsageError(f"{source}: out of memory for a network of this size") from error
 
 
-def config_of(path: Path) -> dict[str, Any]:
-    """The config of the network in a folder that ``save_pretrained`` wrote, or in a safetensors file."""
-    return _check_folder(path) if path.is_dir() else _config_in(weights.read_metadata(path), path)
+def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
+    """Load a trained network from disk, on the CPU and in evaluation mode. No code in the files is run.
+
+    Args:
+        path: the folder of a run, which contains ``model/``; a folder written by :meth:`RGNet.save_pretrained`; a file
+            written by ``repgraph export --to safetensors``; or a checkpoint ``.ckpt`` of training.
+        kind: the required class, :class:`RGNet` or :class:`MaskRCNN`. Default: either.
+
+    Example:
+        >>> import tempfile
+        >>> from repgraph.models import RGNet
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     RGNet(21, "resnet18", channels=64).save_pretrained(f"{run}/model")
+        ...     load(run, RGNet).classes
+        21
+    """
+    path = Path(os.path.expanduser(path))
+    if path.suffix == ".safetensors" and not path.is_dir():
+        tensors, metadata = read_file(path)
+        if "config" not in metadata:
+            raise UsageError(
+                f"{path} has no config of a network in its metadata; it may hold the weights of a backbone"
+            )
+        return _restore(kind, json.loads(metadata["config"]), tensors, path, path)
+    if path.suffix == ".ckpt" and not path.is_dir():
+        content = read_pickle(path)
+        if not isinstance(content, Mapping) or not {"config", "state_dict"} <= content.keys():
+            raise UsageError(f"{path} is not a checkpoint of repgraph's training: it has no 'config' or 'state_dict'")
+        prefix, state = _CHECKPOINT_PREFIX, content["state_dict"]
+        tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        return _restore(kind, content["config"], tensors, path, path)
+    if path.is_file():
+        raise UsageError(f"{path} is not a network; expected a folder, a .safetensors or a .ckpt file")
+    if not path.is_dir():
+        raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
+    for folder in (path, path / FOLDER):
+        if (folder / CONFIG).is_file():
+            config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
+            return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
+    hint = f"; give its last checkpoint instead: {path / LAST}" if (path / LAST).is_file() else ""
+    raise UsageError(f"{path} has no {CONFIG} and no {FOLDER}/{CONFIG}: no network was saved there (yet){hint}")
 
 
-def _config_in(metadata: dict[str, str], path: str | os.PathLike[str]) -> dict[str, Any]:
-    if "config" not in metadata:
-        raise UsageError(f"{path} has no config of a network in its metadata: it may be weights of a backbone")
-    return _parsed(metadata["config"], f"the config in {path}")
+def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: Path, file: Path) -> Any:
+    """Build the network that a config describes, and load its weights; the paths are for messages."""
+    from repgraph.models.mask_rcnn import MaskRCNN  # these import this module
+    from repgraph.models.rgnet import RGNet
+
+    if not isinstance(config, Mapping):
+        raise UsageError(f"{source}: the config is a {type(config).__name__}; expected a dict of settings")
+    name = str(config.get(NETWORK, "RGNet"))
+    classes: dict[str, type[Hub]] = {"RGNet": RGNet, "MaskRCNN": MaskRCNN}
+    expected = list(classes) if kind is None else [kind.__name__]
+    if name not in expected:
+        raise UsageError(f"{source} has a network of class {name}; expected {' or '.join(expected)}")
+    model = classes[name].build(config, str(source))
+    load_strict(model, tensors, str(file))
+    return model.eval()
 
 
-def _check_folder(folder: Path) -> dict[str, Any]:
-    """The config in a folder that has all that is needed."""
-    for name in (CONFIG, FILE):
-        if not (folder / name).is_file():
-            raise UsageError(f"{folder} has no {name}: it is not a folder that save_pretrained wrote")
-    try:
-        text = (folder / CONFIG).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {folder / CONFIG}: {error}") from error
-    return _parsed(text, str(folder / CONFIG))
+def param_groups(
+    model: Hub, lr: float, *, new_lr: float | None = None, offset_lr: float | None = None, no_decay: bool = True
+) -> list[dict[str, Any]]:
+    """Split the parameters of a network into groups for an optimizer, with the backbone in its own.
 
+    Args:
+        lr: learning rate of the pretrained part: the backbone, of Mask R-CNN the ResNet without its pyramid.
+        new_lr: learning rate of the heads and of inserted layers. Default: ``lr``.
+        offset_lr: learning rate of the offset convolutions. Default: ``new_lr``.
+        no_decay: no weight decay for biases and normalizations.
 
-def _parsed(text: str, source: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{source} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise UsageError(f"{source} is a {type(config).__name__}; a dict of settings is needed")
-    return config
-
-
-def _is_repository(name: str) -> bool:
-    """Whether a name can be one on the Hub and is not plainly a path."""
-    return name.count("/") == 1 and "\\" not in name and not name.startswith((".", "/", "~")) and not name.endswith("/")
-
-
-def _replaced(config: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """The config with other arguments: of the options of the same layer those that are given."""
-    found = {**config, **more}
-    for name in ("context_options", "inserted_options"):
-        old, new = config.get(name), more.get(name)
-        if not isinstance(old, dict) or not isinstance(new, dict):
+    Returns:
+        Groups "offset weights", "offset biases", "backbone norms and biases", "new norms and biases", "backbone
+        weights" and "new weights", as from :func:`repgraph.param_groups`; empty groups are omitted.
+    """
+    new_lr = lr if new_lr is None else check_number("new_lr", new_lr, 0)
+    new = {parameter for layer in inserted(model.pretrained).values() for parameter in layer.parameters()}
+    pretrained = set(model.pretrained.parameters()) - new
+    groups = []
+    for group in layer_param_groups(model, lr, offset_lr=new_lr if offset_lr is None else offset_lr, no_decay=no_decay):
+        if group["name"].startswith("offset"):
+            groups.append(group)
             continue
-        another = (
-            "context" in more if name == "context_options" else new.get("layer", old.get("layer")) != old.get("layer")
-        )
-        if not another:
-            found[name] = {**old, **new}
-    return found
+        for part, rate in (("backbone", lr), ("new", new_lr)):
+            params = [p for p in group["params"] if (p in pretrained) == (part == "backbone")]
+            if params:
+                groups.append({**group, "params": params, "lr": float(rate), "name": f"{part} {group['name']}"})
+    return groups
+
+
+def _to_json(name: str, value: Any) -> Any:
+    """Return a copy of a value as JSON gives it back: tuples are lists."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} cannot be written to config.json: {error}") from error
+
+
+def _check_color(name: str, value: Any) -> tuple[float, float, float]:
+    if not isinstance(value, list) or len(value) != 3:
+        raise UsageError(f"{name} is {value!r}; expected three numbers, for red, green and blue")
+    minimum = 1e-6 if name == "std" else float("-inf")
+    red, green, blue = (check_number(name, number, minimum) for number in value)
+    return red, green, blue

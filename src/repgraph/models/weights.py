@@ -1,118 +1,145 @@
-"""Weights from files and from timm: read without running code, renamed where they have to be, checked, loaded."""
+"""Pretrained weights from files, timm and torchvision: read without running code, checked, loaded."""
 
 import json
 import os
 import pickle
 import warnings
 import zipfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+import torchvision
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
 from repgraph.layers import inserted
-from repgraph.models.backbone import Backbone, known
+from repgraph.layers.checks import suggest
+from repgraph.models.backbone import Backbone, check_timm_name, create_without_data
 
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
-_BODIES = ("backbone.body.", "detector.backbone.body.")  # the backbone's weights in networks of ours
-_INSIDE = ("state_dict", "model")  # where training scripts put the weights in their checkpoints
+_PREDICTORS = ("roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")  # one output per class
+_ZERO_EPS = ("MaskRCNN_ResNet50_FPN_Weights.COCO_V1",)  # torchvision uses an epsilon of 0 with these
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of an image network by their names, and what is known of them."""
+    """Tensors by name, and what is known about them (None: unknown)."""
 
-    source: str  # for messages
+    source: str  # file or name, for messages
     tensors: dict[str, Tensor]
-    caffe_style: bool | None = None  # None where nothing says
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    norm_eps: float | None = None
+    caffe_style: bool | None = None  # where the strides of a ResNet are
+    mean: Sequence[float] | None = None  # normalization of the images
+    std: Sequence[float] | None = None
+    norm_eps: float | None = None  # of batch norm
+
+    @property
+    def is_detector(self) -> bool:
+        return any(name.startswith("roi_heads.") for name in self.tensors)
 
 
-def get(weights: str | os.PathLike[str], backbone: str) -> Weights:
-    """Weights for a backbone, from a file or from timm.
+def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bool = False) -> Weights:
+    """Read the weights of a backbone or, with ``detector``, those of a Mask R-CNN or its backbone.
 
     Args:
-        weights: the path of a ``.safetensors`` file (also of a whole network of ours, whose backbone is taken) or of a
-            checkpoint of PyTorch; or "pretrained" or "timm:NAME" for those of timm, which are downloaded if timm has
-            not got them yet.
-        backbone: the name of the backbone in timm.
+        weights: a ``.safetensors`` file or a PyTorch checkpoint, also of a whole RGNet or MaskRCNN; or "pretrained" or
+            "timm:NAME" for those of timm and, for a detector, "torchvision:NAME", which are downloaded unless cached.
+        backbone: name of the backbone.
+        detector: whether the names are torchvision's, and weights of a whole detector are returned as a whole.
     """
     text = os.fspath(weights)
     if text == "pretrained" or text.startswith("timm:"):
-        return _of_timm(backbone if text == "pretrained" else text.removeprefix("timm:"), backbone)
-    found = of_file(Path(os.path.expanduser(text)))
-    inside = [body for body in _BODIES if any(name.startswith(body) for name in found.tensors)]
-    if not inside:
-        return found
-    parts = {name: value for name, value in found.tensors.items() if name.startswith(inside[0])}
-    return replace(found, tensors={name.removeprefix(inside[0]): value for name, value in parts.items()})
+        return _from_timm(backbone if text == "pretrained" else text.removeprefix("timm:"), backbone)
+    if detector and text.startswith("torchvision:"):
+        return _from_torchvision(text.removeprefix("torchvision:"), backbone)
+    found = _from_file(Path(os.path.expanduser(text)))
+    whole = replace(found, tensors={name.removeprefix("detector."): value for name, value in found.tensors.items()})
+    if detector and whole.is_detector:
+        return whole
+    prefix = "backbone.body."  # in RGNet and in torchvision's detectors
+    tensors = {n.removeprefix(prefix): value for n, value in whole.tensors.items() if n.startswith(prefix)}
+    return replace(found, tensors=tensors) if tensors else found
 
 
-def of_file(path: Path) -> Weights:
-    """All weights of a file, and what its metadata say of them."""
-    tensors, metadata = read(path)
-    style = metadata.get("style")
-    caffe = None if style is None else style.strip().lower().startswith("caffe")
-    if "config" not in metadata:
-        return Weights(str(path), tensors, caffe)
-    config = json.loads(metadata["config"])
-    colours = tuple(config["mean"]), tuple(config["std"])
-    return Weights(str(path), tensors, config["caffe_style"], *colours, config.get("norm_eps"))
+def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -> dict[str, Any]:
+    """Return options of a network; those in ``names`` are what is known about the weights, unless they are given."""
+    known = {name: getattr(weights, name, None) for name in names}
+    given = {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in {**known, **given}.items() if value is not None}
 
 
-def load(backbone: Backbone, weights: Weights) -> None:
-    """Load weights into a backbone: all of them, or an error that names what is too much, missing or misshapen.
+def load_backbone(backbone: Backbone, weights: Weights) -> None:
+    """Load weights into a backbone; an error names tensors that are unexpected, missing or of another shape.
 
-    The names are those of timm's network (for ResNets torchvision has the same); classifiers are left out. Layers
-    inserted into the backbone stay as they are.
+    Names are those of timm's model (for ResNets also torchvision's). Classifiers are ignored, and inserted layers keep
+    their weights.
     """
     check_style(weights, backbone.caffe_style)
     own = backbone.body.state_dict()
-    tensors = _renamed(weights.tensors, own)
-    spare = [name for name in tensors if name not in own]
-    dropped = set(spare) if _only_classifier(spare, backbone.name) else _names_of_whole(backbone.name) - own.keys()
-    kept = {name: value for name, value in tensors.items() if name not in dropped}
-    fill(backbone.body, kept, weights.source, optional=tuple(f"{path}." for path in inserted(backbone.body)))
+    ignored = create_without_data(backbone.name).state_dict().keys() - own.keys()  # the classifier
+    tensors = {}
+    for name, value in weights.tensors.items():
+        # timm's feature extractors flatten lists or wrap the network.
+        candidates = (name, name.replace(".", "_", 1), f"model.{name}", f"body.{name}")
+        new_name = next((candidate for candidate in candidates if candidate in own), name)
+        if new_name not in ignored:
+            tensors[new_name] = value
+    load_strict(backbone.body, tensors, weights.source, optional=tuple(f"{path}." for path in inserted(backbone.body)))
+
+
+def load_detector(detector: Any, weights: Weights, new_predictors: bool = False) -> None:
+    """Load weights into torchvision's detector, or into its backbone; an error names what does not fit.
+
+    Inserted layers keep their weights, if the file has none for them. With ``new_predictors`` the last layers do too.
+    """
+    whole = weights.is_detector
+    if new_predictors and not whole:
+        raise UsageError(f"new_predictors needs the weights of a whole detector; {weights.source} has a backbone's")
+    module: nn.Module = detector if whole else detector.backbone.body
+    ignored = _PREDICTORS if new_predictors else () if whole else ("fc.",)
+    own = module.state_dict()
+    tensors = {
+        name: value
+        for name, value in weights.tensors.items()
+        # Frozen norms have no num_batches_tracked.
+        if not name.startswith(ignored) and (name in own or not name.endswith("num_batches_tracked"))
+    }
+    optional = tuple(f"{path}." for path in inserted(module)) + (ignored if whole else ())
+    try:
+        load_strict(module, tensors, weights.source, optional=optional)
+    except UsageError as error:
+        other_classes = whole and not new_predictors and "roi_heads.box_predictor.cls_score" in str(error)
+        hint = "; for other classes, give new_predictors=True" if other_classes else ""
+        raise UsageError(f"{error}{hint}") from error
 
 
 def check_style(weights: Weights, caffe_style: bool) -> None:
-    """Refuse weights that are known to be of another style than the backbone."""
+    """Raise if weights are known to be of another style than the backbone."""
     if weights.caffe_style is not None and weights.caffe_style != caffe_style:
         theirs, ours = ("caffe", "timm") if weights.caffe_style else ("timm", "caffe")
         raise UsageError(
-            f"{weights.source} is in {theirs} style and the backbone in {ours} style, which would compute something "
-            f"else with it; give caffe_style={weights.caffe_style}"
+            f"{weights.source} is in {theirs} style, but the backbone in {ours} style, with which it would compute "
+            f"something else; give caffe_style={weights.caffe_style}"
         )
 
 
-def fill(
-    module: nn.Module,
-    tensors: Mapping[str, Tensor],
-    source: str,
-    *,
-    optional: tuple[str, ...] = (),
+def load_strict(
+    module: nn.Module, tensors: Mapping[str, Tensor], source: str, *, optional: tuple[str, ...] = ()
 ) -> None:
-    """Load tensors into a module, cast to its dtypes; nothing is loaded if one is missing, too much or misshapen.
+    """Load tensors into a module; nothing is loaded if one is unexpected, missing or of another shape.
 
     Args:
-        module: whose parameters and buffers are meant.
-        tensors: by their names in the module.
+        module: the module, to whose dtypes the tensors are cast.
+        tensors: tensors by name.
         source: the file, for messages.
-        optional: beginnings of names that may be missing.
+        optional: prefixes of names that may be missing, as ``num_batches_tracked`` may, which some tools do not write.
     """
     own = module.state_dict()
-    spare = [name for name in tensors if name not in own]
-    # Files made by other tools than PyTorch lack the count of batches, which only statistics without momentum need.
+    unexpected = [name for name in tensors if name not in own]
     missing = [
         name
         for name in own
@@ -123,138 +150,114 @@ def fill(
         for name, value in own.items()
         if name in tensors and tensors[name].shape != value.shape
     ]
-    found = {"not known here": spare, "missing": missing, "of another shape": misshapen}
-    wrong = [f"{_some(names)} {what}" for what, names in found.items() if names]
-    if wrong:
-        raise UsageError(f"{source} does not fit: {'; '.join(wrong)}")
+    found = []
+    for kind, names in {"unexpected": unexpected, "missing": missing, "wrong shape": misshapen}.items():
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        found += [f"{kind}: {', '.join(names[:4])}{more}"] if names else []
+    if found:
+        raise UsageError(f"{source} does not fit; {'; '.join(found)}")
     module.load_state_dict(dict(tensors), strict=False)
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file by their names, and its metadata. Nothing in the file is run.
+def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a file by name, and its metadata. Nothing in the file is run.
 
     Checkpoints of training scripts may have the weights in "state_dict" or "model", and a prefix "module.".
     """
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        _check_file(path)
+        try:
+            with safe_open(path, "pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+        except SafetensorError as error:
+            raise UsageError(f"{path} is damaged or truncated: {first_line(error)}") from error
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     if path.suffix not in PICKLED:
-        raise UsageError(f"{path} is no file of weights: the name has to end in .safetensors, {', '.join(PICKLED)}")
+        raise UsageError(f"{path} is not a file of weights; expected .safetensors, {', '.join(PICKLED)}")
     content = read_pickle(path)
-    for key in _INSIDE:
+    for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
-        raise UsageError(f"{path} holds no weights: a dict of tensors by their names is needed")
+        raise UsageError(f"{path} has no weights; expected a dict of tensors by name")
     return {str(name).removeprefix("module."): value for name, value in content.items()}, {}
 
 
 def read_pickle(path: Path) -> Any:
-    """What ``torch.save`` wrote, if that is tensors and plain values; anything that would run code is refused.
+    """Return what ``torch.save`` wrote if it is tensors and plain values; anything that would run code is refused.
 
-    PyTorch itself takes a file with damaged numbers as it is; here the check sums have to fit.
+    Checksums are verified, which PyTorch does not.
     """
     _check_file(path)
-    if not _whole(path):
-        raise UsageError(f"{path} is damaged or cut short, or not a file of PyTorch")
+    damaged = f"{path} is damaged, truncated or not a PyTorch file"
     try:
+        if zipfile.is_zipfile(path):  # the old format has no checksums
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    raise UsageError(damaged)
+        else:
+            with path.open("rb") as file:
+                if file.read(1) != b"\x80":  # the first byte of a pickle
+                    raise UsageError(damaged)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other pickle protocols: what cannot be read is an error below
+            warnings.simplefilter("ignore")  # about other pickle protocols; what cannot be read is an error below
             return torch.load(path, map_location="cpu", weights_only=True)
+    except (UsageError, MemoryError):
+        raise
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"{path} holds more than tensors, which could run code when it is read, and is refused; if you trust it, "
-            "load it with PyTorch and save its state dict alone, best as .safetensors"
+            f"{path} contains more than tensors and could run code when it is read; if you trust it, load it with "
+            "PyTorch and save its state dict alone, preferably as .safetensors"
         ) from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is damaged or cut short, or not a file of PyTorch") from error
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file, whose tensors are not read."""
-    with _opened(path) as file:
-        return dict(file.metadata() or {})
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with _opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    _check_file(path)
-    try:
-        with safe_open(path, "pt") as file:
-            yield file
-    except SafetensorError as error:
-        raise UsageError(f"{path} is damaged or cut short: {first_line(error)}") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # whatever zipfile, zlib and pickle raise for damaged data
+        raise UsageError(damaged) from error
 
 
 def _check_file(path: Path) -> None:
     if not path.is_file():
-        raise UsageError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; a file of weights is needed")
+        raise UsageError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; expected a file of weights")
 
 
-def _whole(path: Path) -> bool:
-    """Whether a file is a pickle, or a zip file, as ``torch.save`` writes, that has all its parts undamaged."""
-    try:
-        with path.open("rb") as file:
-            first = file.read(1)
-        if first != b"P":
-            return first == b"\x80"  # the old format, which has no check sums
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError):
-        return False
+def _from_file(path: Path) -> Weights:
+    """Return all weights of a file, and what its metadata say about them."""
+    tensors, metadata = read_file(path)
+    style = metadata.get("style")
+    caffe = None if style is None else style.strip().lower().startswith("caffe")
+    if "config" not in metadata:
+        return Weights(str(path), tensors, caffe)
+    config = json.loads(metadata["config"])
+    known = {name: config.get(name) for name in ("caffe_style", "mean", "std", "norm_eps")}
+    return Weights(str(path), tensors, **known)
 
 
-def _of_timm(name: str, backbone: str) -> Weights:
-    source = f"timm's {known(name)!r}"
+def _from_timm(name: str, backbone: str) -> Weights:
+    source = f"timm's {check_timm_name(name)!r}"
     if name.partition(".")[0] != backbone.partition(".")[0]:
-        raise UsageError(f"{source} are weights of another network than the backbone {backbone!r}")
+        raise UsageError(f"{source} has weights of another network than the backbone {backbone!r}")
     try:
         model: Any = timm.create_model(name, pretrained=True)
-    except Exception as error:  # whatever the network, its proxy or the other side comes up with
-        raise UsageError(
-            f"the weights of {source} could not be had: {first_line(error)}; give a local file instead"
-        ) from error
+    except Exception as error:  # of the server, the connection or a proxy
+        raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error
     cfg = model.pretrained_cfg
-    return Weights(source, model.state_dict(), False, tuple(cfg["mean"]), tuple(cfg["std"]))
+    return Weights(source, model.state_dict(), False, cfg["mean"], cfg["std"])
 
 
-def _renamed(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by their names in timm's extractors of features, which flatten lists or put the network inside."""
-
-    def fitting(name: str) -> str:
-        ways = (name, name.replace(".", "_", 1), f"model.{name}", f"body.{name}")
-        return next((way for way in ways if way in own), name)
-
-    return {fitting(name): value for name, value in tensors.items()}
-
-
-def _only_classifier(names: Iterable[str], backbone: str) -> bool:
-    cfg = timm.get_pretrained_cfg(backbone)
-    given: Any = cfg.classifier if cfg is not None and cfg.classifier else "fc"
-    heads = tuple(f"{head}." for head in ([given] if isinstance(given, str) else given))
-    return all(name.startswith(heads) for name in names)
-
-
-def _names_of_whole(backbone: str) -> set[str]:
-    """The names in the whole network of timm, whose last layers the backbone may lack."""
-    with torch.random.fork_rng([]):
-        return set(timm.create_model(backbone).state_dict())
-
-
-def _some(names: list[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _from_torchvision(name: str, backbone: str) -> Weights:
+    models = [backbone, *(["maskrcnn_resnet50_fpn"] if backbone == "resnet50" else [])]
+    entries = {str(entry): entry for model in models for entry in torchvision.models.get_model_weights(model)}
+    if name not in entries:
+        hint = suggest(name, entries) or f"; expected one of {', '.join(entries)}"
+        raise UsageError(f"torchvision {torchvision.__version__} has no weights {name!r} of {backbone!r}{hint}")
+    try:
+        tensors = entries[name].get_state_dict(progress=False, check_hash=True)
+    except Exception as error:  # of the server, the connection or a proxy
+        raise UsageError(f"cannot load torchvision's {name!r}: {first_line(error)}; give a local file") from error
+    return Weights(f"torchvision's {name!r}", dict(tensors), False, norm_eps=0.0 if name in _ZERO_EPS else None)
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__

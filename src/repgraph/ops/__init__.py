@@ -1,4 +1,4 @@
-"""The operator that every layer stands on."""
+"""Representative attention, the operator of all RepGraph layers."""
 
 from repgraph.ops.api import representative_attention
 

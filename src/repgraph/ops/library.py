@@ -1,12 +1,14 @@
-"""The operator as PyTorch sees it: schemas, shapes without data, gradients, autocast.
+"""The operator in PyTorch's dispatcher: schemas, fake tensors, autograd, autocast.
 
-``value`` is None where it is the key: a static fact that survives tracing, so that memory is read once.
-Kernels are imported when they first run. They are functions
-``forward(query, key, value, offsets, groups, grid, scale, with_weights) -> (y, lse, weights)`` and
-``backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
--> (grad_query, grad_key, grad_value, grad_offsets)``; results that were not asked for are empty tensors.
-``lse`` is the logsumexp of the logits, which those of LEAVES_LSE leave out if told ``with_lse=False``; ``y`` is given
-to those of NEEDS_RESULT alone; ``grad_weights``, where given, has mean zero under the weights.
+Kernels are imported at their first call. A backend has two functions::
+
+    forward(query, key, value, offsets, groups, grid, scale, with_weights) -> (y, lse, weights)
+    backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
+        -> (grad_query, grad_key, grad_value, grad_offsets)
+
+``value`` is None if it is the key: this is static, so it survives tracing, and memory is read once. ``lse`` is the
+logsumexp of the logits. Results that were not requested are empty tensors. ``grad_weights`` may be None, and has mean
+zero under the weights. Backends in OPTIONAL_LSE accept ``with_lse=False``; those in SAVES_OUTPUT get ``y`` in backward.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -23,12 +25,11 @@ from repgraph.ops.checks import check_shapes
 from repgraph.ops.formats import empty_map
 from repgraph.ops.geometry import position_dtype
 
-# Those of torch.amp.is_autocast_available, which torch.compile cannot trace.
+# The devices of torch.amp.is_autocast_available, which torch.compile cannot trace.
 AUTOCAST_DEVICES = frozenset(("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "xla", "xpu"))
 
-NEEDS_RESULT = ("triton",)  # kernels whose backward pass reads y
-LEAVES_LSE = ("triton",)  # kernels that can do without lse, which a backward pass reads
-JOINS = ("triton",)  # kernels whose backward pass can give one gradient for a query that is the key
+SAVES_OUTPUT = ("triton",)
+OPTIONAL_LSE = ("triton",)
 
 _library = torch.library.Library("repgraph", "DEF")
 _library.define(
@@ -44,19 +45,18 @@ _library.define(
 
 @cache
 def kernels(backend: str) -> ModuleType:
-    """The door to the kernels of a backend."""
+    """Import and return the kernels of a backend."""
     return import_module(f"repgraph.ops.{backend}")
 
 
 def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights, **more):
-    check_shapes(query, key, key if value is None else value, offsets, groups, grid)  # a traced call comes unchecked
+    # The only check of a traced call.
+    check_shapes(query, key, key if value is None else value, offsets, groups, grid)
     return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights, **more)
 
 
-def _backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend, **more):
-    return kernels(backend).backward(
-        grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, **more
-    )
+def _backward(*arguments):
+    return kernels(arguments[-1]).backward(*arguments[:-1])
 
 
 for _device in ("CPU", "CUDA"):
@@ -65,10 +65,9 @@ for _device in ("CPU", "CUDA"):
 
 
 def outputs(
-    query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, with_weights: bool,
-    with_lse: bool = True,
-):  # fmt: skip
-    """Uninitialised (y, lse, weights): the one place that knows their shapes, dtypes and strides."""
+    query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, with_weights: bool, with_lse=True
+):
+    """Return uninitialised (y, lse, weights) with the shapes, dtypes and strides of the results."""
     batch, _, height, width = query.shape
     y = empty_map(query, (key if value is None else value).shape[1])
     dtype = position_dtype(query.dtype)
@@ -77,14 +76,10 @@ def outputs(
 
 
 def gradients(query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor):
-    """Uninitialised gradients; that of ``value`` is empty where it is the key."""
+    """Return uninitialised gradients; that of ``value`` is empty if it is None."""
     grad_value = query.new_empty(0) if value is None else empty_map(value)
-    return (
-        empty_map(query),
-        empty_map(key),
-        grad_value,
-        torch.empty_like(offsets, memory_format=torch.contiguous_format),
-    )
+    grad_offsets = torch.empty_like(offsets, memory_format=torch.contiguous_format)
+    return empty_map(query), empty_map(key), grad_value, grad_offsets
 
 
 @torch.library.register_fake("repgraph::attention", lib=_library)
@@ -98,13 +93,10 @@ def _(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scal
 
 
 class _Attention(torch.autograd.Function):
-    """What runs at the Autograd key. torch.library.register_autograd would pass by tensors that require no gradient,
-    and lose their forward-mode tangents; a Function without a jvp refuses those."""
+    """Autograd of the operator. Without a jvp it raises for forward-mode tangents, which register_autograd loses."""
 
     @staticmethod
     def forward(ctx, query, key, value, offsets, groups, grid, scale, backend, with_weights):
-        ctx.joined = key is None  # it is the query, and gets one gradient for both
-        key = query if key is None else key
         arguments = (query, key, value, offsets, groups, grid, scale, backend, with_weights)
         if direct(query, key, value, offsets):
             y, lse, weights = _forward(*arguments)
@@ -113,7 +105,7 @@ class _Attention(torch.autograd.Function):
                 y, lse, weights = torch.ops.repgraph.attention(*arguments)
         ctx.options = groups, grid, scale, backend
         ctx.values = y.shape[1]
-        own = y if backend in NEEDS_RESULT else None  # others let it be changed in place, by a ReLU for example
+        own = y if backend in SAVES_OUTPUT else None  # if not saved, y may be modified in place, such as by a ReLU
         ctx.save_for_backward(query, key, value, offsets, own, lse, weights if with_weights else None)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
@@ -126,19 +118,15 @@ class _Attention(torch.autograd.Function):
             grad_weights = None
         if grad is None and grad_weights is None:
             return (None,) * 9
-        if grad_weights is not None:  # what all nodes have in common does not move a softmax
+        if grad_weights is not None:  # the softmax is invariant to a constant gradient
             grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
         if grad is None:
             grad = empty_map(query, ctx.values).zero_()
-        # a gradient that is to be differentiated again has to say that it cannot be
-        past = direct(grad, query, key, value, offsets) and not torch.is_grad_enabled()
-        backward = _backward if past else torch.ops.repgraph.attention_backward
-        more = {"joined": True} if ctx.joined and past else {}
-        grad_query, grad_key, grad_value, grad_offsets = backward(
-            grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options, **more
-        )
-        if ctx.joined:
-            grad_query, grad_key = grad_key if past else grad_query + grad_key, None
+        # with create_graph, call the operator, whose own backward raises
+        eager = direct(grad, query, key, value, offsets) and not torch.is_grad_enabled()
+        backward = _backward if eager else torch.ops.repgraph.attention_backward
+        grads = backward(grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options)
+        grad_query, grad_key, grad_value, grad_offsets = grads
         return grad_query, grad_key, None if value is None else grad_value, grad_offsets, *(None,) * 5
 
 
@@ -146,22 +134,19 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
     backend: str, with_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The operator ``repgraph::attention``, past PyTorch's dispatcher where nobody would notice."""
+    """Call ``repgraph::attention``, without the dispatcher if that makes no difference."""
     options = (groups, grid, scale, backend, with_weights)
     if not direct(query, key, value, offsets):
         return torch.ops.repgraph.attention(query, key, value, offsets, *options)
     if not needs_grad(query, key, value, offsets):
-        more = {"with_lse": False} if backend in LEAVES_LSE else {}
+        more = {"with_lse": False} if backend in OPTIONAL_LSE else {}
         return _forward(query, key, value, offsets, *options, **more)
-    alone = key is query and value is None and backend in JOINS
-    return _Attention.apply(query, None if alone else key, value, offsets, *options)
+    return _Attention.apply(query, key, value, offsets, *options)
 
 
 def _no_second_order(ctx: Any, *_):
-    raise RuntimeError(
-        "the kernels of representative_attention can be differentiated once; "
-        "use backend='reference' for second-order gradients"
-    )
+    message = "the kernels of representative_attention have no second-order gradients"
+    raise RuntimeError(f"{message}; use backend='reference'")
 
 
 _library.impl("attention", lambda *arguments: _Attention.apply(*arguments), "Autograd")
@@ -169,23 +154,22 @@ torch.library.register_autograd("repgraph::attention_backward", _no_second_order
 
 
 def unrounded(device: str) -> AbstractContextManager[Any]:
-    """Without autocast, on devices that have it."""
+    """Return a context without autocast, on devices that have autocast."""
     return torch.autocast(device, enabled=False) if device in AUTOCAST_DEVICES else nullcontext()
 
 
 def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Features in the autocast dtype, where autocast is on; as PyTorch does, float64 is left alone."""
+    """Cast features to the autocast dtype if autocast is enabled; like PyTorch, leave float64 as it is."""
     device = query.device.type
     if device not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(device):
         return query, key, value
     dtype = torch.get_autocast_dtype(device)
 
-    def cast(t: Tensor) -> Tensor:
-        return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
+    def cast(t: Tensor | None) -> Any:
+        return t if t is None or not t.is_floating_point() or t.dtype == torch.float64 else t.to(dtype)
 
     new_key = cast(key)
-    new_value = new_key if value is key else None if value is None else cast(value)
-    return cast(query), new_key, new_value
+    return cast(query), new_key, new_key if value is key else cast(value)
 
 
 def _autocast(device: str) -> None:

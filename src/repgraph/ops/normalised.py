@@ -1,12 +1,11 @@
-"""A product, batch normalisation over its result, and a map added to it: in training, in one step on CUDA.
+"""Fused batch normalisation for training on CUDA: of a product, with a residual, and with ReLU.
 
-The mean and variance of z = W a over a batch follow from the mean m and the covariance K of the channels of ``a``,
+The mean and variance of z = W a over a batch follow from the mean m and the covariance K of the channels of ``a``::
 
-    mean(z) = W m        var(z) = diag(W K W^T),
+    mean(z) = W m        var(z) = diag(W K W^T)
 
-so that normalising z is another product, s W a + t, and z itself is never written. :func:`moments` gives m and K;
-:func:`normalised_product` is the whole, for the shapes that have kernels. (``repgraph.layers.batch_norm`` composes the
-same from PyTorch's operations, for everything else and for ``torch.compile``, which makes kernels of its own.)
+So normalising z is another product, s W a + t, and z is never written. For maps without kernels, and for
+``torch.compile``, ``repgraph.layers.pointwise`` composes the same of PyTorch's operations.
 """
 
 import torch
@@ -14,14 +13,15 @@ from torch import Tensor
 
 from repgraph.ops import library
 from repgraph.ops.backends import direct
-from repgraph.ops.product import as_map, as_rows, column_sums, residual_fits
+from repgraph.ops.formats import as_map, as_rows
+from repgraph.ops.product import column_sums, residual_fits
 
 _library = torch.library.Library("repgraph", "FRAGMENT")
 _library.define("moments(Tensor a) -> (Tensor mean, Tensor covariance)")
 
 
 def moments(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (C) and covariance (C, C) of the channels of a map (B, C, H, W), in float32 at least; differentiable."""
+    """Return mean (C,) and covariance (C, C) of the channels of a map, in float32 at least; differentiable."""
     return torch.ops.repgraph.moments(a)
 
 
@@ -42,11 +42,16 @@ def _save_moments(ctx, inputs, output) -> None:
 def _moments_backward(ctx, grad_mean, grad_covariance):
     a, mean = ctx.saved_tensors
     rows = as_rows(a)
+    count = rows.shape[0]  # not len, for which torch.compile would specialise on every size
     with library.unrounded(a.device.type):
-        # shape[0], not len: that would make another program of it for every size, when compiled
-        slope = ((grad_covariance + grad_covariance.t()) / rows.shape[0]).to(a.dtype)
-        shift = grad_mean / rows.shape[0] - slope.to(mean.dtype) @ mean  # of the rounded slope: the means cancel
-        return as_map(torch.addmm(shift.to(a.dtype), rows, slope), a)
+        slope = (grad_covariance + grad_covariance.t()) / count
+        return as_map(_affine(rows, slope, grad_mean / count, mean), a)
+
+
+def _affine(rows: Tensor, slope: Tensor, shift: Tensor, mean: Tensor) -> Tensor:
+    """Return rows slope + shift - mean slope; with the rounded slope in both, so that the means cancel."""
+    slope = slope.to(rows.dtype)
+    return torch.addmm((shift - slope.to(mean.dtype) @ mean).to(rows.dtype), rows, slope)
 
 
 torch.library.register_autograd("repgraph::moments", _moments_backward, setup_context=_save_moments, lib=_library)
@@ -55,7 +60,7 @@ torch.library.register_autograd("repgraph::moments", _moments_backward, setup_co
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(rows.dtype, torch.float32)
     mean = column_sums(rows, 1 / len(rows))
-    if rows.is_cuda and rows.dtype != wide:  # of half precision, whose own rounding is what cancels first
+    if rows.is_cuda and rows.dtype != wide:  # half precision: its rounding exceeds the cancellation
         products = torch.mm(rows.t(), rows, out_dtype=wide)
         return mean, torch.addr(products, mean, mean, beta=1 / len(rows), alpha=-1)
     apart = rows - mean
@@ -63,27 +68,17 @@ def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalised_fits(x: Tensor, a: Tensor, weight: Tensor) -> bool:
-    """Whether :func:`normalised_product` takes these: CUDA maps in channels-last, in eager mode."""
+    """Return whether :func:`normalised_product` supports these: channels-last maps on CUDA, in eager mode."""
     return direct(x, a, weight) and residual_fits(x, a) and weight.dtype in (a.dtype, torch.float32)
 
 
-def normalised_product(
-    x: Tensor, a: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None,
-    running: tuple[Tensor, Tensor] | None, eps: float, momentum: float,
-) -> Tensor:  # fmt: skip
-    """x + batch_norm(W a) with the statistics of this batch.
-
-    Args:
-        x: (B, C, H, W).
-        a: (B, C', H, W), of the dtype of ``x``; at least two positions in all.
-        weight: (C, C').
-        gamma, beta: weight and bias (C) of the normalisation, both or none.
-        running: mean and variance (C) to bring forward in place by ``momentum``.
-    """
-    return _NormalisedProduct.apply(x, a, weight, gamma, beta, running, eps, momentum)
-
-
 class _NormalisedProduct(torch.autograd.Function):
+    """x + batch_norm(W a) with the statistics of this batch, of at least two positions.
+
+    ``gamma`` and ``beta`` are weight and bias (C,) of the normalisation, ``running`` its running mean and variance,
+    which are updated in place.
+    """
+
     @staticmethod
     def forward(ctx, x, a, weight, gamma, beta, running, eps, momentum):
         kernels = library.kernels("triton")
@@ -94,13 +89,13 @@ class _NormalisedProduct(torch.autograd.Function):
         folded, shift, means, rstds = kernels.fold(
             weight, projected, mean, gamma, beta, running, eps, momentum, len(rows), a.dtype
         )
-        ctx.save_for_backward(a, weight, wide, gamma, beta, mean, projected, folded, means, rstds)
+        ctx.save_for_backward(a, weight, wide, gamma, mean, projected, folded, means, rstds)
         return as_map(kernels.residual_product(as_rows(x), rows, folded, shift), x)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        a, weight, wide, gamma, beta, mean, projected, folded, means, rstds = ctx.saved_tensors
+        a, weight, wide, gamma, mean, projected, folded, means, rstds = ctx.saved_tensors
         kernels = library.kernels("triton")
         rows, grads = as_rows(a), as_rows(grad)
         grad_shift = kernels.column_sums(grads)
@@ -108,31 +103,27 @@ class _NormalisedProduct(torch.autograd.Function):
             grad_weight, grad_gamma, weighted = kernels.fold_backward(
                 weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift, len(rows)
             )
-            slope, shift = kernels.settle(wide.t() @ weighted, mean, a.dtype)
-            grad_a = torch.addmm(shift, rows, slope).addmm_(grads, folded)
-        grad_beta = None if beta is None else grad_shift.to(beta.dtype)
-        return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_beta, None, None, None
-
-
-def normalised_relu(
-    x: Tensor, gamma: Tensor | None, beta: Tensor | None, running: tuple[Tensor, Tensor] | None, eps: float,
-    momentum: float,
-) -> Tensor:  # fmt: skip
-    """relu(batch_norm(x)) with the statistics of this batch, for a channels-last map on CUDA; else as above."""
-    return _NormalisedRelu.apply(x, gamma, beta, running, eps, momentum)
+            both = wide.t() @ weighted
+            grad_a = _affine(rows, both[:, :-1], both[:, -1], mean).addmm_(grads, folded)
+        return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_shift.to(gamma.dtype), None, None, None
 
 
 class _NormalisedRelu(torch.autograd.Function):
+    """relu(batch_norm(x)) of a channels-last map on CUDA; arguments as in ``_NormalisedProduct``."""
+
     @staticmethod
     def forward(ctx, x, gamma, beta, running, eps, momentum):
         y, numbers = library.kernels("triton").norm_relu(as_rows(x), gamma, beta, running, eps, momentum)
-        ctx.save_for_backward(x, gamma, beta, numbers)
+        ctx.save_for_backward(x, gamma, numbers)
         return as_map(y, x)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        x, gamma, beta, numbers = ctx.saved_tensors
+        x, gamma, numbers = ctx.saved_tensors
         grad_x, sums = library.kernels("triton").norm_relu_backward(as_rows(grad), as_rows(x), numbers)
-        of_beta, of_gamma = (None, None) if gamma is None or beta is None else sums.to(gamma.dtype)
-        return as_map(grad_x, x), of_gamma, of_beta, None, None, None
+        grad_beta, grad_gamma = sums.to(gamma.dtype)
+        return as_map(grad_x, x), grad_gamma, grad_beta, None, None, None
+
+
+normalised_product, normalised_relu = _NormalisedProduct.apply, _NormalisedRelu.apply

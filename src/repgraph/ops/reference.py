@@ -1,7 +1,6 @@
-"""Representative attention in plain PyTorch: the oracle every kernel is measured against.
+"""Representative attention in plain PyTorch, the reference for all kernels.
 
-It materialises the sampled nodes (S times the size of the maps), runs on any device and in float64, is
-differentiable twice, and exports to standard ONNX operators.
+It stores the sampled nodes (S times the size of the maps), is twice differentiable, and exports to ONNX operators.
 """
 
 import torch
@@ -11,7 +10,7 @@ from repgraph.ops import geometry
 
 
 def sample(feature: Tensor, nodes: Tensor) -> Tensor:
-    """Read (B, C, H, W) features at nodes (B, S, 2, Hc, Wc) by bilinear interpolation: (B, C, S, Hc, Wc)."""
+    """Sample features (B, C, H, W) at nodes (B, S, 2, Hc, Wc) by bilinear interpolation: (B, C, S, Hc, Wc)."""
     batch, channels, height, width = feature.shape
     _, count, _, rows, columns = nodes.shape
     x, tx = geometry.corners(nodes[:, :, 0], width)  # [B, S, Hc, Wc]
@@ -34,13 +33,13 @@ def sample(feature: Tensor, nodes: Tensor) -> Tensor:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int, grid: int, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """The response (B, Cv, H, W) and the attention weights (B, G, S, H, W)."""
+    """Return the output (B, Cv, H, W) and the attention weights (B, G, S, H, W)."""
     batch, _, height, width = query.shape
     dtype = geometry.position_dtype(query.dtype)
     nodes = geometry.nodes(offsets, grid, dtype)
     keys = sample(key.to(dtype), nodes)  # [B, C, S, Hc, Wc]
     values = keys if value is key else sample(value.to(dtype), nodes)
-    if grid > 1:  # give every query the nodes of its cell
+    if grid > 1:  # repeat the nodes of a cell for each of its queries
         row = torch.arange(height, device=query.device) // grid
         column = torch.arange(width, device=query.device) // grid
         keys = keys.index_select(3, row).index_select(4, column)

@@ -1,232 +1,146 @@
-"""Recipes from and to JSON, and settings such as ``optim.lr=0.02``: typed, and no name is guessed."""
+"""Recipes from and to JSON, and settings such as ``optim.lr=0.02``."""
 
-import dataclasses
 import difflib
 import json
-import math
 import re
-import typing
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, cast, get_args
 
-from repgraph.errors import UsageError
-from repgraph.recipes.detection import DetectionRecipe
-from repgraph.recipes.recipe import Recipe
+from pydantic import BaseModel, ValidationError
 
-AnyRecipe = Recipe | DetectionRecipe
+from repgraph import files
+from repgraph.errors import UsageError, nearest
+from repgraph.recipes.schema import AnyRecipe, DetectionRecipe, Recipe
+
 R = TypeVar("R", bound=AnyRecipe)
 KINDS: dict[str, type[Recipe] | type[DetectionRecipe]] = {kind.task: kind for kind in (Recipe, DetectionRecipe)}
 
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_ALSO = {"gpu": "cuda"}  # what others say for it
-
-
-def nearest(word: str, names: Iterable[str]) -> str:
-    """``; did you mean 'lr'?``, or all the names if none is near."""
-    known = sorted(names)
-    close = difflib.get_close_matches(_ALSO.get(word.lower(), word), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
-
-
-def with_settings(recipe: R, settings: Iterable[str]) -> R:
-    """The recipe with some values changed, each given as ``section.name=value``.
-
-    Several values are separated by commas; one number for a crop is a square. Options that are passed on have a third
-    part to their name: ``model.context_options.nodes=27``. Where tests have windows of the crop's size, ``test.crop``
-    follows ``data.crop`` unless it is given too.
-
-    >>> from repgraph import recipes
-    >>> with_settings(recipes.get("voc-r50-rgnet"), ["optim.lr=0.02", "data.crop=480"]).data.crop
-    (480, 480)
-    """
-    given: dict[str, str] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise UsageError(f"the setting {setting!r} has no value; write NAME=VALUE, such as optim.lr=0.02")
-        given[name.strip()] = text.strip()
-    if isinstance(recipe, Recipe) and "data.crop" in given and recipe.test.crop == recipe.data.crop:
-        given.setdefault("test.crop", given["data.crop"])
-    for name, text in given.items():
-        recipe = _set(recipe, name, text)
-    return recipe
-
 
 def to_dict(recipe: AnyRecipe) -> dict[str, Any]:
-    """As JSON has it; :func:`from_dict` takes it back."""
-    return {"task": recipe.task, **dataclasses.asdict(recipe)}
-
-
-def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe:
-    """The recipe that :func:`to_dict` wrote; what is left out has its default.
-
-    ``"task"`` is "segmentation" where it is left out. ``"base": NAME`` starts from the recipe of that name instead.
-    ``origin`` is what errors call it.
-    """
-    given = dict(given)
-    base: dict[str, Any] = {}
-    if (name := given.pop("base", None)) is not None:
-        from repgraph.recipes.table import get
-
-        base = to_dict(get(str(name)))
-        base["description"] = ""
-    try:
-        task = given.pop("task", base.pop("task", Recipe.task))
-        if task not in KINDS:
-            raise UsageError(f"task is {task!r}{nearest(str(task), KINDS)}")
-        return _section(KINDS[task], _merge(base, given), "")
-    except UsageError as error:
-        raise UsageError(f"{origin}: {error}") from None
-
-
-@overload
-def load(path: str | Path) -> AnyRecipe: ...
-@overload
-def load(path: str | Path, kind: type[R]) -> R: ...
-def load(path: str | Path, kind: Any = None) -> Any:
-    """The recipe in a JSON file; with a ``kind``, such as :class:`~repgraph.recipes.Recipe`, no other will do."""
-    path = Path(path)
-    try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; give a recipe's name (repgraph train --list) or file") from error
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise UsageError(f"{path} holds no recipe: a JSON object is needed")
-    return only(from_dict({"name": path.stem} | given, str(path)), kind, str(path))
-
-
-def only(recipe: AnyRecipe, kind: type[R] | None, origin: str) -> Any:
-    """The recipe, if it is of the kind that is asked for, if any is."""
-    if kind is not None and not isinstance(recipe, kind):
-        raise UsageError(f"{origin} is a recipe for {recipe.task}; one for {kind.task} is needed")
-    return recipe
+    """Return the recipe as plain data; :func:`from_dict` reads it."""
+    return {"task": recipe.task, **recipe.model_dump(mode="json")}
 
 
 def to_json(recipe: AnyRecipe) -> str:
     return json.dumps(to_dict(recipe), indent=2) + "\n"
 
 
-def _merge(base: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for name, value in given.items():
-        inner = merged.get(name)
-        merged[name] = inner | value if isinstance(inner, dict) and isinstance(value, dict) else value
-    return merged
+def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe:
+    """Build a recipe from plain data; what is left out has its default, or its value in the named recipe ``"base"``."""
+    from repgraph.recipes.named import get
+
+    given = dict(given)
+    base: dict[str, Any] = {}
+    if (name := given.pop("base", None)) is not None:
+        base = to_dict(get(str(name))) | {"description": ""}
+    task = given.pop("task", base.pop("task", Recipe.task))
+    if str(task) not in KINDS:
+        raise UsageError(f"{origin}: task is {task!r}{nearest(str(task), KINDS)}")
+    for key, value in given.items():
+        inner = base.get(key)
+        base[key] = {**inner, **value} if isinstance(inner, dict) and isinstance(value, Mapping) else value
+    try:
+        return KINDS[task].model_validate(base)
+    except ValidationError as error:
+        raise UsageError(f"{origin}: {explain(error, KINDS[task])}") from None
 
 
-@cache
-def _types(section: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(section)
-    return {field.name: hints[field.name] for field in dataclasses.fields(section)}
+def load(path: str | Path) -> AnyRecipe:
+    """Read a recipe from a JSON file."""
+    path = Path(path)
+    given = files.read_json(path, remedy="give the name of a recipe (repgraph train --list) or a JSON file")
+    if not isinstance(given, dict):
+        raise UsageError(f"{path} is not a recipe: expected a JSON object")
+    return from_dict({"name": path.stem} | given, str(path))
 
 
-def _sections(recipe: AnyRecipe) -> dict[str, type]:
-    whole: Any = type(recipe)
-    return {name: kind for name, kind in _types(whole).items() if isinstance(kind, type) and kind is not str}
+def with_settings(recipe: R, settings: Iterable[str]) -> R:
+    """Return the recipe with settings changed, each given as ``section.name=value``.
+
+    Several values are separated by commas; one number for a crop is a square. Entries of a dictionary have a third
+    part: ``model.context_options.nodes=27``. ``test.crop`` follows ``data.crop`` if both were equal.
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise UsageError(f"setting {setting!r} has no value; write NAME=VALUE, such as optim.lr=0.02")
+        values[name] = _parse(text, _field(type(recipe), name))
+    if isinstance(recipe, Recipe) and "data.crop" in values and recipe.test.crop == recipe.data.crop:
+        values.setdefault("test.crop", values["data.crop"])
+    return with_values(recipe, values)
 
 
-def _set(recipe: R, name: str, text: str) -> R:
-    section, _, rest = name.partition(".")
-    field, _, key = rest.partition(".")
-    sections = _sections(recipe)
-    kinds = _types(sections[section]) if section in sections else {}
-    kind = kinds.get(field)
-    if kind is None or (key and typing.get_origin(kind) is not dict):
-        raise UsageError(f"there is no setting {name!r}{_near_setting(name, sections)}")
-    old = getattr(recipe, section)
-    if key:
-        value = getattr(old, field) | {key: _convert(typing.get_args(kind)[1], _parse(text), name)}
-    else:
-        value = _convert(kind, text if kind is str else _parse(text), name)
-    changes: dict[str, Any] = {section: dataclasses.replace(old, **{field: value})}
-    return dataclasses.replace(recipe, **changes)
+def with_values(recipe: R, values: Mapping[str, Any]) -> R:
+    """Return the recipe with values changed, by names such as ``"train.seed"``."""
+    changed = recipe.model_dump()
+    for name, value in values.items():
+        _field(type(recipe), name)
+        section, field, *key = name.split(".", 2)
+        if key:
+            changed[section][field] = changed[section][field] | {key[0]: value}
+        else:
+            changed[section][field] = value
+    try:
+        return cast(R, type(recipe).model_validate(changed))
+    except ValidationError as error:
+        raise UsageError(explain(error, type(recipe))) from None
 
 
-def _near_setting(name: str, sections: Mapping[str, type]) -> str:
-    """The nearest setting; also for one whose section is wrong or left out."""
-    names = [f"{section}.{field}" for section, kind in sections.items() for field in _types(kind)]
-    last, section = name.rpartition(".")[2], name.partition(".")[0]
-    same = [known for known in names if known.rpartition(".")[2] == last]
-    if same:
-        return f"; did you mean {same[0]!r}?"
-    if section in sections:
-        field = name.split(".")[1] if "." in name else ""
-        fields = list(_types(sections[section]))
-        close = difflib.get_close_matches(field, fields, n=1)
-        return f"; did you mean '{section}.{close[0]}'?" if close else f"; {section} has {', '.join(fields)}"
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; the sections are {', '.join(sections)}"
+def _field(kind: type[BaseModel], name: str) -> Any:
+    """Return the annotation of a setting, or raise an error that names the nearest one."""
+    sections = _sections(kind)
+    section, field, *key = name.split(".", 2) if "." in name else (name, "")
+    known = sections[section].model_fields if section in sections else {}
+    annotation = known[field].annotation if field in known else None
+    if annotation is not None and (not key or annotation in (dict[str, Any], dict[str, int])):
+        return Any if key else annotation
+    names = [f"{each}.{inner}" for each, fields in sections.items() for inner in fields.model_fields]
+    same = [each for each in names if each.partition(".")[2] == (field or section)]
+    close = same or [f"{section}.{each}" for each in difflib.get_close_matches(field, known, n=1)]
+    hint = f"; did you mean {close[0]!r}?" if close else nearest(section, known or sections)
+    raise UsageError(f"unknown setting {name!r}{hint}")
 
 
-def _section(kind: type, given: Mapping[str, Any], prefix: str) -> Any:
-    hints = _types(kind)
-    for name in given:
-        if name not in hints:
-            raise UsageError(
-                f"there is no {'setting' if prefix else 'section'} {prefix + name!r}{nearest(name, hints)}"
-            )
-    values = {name: _convert(hints[name], value, prefix + name) for name, value in given.items()}
-    for field in dataclasses.fields(kind):
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and field.name not in values:
-            raise UsageError(f"{prefix}{field.name} is not given, and has no default")
-    return kind(**values)
+def _sections(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    return {
+        name: field.annotation
+        for name, field in kind.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
 
 
-def _parse(text: str) -> Any:
-    """A value as JSON, or the text itself where it is none."""
+def _parse(text: str, annotation: Any) -> Any:
+    """Read a value from the command line: JSON, numbers separated by commas or "x", or the text itself."""
+    if annotation is str:
+        return text
     try:
         return json.loads(text)
+    except ValueError:
+        pass
+    parts = [part for part in re.split(r"[,x\s]+", text) if part]
+    try:
+        return [json.loads(part) for part in parts] if len(parts) > 1 else text
     except ValueError:
         return text
 
 
-def _convert(kind: Any, value: Any, name: str) -> Any:
-    """The value as that type; nothing is rounded or guessed."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        if isinstance(value, Mapping):
-            return _section(typing.cast(type, kind), value, name + ".")
-        raise UsageError(f"{name} is {value!r}; a section with its settings is needed")
-    if kind is Any:
-        return value
-    if origin is Literal:
-        if value in arguments:
-            return value
-        raise UsageError(f"{name} is {value!r}{nearest(str(value), arguments)}")
-    if origin is tuple:
-        return _tuple(arguments, value, name)
-    if origin is dict:
-        if isinstance(value, Mapping):
-            return {str(key): _convert(arguments[1], inner, f"{name}.{key}") for key, inner in value.items()}
-        raise UsageError(f'{name} is {value!r}; options as JSON are needed, such as {{"nodes": 9}}')
-    return _scalar(kind, value, name)
-
-
-def _scalar(kind: type, value: Any, name: str) -> Any:
-    if kind is bool and isinstance(value, str):
-        value = _WORDS.get(value.lower(), value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    right = isinstance(value, kind) and not (kind is not bool and isinstance(value, bool))
-    if not right or (kind is float and not math.isfinite(value)):
-        needed = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
-        raise UsageError(f"{name} is {value!r}; {needed} is needed")
-    return value
-
-
-def _tuple(arguments: tuple[Any, ...], value: Any, name: str) -> tuple[Any, ...]:
-    if isinstance(value, str):
-        value = [_parse(part) for part in re.split(r"[,x\s]+", value.strip()) if part]
-    several = arguments[-1] is Ellipsis
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = [value] if several else [value] * len(arguments)
-    if not isinstance(value, (list, tuple)) or (not several and len(value) != len(arguments)):
-        needed = "numbers" if several else f"{len(arguments)} numbers, such as 320,480,"
-        raise UsageError(f"{name} is {value!r}; {needed} are needed")
-    kinds = [arguments[0]] * len(value) if several else arguments
-    return tuple(_scalar(kind, inner, name) for kind, inner in zip(kinds, value, strict=True))
+def explain(error: ValidationError, kind: type[BaseModel]) -> str:
+    """Return the first error of a validation in one line."""
+    first = error.errors()[0]
+    *outer, last = first["loc"] or ("",)
+    name, given = ".".join(part for part in first["loc"] if isinstance(part, str)), first["input"]
+    match first["type"]:
+        case "extra_forbidden":
+            known = (_sections(kind)[str(outer[0])] if outer else kind).model_fields
+            return f"unknown {'setting' if outer else 'section'} {name!r}{nearest(str(last), known)}"
+        case "missing":
+            return f"{name} is required"
+        case "literal_error":
+            field = (_sections(kind)[str(outer[0])] if outer else kind).model_fields[str(last)]
+            return f"{name} is {given!r}{nearest(str(given), get_args(field.annotation))}"
+        case "value_error":
+            return str(first["ctx"]["error"])
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return f"{name} is {given!r}: {message}"

@@ -1,86 +1,62 @@
-"""Many threads, their number, reproducibility, errors in helpers."""
+"""Threads of the CPU backend: their number, concurrent callers, errors, interrupts, forked children."""
 
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
+from tests.ops.problem import Problem, attention, prepare, run, vary
+from torch.utils.data import DataLoader, Dataset
 
-from repgraph.ops import representative_attention
+import repgraph.ops.cpu as cpu
 from repgraph.ops.cpu import pool
 
 
 @pytest.fixture
-def threads():
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Sets the number of threads, which are used for the least work."""
+    monkeypatch.setattr(pool, "GRAIN", 1)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def eager(monkeypatch):
-    """Threads also for the least work."""
-    monkeypatch.setattr(pool, "GRAIN", 1)
+def caller(problem: Problem) -> Callable[[], dict[str, torch.Tensor]]:
+    tensors = prepare(problem, torch.float32, torch.device("cpu"))
+    return lambda: run(attention(problem, "cpu"), tensors, problem.shared)
 
 
-@pytest.mark.parametrize("grid", (1, 3))
-@pytest.mark.parametrize("shared", (False, True))
-def test_bits_do_not_depend_on_threads(grid, shared, threads, eager, make_case):
-    case = make_case(2, 80, 80, 15, 14, 9, grid=grid, shared=shared, groups=2)
-    tensors = case.tensors(torch.float32)
+@pytest.mark.parametrize(("grid", "shared"), [(1, False), (1, True), (3, False), (3, True)])
+def test_results_do_not_depend_on_threads(grid: int, shared: bool, threads) -> None:
+    call = caller(
+        vary(batch=2, channels=80, values=80, height=15, width=14, nodes=9, groups=2, grid=grid, shared=shared)
+    )
     threads(1)
-    expected = case.run(tensors)
+    expected = call()
     for count in (1, 2, 2, 5):
         threads(count)
-        for name, t in case.run(tensors).items():
+        for name, t in call().items():
             assert torch.equal(t, expected[name]), (name, count)
 
 
-def test_number_of_threads_is_obeyed(threads, eager, monkeypatch, make_case):
-    case = make_case(1, 16, 16, 40, 8, 4)
-    tensors = case.tensors(torch.float32)
-    submitted = []
-    submit = pool.submit
-    monkeypatch.setattr(pool, "submit", lambda kernel, *args: submitted.append(kernel) or submit(kernel, *args))
-    for count in (1, 3):
-        threads(count)
-        submitted.clear()
-        case.run(tensors)
-        names = [kernel.py_func.__name__ for kernel in submitted]
-        for name in ("attend", "differentiate_queries"):
-            assert names.count(name) == count - 1
-        assert names.count("scatter") <= count - 1  # 16 channels are one slice of each map
-
-
-def test_little_work_stays_on_the_calling_thread(threads, monkeypatch, make_case):
-    threads(4)
-    asked = []
-    monkeypatch.setattr(pool, "submit", lambda kernel, *args: asked.append(kernel))
-    case = make_case(1, 8, 8, 6, 6, 3)
-    case.run(case.tensors(torch.float32))
-    assert not asked
-
-
-def test_concurrent_callers(eager, threads, make_case):
+def test_concurrent_callers(threads) -> None:
     threads(2)
-    cases = [make_case(1, 24 + 8 * i, 24, 9 + i, 12, 5, grid=1 + i % 2, shared=False, seed=i) for i in range(8)]
-    work = [(case, case.tensors(torch.float32)) for case in cases]
-    expected = [case.run(tensors) for case, tensors in work]
-    failures, rounds, end = [], [0] * 8, time.monotonic() + 2.5
+    calls = [caller(vary(channels=24 + 8 * i, height=9 + i, width=12, nodes=5, grid=1 + i % 2)) for i in range(6)]
+    expected = [call() for call in calls]
+    failures, rounds, end = [], [0] * 6, time.monotonic() + 1.5
 
-    def call(i):
+    def repeat(i: int) -> None:
         try:
-            case, tensors = work[i]
-            while time.monotonic() < end:
-                for name, t in case.run(tensors).items():
-                    if not torch.equal(t, expected[i][name]):
-                        failures.append((i, name))
+            while time.monotonic() < end or rounds[i] < 2:
+                failures.extend((i, name) for name, t in calls[i]().items() if not torch.equal(t, expected[i][name]))
                 rounds[i] += 1
         except BaseException as error:
             failures.append((i, error))
 
-    callers = [threading.Thread(target=call, args=(i,)) for i in range(8)]
+    callers = [threading.Thread(target=repeat, args=(i,)) for i in range(6)]
     for t in callers:
         t.start()
     for t in callers:
@@ -88,22 +64,7 @@ def test_concurrent_callers(eager, threads, make_case):
     assert not failures and min(rounds) > 1, (failures, rounds)
 
 
-def test_a_busy_pool_is_not_waited_for(eager, threads, make_case):
-    threads(2)
-    case = make_case(1, 8, 8, 16, 6, 3)
-    tensors = case.tensors(torch.float32)
-    expected = case.run(tensors)
-    release = threading.Event()
-    pool.submit(int)
-    blockers = [pool.submit(release.wait, 30) for _ in range(pool._pool._max_workers)]
-    try:
-        assert torch.equal(case.run(tensors)["grad_key"], expected["grad_key"])
-        assert not any(b.done() for b in blockers)
-    finally:
-        release.set()
-
-
-def test_error_of_a_helper_is_raised(eager, threads):
+def test_error_of_a_helper_is_raised(threads) -> None:
     threads(2)
     started = threading.Event()
 
@@ -118,58 +79,62 @@ def test_error_of_a_helper_is_raised(eager, threads):
         pool.run(kernel, 8, 100)
 
 
-def test_helpers_have_ended_when_the_caller_is_interrupted(eager, threads):
+@pytest.mark.parametrize("moment", ["running", "waiting"])
+def test_helpers_have_ended_when_the_caller_is_interrupted(moment: str, threads, monkeypatch) -> None:
     threads(2)
-    started, ended = threading.Event(), []
+    started, ended, wait = threading.Event(), [], pool.wait
 
     def kernel(counter, tasks):
         if threading.current_thread() is threading.main_thread():
             assert started.wait(10)
-            raise KeyboardInterrupt
-        started.set()
-        while counter[0] < tasks:
-            time.sleep(0.01)
-        time.sleep(0.1)
-        ended.append(True)
-
-    with pytest.raises(KeyboardInterrupt):
-        pool.run(kernel, 8, 100)
-    assert ended == [True]
-
-
-def test_interrupt_while_waiting_for_helpers(eager, threads, monkeypatch):
-    threads(2)
-    started, ended, interrupts = threading.Event(), [], []
-    wait = pool.wait
-
-    def interrupted(helpers):
-        if not interrupts:
-            interrupts.append(True)
-            raise KeyboardInterrupt
-        return wait(helpers)
-
-    monkeypatch.setattr(pool, "wait", interrupted)
-
-    def kernel(counter, tasks):
-        if threading.current_thread() is threading.main_thread():
-            assert started.wait(10)
+            if moment == "running":
+                raise KeyboardInterrupt
             return
         started.set()
+        while moment == "running" and counter[0] < tasks:
+            time.sleep(0.01)
         time.sleep(0.2)
         ended.append(True)
 
+    def interrupted(helpers):
+        monkeypatch.setattr(pool, "wait", wait)
+        raise KeyboardInterrupt
+
+    if moment == "waiting":
+        monkeypatch.setattr(pool, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pool.run(kernel, 8, 100)
     assert ended == [True]
 
 
-def test_a_pool_that_has_ended_leaves_the_work_to_the_caller(eager, threads, monkeypatch):
-    threads(2)
-    from concurrent.futures import ThreadPoolExecutor
+def both_passes(tensors: list[torch.Tensor]) -> list[np.ndarray]:
+    """Run forward and backward without autograd, whose threads PyTorch does not let a forked child use."""
+    y, lse, _ = cpu.forward(*tensors, 1, 1, 0.3, False)
+    return [t.numpy() for t in (y, *cpu.backward(tensors[0], None, *tensors, y, lse, 1, 1, 0.3))]
 
-    closed = ThreadPoolExecutor(1)
-    closed.shutdown()
-    monkeypatch.setattr(pool, "_pool", closed)
-    x = torch.randn(1, 8, 20, 9)
-    y = representative_attention(x, x, x, torch.zeros(1, 6, 20, 9), backend="cpu")
-    np.testing.assert_allclose(y, x, rtol=1e-6, atol=1e-6)
+
+class _Results(Dataset):
+    def __init__(self, tensors, expected):
+        self.tensors, self.expected = tensors, expected
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        torch.set_num_threads(2)
+        got = both_passes(self.tensors)
+        return torch.tensor([bool((a == b).all()) for a, b in zip(got, self.expected, strict=True)])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
+def test_forked_workers(threads) -> None:
+    """Of a parent that has used the kernels and PyTorch's own threads."""
+    threads(2)
+    torch.randn(512, 512) @ torch.randn(512, 512)  # starts PyTorch's thread pool
+    t = prepare(vary(channels=20, values=20, height=30, width=12, nodes=4), torch.float32, torch.device("cpu"))
+    tensors = [t[name] for name in ("query", "key", "value", "offsets")]
+    expected = both_passes(tensors)
+    assert pool._pool is not None
+    loader = DataLoader(_Results(tensors, expected), num_workers=2, timeout=30, multiprocessing_context="fork")
+    assert torch.cat(list(loader)).all()

@@ -1,45 +1,175 @@
-"""Objects in images: annotation files in COCO's format, with polygons, run lengths and crowds.
+"""Images with objects, in COCO's format: polygons, run-length encoded masks and crowds.
 
-``load("data/coco", "train")`` opens a split; :class:`~repgraph.data.coco.dataset.InstanceData` says what it is.
+``load("data/coco", "train")`` opens a split as an :class:`InstanceData`.
 """
 
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
-from repgraph.data.coco.dataset import InstanceData
-from repgraph.data.coco.layout import open_split
-from repgraph.data.coco.transforms import RandomFlip
-from repgraph.data.listing import need_all
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
+from repgraph import data
+from repgraph.data.coco.annotations import Annotations, Item, read_annotations
+from repgraph.data.coco.masks import pycocotools
+from repgraph.data.files import Kind, NotFound, Problem, image_size, read_image
+from repgraph.data.labels import DataError
+from repgraph.data.transforms import RandomFlip, Target
+
+LAYOUT = "annotations/instances_SPLIT2017.json (or instances_SPLIT.json) and a folder SPLIT2017, images or JPEGImages"
+_FILES = ["instances_{split}2017", "instances_{split}2014", "instances_{split}", "image_info_{split}2017"]
+_FILES += ["image_info_{split}-dev2017", "{split}"]
+_FOLDERS = ("{name}", "images/{name}", "{split}", "images/{split}", "images", "JPEGImages")
+Sample = tuple[Image, Target]
 __all__ = ["InstanceData", "RandomFlip", "load", "open_split"]
 
 
-def load(
-    root: str | Path,
-    split: str = "train",
-    *,
-    images: str | None = None,
-    annotations: str | None = None,
-    crowds: bool = True,
-    empty: bool = True,
-) -> InstanceData:
-    """One split of a set with COCO's annotation format.
+@dataclass(eq=False, repr=False)
+class InstanceData(Dataset[Sample]):
+    """Images and objects of one split.
 
-    Args:
-        root: the folder of the set.
-        split: "train", "val", "test" or any other that has an annotation file.
-        images: the folder with the images, in ``root``; default: COCO's ``train2017``, or ``train``, ``images``, VOC's
-            ``JPEGImages`` and the like, whichever is there. ``{split}`` in it stands for the split.
-        annotations: the annotation file, in ``root``; default: ``annotations/instances_train2017.json``, or without the
-            year. ``{split}`` in it stands for the split.
-        crowds: whether crowds are among the objects; training is done without them.
-        empty: whether images without objects are kept.
+    ``data[i]`` is ``(image, target)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a dict with
 
-    A file that cannot be read and images that are missing are errors here. Objects that cannot be used are left out,
-    and counted in the set's ``skipped``.
+    - ``boxes``: ``tv_tensors.BoundingBoxes`` (N, 4), float32, left, top, right and bottom, clipped to the image;
+    - ``labels``: int64 (N,), 1 to K, of which ``data.labels.names[label - 1]`` is the name; 0 is the background;
+    - ``masks``: ``tv_tensors.Mask`` (N, H, W), uint8 with 0 and 1;
+    - ``area``: float32 (N,), ``iscrowd``: int64 (N,), and ``image_id``: int, as in the file.
 
-    Example:
-        >>> load("nowhere")
-        Traceback (most recent call last):
-        repgraph.data.listing.Missing: nowhere: there is no such folder; expected is annotations/instances_SPLIT2017...
+    Annotations that cannot be used are skipped (``problems``), and masks without a pixel when they are drawn. An image
+    that cannot be read, or whose size differs from the annotation file, raises a
+    :class:`~repgraph.data.labels.DataError` when it is read; :meth:`verify` skips such images beforehand.
     """
-    return need_all(open_split(root, split, images=images, annotations=annotations, crowds=crowds, empty=empty))
+
+    split: str
+    root: Path
+    annotations: Annotations
+    items: list[Item]
+    missing: list[Path] = field(default_factory=list)
+    crowds: bool = True
+    name: ClassVar[str] = "coco"
+
+    def __post_init__(self) -> None:
+        self.labels, self.labelled = self.annotations.labels, self.annotations.labelled
+        self.problems = list(self.annotations.problems)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Sample:
+        item = self.items[index]
+        image = self.read(item)
+        drawn = [(each, each.mask(*item.size)) for each in item.used_objects(self.crowds)]
+        drawn = [(each, mask) for each, mask in drawn if mask.any()]
+        objects = [each for each, _ in drawn]
+        masks = np.stack([mask for _, mask in drawn]) if drawn else np.zeros((0, *item.size), np.uint8)
+        boxes = torch.tensor([each.clipped_box(*item.size) for each in objects], dtype=torch.float32).view(-1, 4)
+        return image, {
+            "boxes": BoundingBoxes(boxes, format=BoundingBoxFormat.XYXY, canvas_size=item.size),  # type: ignore[call-overload]
+            "labels": torch.tensor([each.label for each in objects], dtype=torch.int64),
+            "masks": Mask(torch.from_numpy(np.ascontiguousarray(masks))),
+            "image_id": item.id,
+            "area": torch.tensor([each.area for each in objects], dtype=torch.float32),
+            "iscrowd": torch.tensor([each.crowd for each in objects], dtype=torch.int64),
+        }
+
+    def read(self, item: Item) -> Image:
+        """Read the image of an item, without its masks."""
+        image = read_image(item.image)
+        if tuple(image.shape[-2:]) != item.size:
+            raise DataError(f"{item.image}: {self.size_mismatch(item, image.shape[-2:])}")
+        return image
+
+    def verify(self, workers: int = 8) -> "InstanceData":
+        """Skip images that cannot be opened or whose size differs from the annotation file, according to the header."""
+        with ThreadPoolExecutor(workers) as executor:
+            found = list(executor.map(self._image_problem, self.items))
+        self.problems += [problem for problem in found if problem is not None]
+        self.items = [item for item, problem in zip(self.items, found, strict=True) if problem is None]
+        if not self.items:
+            raise DataError(f"{self.annotations.path}: none of its images can be used; {self.problems[-1].detail}")
+        return self
+
+    def _image_problem(self, item: Item) -> Problem | None:
+        try:
+            size = image_size(item.image)
+        except DataError as error:
+            return Problem(Kind.BAD_IMAGE, str(item.image), str(error).removeprefix(f"{item.image}: "))
+        if size == item.size:
+            return None
+        return Problem(Kind.IMAGE_SIZE, str(item.image), self.size_mismatch(item, size))
+
+    def size_mismatch(self, item: Item, size: Sequence[int]) -> str:
+        """Describe an image whose size (H, W) differs from the annotation file."""
+        expected = f"{item.size[1]} x {item.size[0]} in {self.annotations.path}"
+        return f"the image has {size[1]} x {size[0]} pixels but {expected}"
+
+    @property
+    def skipped(self) -> dict[str, int]:  # by kind of problem
+        return dict(Counter(problem.kind for problem in self.problems))
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """(H, W) of every image according to the annotation file."""
+        return [item.size for item in self.items]
+
+    def truth(self) -> dict[str, Any]:
+        """Return all images and objects in COCO's format, with ids from 1: COCO's evaluation takes 0 for "none"."""
+        annotations: list[dict[str, Any]] = []
+        for item in self.items:
+            for each in item.objects:
+                ids = dict(id=len(annotations) + 1, image_id=item.id, category_id=self.labels.ids[each.label - 1])
+                shape = dict(bbox=list(each.box), area=each.area, segmentation=each.segmentation(*item.size))
+                annotations.append({**ids, **shape, "iscrowd": int(each.crowd)})
+        images = [dict(id=item.id, file_name=item.name, height=item.size[0], width=item.size[1]) for item in self.items]
+        categories = [dict(id=i, name=name) for i, name in zip(self.labels.ids, self.labels.names, strict=True)]
+        return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
+
+    def __repr__(self) -> str:
+        objects = sum(len(item.used_objects(self.crowds)) for item in self.items)
+        text = f"{self.name} {self.split}: {len(self)} images, {objects} objects, {len(self.labels)} classes"
+        skipped = ", ".join(f"{kind}: {count}" for kind, count in self.skipped.items())
+        return f"{text}, in {self.root}" + (f"; skipped {skipped}" if skipped else "")
+
+
+def load(root: str | Path, split: str = "train", **options: Any) -> InstanceData:
+    """Open one split with the options of :func:`open_split`; missing images are an error."""
+    return data.load("coco", root, split, **options)
+
+
+def open_split(
+    root: str | Path, split: str, *, images: str = "", annotations: str = "", crowds: bool = True, empty: bool = True
+) -> InstanceData:
+    """Open one split; images may be missing (``data.missing``).
+
+    ``images`` and ``annotations`` are the folder of the images and the annotation file in ``root``, with ``{split}``
+    for the split; by default the first that exist of the usual ones. ``crowds``: whether targets include crowds;
+    ``empty``: whether to keep images without objects.
+    """
+    pycocotools()  # an error before any work
+    top = Path(os.path.expanduser(root))
+    patterns = (annotations,) if annotations else tuple(f"annotations/{each}.json" for each in _FILES)
+    paths = [top / each.replace("{split}", split) for each in patterns]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise NotFound(f"{paths[0]}: no such file; give annotations=FILE")
+    name = path.stem.removeprefix("instances_").removeprefix("image_info_").replace("-dev", "")
+    patterns = (images,) if images else _FOLDERS
+    folders = [top / each.replace("{name}", name).replace("{split}", split) for each in patterns]
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if folder is None:
+        raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or give images=FOLDER")
+    content = read_annotations(path)
+    items = [replace(item, image=folder / item.name) for item in content.items]
+    items = [item for item in items if empty or item.used_objects(crowds)]
+    if not items:
+        raise DataError(f"{path}: no image has an object that can be used")
+    present = set(os.listdir(folder))  # once, instead of a hundred thousand calls of is_file
+    missing = [item.image for item in items if item.name not in present and not item.image.is_file()]
+    return InstanceData(split, top, content, items, missing, crowds)

@@ -1,148 +1,182 @@
-"""Annotation files in COCO's format: images, categories and objects, each checked when the file is opened.
+"""Read annotation files in COCO's format; single annotations that cannot be used are skipped and reported."""
 
-What is wrong with the file as a whole is an error that names it. What is wrong with single objects is noted, and they
-are left out: no object that is left can end a training run later.
-"""
-
-import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from repgraph.data.coco.objects import Object, Unusable, parse
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from repgraph.data.coco import masks
+from repgraph.data.files import Kind, Problem, validate
 from repgraph.data.labels import DataError, Labels, spread_palette
-from repgraph.data.listing import Missing
-from repgraph.data.problem import Problem
+from repgraph.files import read_json
 
-NO_OBJECT = "annotations that cannot be read"
-NO_IMAGE, NO_CATEGORY = "annotations of images that are not in the file", "annotations of unknown categories"
-REPEATED = "annotations whose id is taken by another"
-PIXELS = 2**30  # of an image: no program here opens larger ones, and a mask of theirs would not fit into memory
+MAX_PIXELS = 2**30  # of an image; pycocotools counts pixels with 32 bits
+MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling in float32
+
+Outline = tuple[np.ndarray, ...] | str  # polygons, or the counts of an RLE
 
 
-@dataclass
-class Picture:
-    """An image as the file lists it: its own id, file name and size, and its objects."""
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     id: int
-    file: str
-    height: int
-    width: int
+
+
+class _Image(_Entry):
+    file_name: str = Field(min_length=1)
+    height: int = Field(gt=0, le=MAX_PIXELS)
+    width: int = Field(gt=0, le=MAX_PIXELS)
+
+
+class _Category(_Entry):
+    name: str
+
+
+class _Annotation(_Entry):
+    image_id: int
+    category_id: int
+    segmentation: Any = None
+    bbox: Annotated[list[float], Field(min_length=4, max_length=4)] | None = None
+    area: float | None = None
+    iscrowd: Literal[0, 1] | None = None
+
+
+class _File(BaseModel):
+    images: list[_Image] = Field(min_length=1)
+    categories: list[_Category] = Field(min_length=1)
+    annotations: list[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object in an image."""
+
+    id: int
+    label: int  # class, 1 to K
+    box: tuple[float, ...]  # x, y, width, height, as in the file
+    area: float
+    crowd: bool
+    outline: Outline
+
+    def mask(self, height: int, width: int) -> np.ndarray:
+        """Return the mask (H, W), uint8 with 0 and 1, in an image of this size."""
+        return masks.decode(_to_rle(self.outline, height, width))
+
+    def clipped_box(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """Return left, top, right and bottom of the box, clipped to an image of this size."""
+        x, y, w, h = self.box
+        return max(x, 0.0), max(y, 0.0), min(x + w, float(width)), min(y + h, float(height))
+
+    def segmentation(self, height: int, width: int) -> Any:
+        """Return the mask as in annotation files."""
+        if isinstance(self.outline, tuple):
+            return [polygon.tolist() for polygon in self.outline]
+        return _to_rle(self.outline, height, width)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image with its objects, crowds included."""
+
+    id: int
+    name: str  # file name in the annotation file
+    image: Path
+    size: tuple[int, int]  # (H, W) in the annotation file
     objects: list[Object] = field(default_factory=list)
+
+    def used_objects(self, crowds: bool) -> list[Object]:
+        return [each for each in self.objects if crowds or not each.crowd]
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """What an annotation file says. ``labels`` has the categories in the order of their ids: label k is class k - 1."""
+    """The content of an annotation file."""
 
     path: Path
-    labels: Labels
-    pictures: list[Picture]
-    labelled: bool  # whether it has annotations at all: files of test splits have none
-    problems: list[Problem]
+    labels: Labels  # the categories, sorted by id; label k of an object is class k - 1
+    items: list[Item]  # with paths relative to the folder of the images
+    labelled: bool  # whether the file has annotations; those of test splits have none
+    problems: list[Problem]  # annotations that were skipped
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Reads an annotation file."""
-    content = _parsed(path)
-    labels = _categories(content, path)
-    pictures = _pictures(content, path)
-    entries = content.get("annotations")
-    if entries is not None and not isinstance(entries, list):
-        raise DataError(f"{path}: 'annotations' is a {type(entries).__name__}; a list is needed")
-    found = Annotations(path, labels, list(pictures.values()), entries is not None, [])
-    label_of = {number: k for k, number in enumerate(labels.ids, 1)}
+    """Read an annotation file."""
+    content = validate(_File, read_json(path, error_type=DataError), path)
+    _check_ids(content.images, path)
+    _check_ids(content.categories, path)
+    categories = {category.id: category.name for category in sorted(content.categories, key=lambda each: each.id)}
+    try:
+        labels = Labels(tuple(categories.values()), spread_palette(len(categories)), tuple(categories))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    images = {i.id: Item(i.id, i.file_name, Path(i.file_name), (i.height, i.width)) for i in content.images}
+    for item in images.values():
+        if item.size[0] * item.size[1] > MAX_PIXELS:
+            raise DataError(f"{path}: {item.name} has the size {item.size}; expected at most {MAX_PIXELS} pixels")
+    problems = _add_objects(content.annotations or [], images, labels)
+    return Annotations(path, labels, list(images.values()), content.annotations is not None, problems)
+
+
+def _check_ids(entries: Sequence[_Entry], path: Path) -> None:
+    number, count = Counter(entry.id for entry in entries).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{path}: {count} images or categories have the id {number}")
+
+
+def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels) -> list[Problem]:
+    """Add the objects of annotations to their images; return the problems of those that cannot be used."""
+    label_of = {category: label for label, category in enumerate(labels.ids, 1)}
     seen: set[int] = set()
-    for place, entry in enumerate(entries or []):
+    problems = []
+    for position, given in enumerate(entries):
+        about = f"annotations[{position}]"
         try:
-            _add(entry, pictures, label_of, seen)
-        except Unusable as error:
-            number = entry.get("id") if isinstance(entry, Mapping) else None
-            about = f"annotation {number}" if isinstance(number, int) else f"the entry at place {place}"
-            about += f" of image {pictures[entry['image_id']].file}" if _known(entry, pictures) else ""
-            found.problems.append(Problem(error.kind, about, error.detail))
+            entry = validate(_Annotation, given, about)
+            about = f"annotation {entry.id}"
+            if entry.id in seen:
+                raise DataError("its id occurs twice; only the first one is used")
+            seen.add(entry.id)
+            if entry.image_id not in images:
+                raise DataError(f"image_id is {entry.image_id}, which no image has")
+            image = images[entry.image_id]
+            about += f" of image {image.name}"
+            if entry.category_id not in label_of:
+                raise DataError(f"category_id is {entry.category_id}, which no category has")
+            image.objects.append(_read_object(entry, label_of[entry.category_id], *image.size))
+        except ValueError as error:  # a DataError is one, too
+            problems.append(Problem(Kind.ANNOTATION, about, str(error).removeprefix(f"{about}: ")))
+    return problems
+
+
+def _read_object(entry: _Annotation, label: int, height: int, width: int) -> Object:
+    outline = _read_outline(entry.segmentation, height, width)
+    box, area = entry.bbox, entry.area
+    if box is None or area is None:
+        rle = _to_rle(outline, height, width)
+        box = masks.bounding_box(rle) if box is None else box
+        area = masks.area(rle) if area is None else area
+    found = Object(entry.id, label, tuple(box), area, bool(entry.iscrowd), outline)
+    left, top, right, bottom = np.array(found.clipped_box(height, width), np.float32).tolist()
+    if right - left < MIN_SIDE or bottom - top < MIN_SIDE:
+        raise DataError(f"its box {box} has no area in an image of {width} x {height} pixels")
     return found
 
 
-def _add(entry: Any, pictures: Mapping[int, Picture], label_of: Mapping[int, int], seen: set[int]) -> None:
-    if not isinstance(entry, Mapping) or not all(_whole(entry.get(k)) for k in ("id", "image_id", "category_id")):
-        raise Unusable(NO_OBJECT, "id, image_id and category_id are needed, as whole numbers")
-    if entry["id"] in seen:
-        raise Unusable(REPEATED, "the first one counts")
-    seen.add(entry["id"])
-    picture = pictures.get(entry["image_id"])
-    if picture is None:
-        raise Unusable(NO_IMAGE, f"image_id {entry['image_id']}")
-    if entry["category_id"] not in label_of:
-        raise Unusable(NO_CATEGORY, f"category_id {entry['category_id']}")
-    picture.objects.append(parse(entry, label_of[entry["category_id"]], picture.height, picture.width))
+def _read_outline(value: Any, height: int, width: int) -> Outline:
+    if isinstance(value, list):
+        return tuple(masks.check_polygons(value))
+    if not isinstance(value, Mapping) or "counts" not in value or "size" not in value:
+        raise ValueError("segmentation is neither a list of polygons nor an object with size and counts")
+    if value["size"] != [height, width]:
+        raise ValueError(f"its size is {value['size']}; expected that of the image, {[height, width]}")
+    return masks.check_counts(value["counts"], height, width)
 
 
-def _known(entry: Any, pictures: Mapping[int, Picture]) -> bool:
-    return isinstance(entry, Mapping) and _whole(entry.get("image_id")) and entry["image_id"] in pictures
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise Missing(f"{path}: there is no such annotation file") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot read it ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot read it as JSON ({error}); it is damaged or cut short") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: a {type(content).__name__}; an object with images, annotations, categories is needed")
-    return content
-
-
-def _listed(content: Mapping[str, Any], key: str, path: Path) -> list[Mapping[str, Any]]:
-    """The entries of a list that has to be there, each with an id of its own."""
-    entries = content.get(key)
-    if not isinstance(entries, list) or not entries:
-        raise DataError(f"{path}: {key!r} has to be a list with something in it")
-    ids: set[int] = set()
-    for place, entry in enumerate(entries):
-        if not isinstance(entry, Mapping) or not _whole(entry.get("id")):
-            raise DataError(f"{path}: {key}[{place}] has no id that is a whole number")
-        if entry["id"] in ids:
-            raise DataError(f"{path}: two of {key!r} have the id {entry['id']}; give each its own")
-        ids.add(entry["id"])
-    return entries
-
-
-def _categories(content: Mapping[str, Any], path: Path) -> Labels:
-    entries = sorted(_listed(content, "categories", path), key=lambda entry: entry["id"])
-    for entry in entries:
-        if not isinstance(entry.get("name"), str):
-            raise DataError(f"{path}: category {entry['id']} has no name")
-    ids = tuple(entry["id"] for entry in entries)
-    try:
-        return Labels(tuple(entry["name"] for entry in entries), spread_palette(len(ids)), ids)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-
-
-def _pictures(content: Mapping[str, Any], path: Path) -> dict[int, Picture]:
-    pictures = {}
-    for entry in _listed(content, "images", path):
-        file, height, width = entry.get("file_name"), _size(entry, "height"), _size(entry, "width")
-        if not isinstance(file, str) or not file:
-            raise DataError(f"{path}: image {entry['id']} has no file_name")
-        if not height or not width:
-            raise DataError(f"{path}: image {entry['id']} ({file}) has no height and width above 0")
-        if height * width > PIXELS:
-            raise DataError(f"{path}: image {entry['id']} ({file}) has a height and width of more than {PIXELS} pixels")
-        pictures[entry["id"]] = Picture(entry["id"], file, height, width)
-    return pictures
-
-
-def _size(entry: Mapping[str, Any], key: str) -> int:
-    """A side of an image; 0 if it is none."""
-    value = entry.get(key)
-    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _to_rle(outline: Outline, height: int, width: int) -> masks.RLE:
+    if isinstance(outline, tuple):
+        return masks.from_polygons(outline, height, width)
+    return {"size": [height, width], "counts": outline}

@@ -1,28 +1,105 @@
-"""What pictures are painted on: shapes are distance fields, so that edges are smooth at any size of picture."""
+"""What scenes are drawn with: random numbers, textures, and a canvas, all equal on every machine to the last bit.
+
+NumPy does not guarantee this for its distributions, and its sines and exponentials differ between processors. Therefore
+numbers come from an integer hash, textures from these numbers and + - * / only, and shapes are distance fields.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repgraph.data.scenes.chance import Array
-
-HEIGHT = 96.0  # of a picture in units; a unit is a pixel of a picture with that many rows
+HEIGHT = 96.0  # of an image in units; a unit is a pixel of an image with 96 rows
 Colour = tuple[float, float, float]
 Point = tuple[float, float]
+Array = NDArray[np.floating[Any]]  # float32
+_WORD = 2**64 - 1
+
+
+class Stream:
+    """A stream of random numbers, seeded by integers and strings."""
+
+    def __init__(self, *seeds: int | str) -> None:
+        self._state = 0
+        for seed in seeds:
+            number = int.from_bytes(seed.encode(), "little") if isinstance(seed, str) else seed
+            # Different words for every integer: its sign and length, and its digits.
+            size = number.bit_length() // 64 + 1
+            digits = ((abs(number) >> (64 * i)) & _WORD for i in range(size))
+            for word in (_mix(size * 2 + (number < 0)), *digits):
+                self._state = _mix(self._state ^ word)
+
+    def bits(self) -> int:
+        self._state = (self._state + 1) & _WORD
+        return _mix(self._state)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        return low + (high - low) * ((self.bits() >> 11) * 2.0**-53)
+
+    def integer(self, low: int, high: int) -> int:
+        """Return an integer from ``low`` to ``high``, inclusive."""
+        return low + self.bits() % (high - low + 1)
+
+    def boolean(self, p: float = 0.5) -> bool:
+        return self.uniform() < p
+
+    def choice(self, values: Any) -> Any:
+        return values[self.integer(0, len(values) - 1)]
+
+
+def _mix(word: int) -> int:
+    """Hash 64 bits (the finaliser of SplitMix64)."""
+    word = (word + 0x9E3779B97F4A7C15) & _WORD
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
+    return word ^ (word >> 31)
+
+
+def white_noise(seed: int, x: NDArray[Any], y: NDArray[Any]) -> Array:
+    """Return random numbers from 0 to 1 for integers x and y, which are broadcast."""
+    word = x.astype(np.int64).astype(np.uint32) * np.uint32(0x9E3779B1)
+    word = word ^ (y.astype(np.int64).astype(np.uint32) * np.uint32(0x85EBCA77) + np.uint32(seed & 0xFFFFFFFF))
+    for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39), (15, 0x85EBCA6B)):
+        word = (word ^ (word >> np.uint32(shift))) * np.uint32(factor)
+    return (word >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def noise(seed: int, x: Array, y: Array) -> Array:
+    """Return smooth noise (H, W) from 0 to 1 at columns x (W,) and rows y (H,), with features of a size of about 1."""
+    left, top = np.floor(x), np.floor(y)
+    columns = np.arange(left.min(), left.max() + 2)
+    rows = np.arange(top.min(), top.max() + 2)
+    knots = white_noise(seed, columns[None, :], rows[:, None])
+    i, j = (top - rows[0]).astype(np.intp), (left - columns[0]).astype(np.intp)
+    v, u = smoothstep(y - top)[:, None], smoothstep(x - left)[None, :]
+    across = knots[i] + v * (knots[i + 1] - knots[i])
+    return across[:, j] + u * (across[:, j + 1] - across[:, j])
+
+
+def fractal(seed: int, x: Array, y: Array, octaves: int = 3) -> Array:
+    """Return a sum of noise (H, W) from 0 to 1; each octave is twice as fine and half as strong."""
+    total = noise(seed, x, y)
+    for octave in range(1, octaves):
+        total = total + 0.5**octave * noise(seed + octave, x * 2.0**octave, y * 2.0**octave)
+    return total * (1 / (2 - 0.5 ** (octaves - 1)))
+
+
+def smoothstep(t: Array) -> Array:
+    return t * t * (3.0 - 2.0 * t)
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """A picture (3, H, W) from 0 to 1 and its labels (H, W), with the positions of its pixels in units."""
+    """An image (3, H, W) from 0 to 1 and its labels (H, W), with the positions of the pixels in units."""
 
-    picture: Array
+    image: Array
     labels: NDArray[np.uint8]
     x: Array  # (W,), from the left
     y: Array  # (H,), from the top
-    scale: float  # pixels in a unit
+    scale: float  # pixels per unit
 
     @classmethod
     def blank(cls, size: tuple[int, int]) -> "Canvas":
@@ -31,75 +108,69 @@ class Canvas:
         x, y = ((np.arange(n, dtype=np.float32) + np.float32(0.5)) / np.float32(scale) for n in (width, height))
         return cls(np.zeros((3, height, width), np.float32), np.zeros((height, width), np.uint8), x, y, scale)
 
+    def to_bytes(self, seed: int) -> NDArray[np.uint8]:
+        """Return the image as uint8 (H, W, 3), with the grain of a photograph."""
+        height, width = self.labels.shape
+        grain = white_noise(seed, np.arange(width)[None, :], np.arange(height)[:, None]) - np.float32(0.5)
+        image = np.clip(self.image + np.float32(0.028) * grain, 0.0, 1.0)
+        return np.ascontiguousarray((image * np.float32(255.0) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0))
+
     @property
     def width(self) -> float:
-        """In units."""
         return len(self.x) / self.scale
 
     def part(self, left: float, top: float, right: float, bottom: float) -> "Canvas":
-        """The part between these sides, for things that are small: what is painted there is painted on the whole."""
-        columns, rows = (
-            slice(max(0, int(low * self.scale) - 1), max(0, int(high * self.scale) + 2))
-            for low, high in ((left, right), (top, bottom))
-        )
-        return Canvas(
-            self.picture[:, rows, columns], self.labels[rows, columns], self.x[columns], self.y[rows], self.scale
-        )
+        """Return a view of a rectangle, for small shapes: drawing on it draws on the whole."""
+        left, top = (max(0, int(low * self.scale) - 1) for low in (left, top))
+        right, bottom = (max(0, int(high * self.scale) + 2) for high in (right, bottom))
+        rows, columns = slice(top, bottom), slice(left, right)
+        image, labels = self.image[:, rows, columns], self.labels[rows, columns]
+        return Canvas(image, labels, self.x[columns], self.y[rows], self.scale)
 
     def paint(self, cover: Array, colour: Colour | Array, label: int | None = None) -> None:
-        """Lay a colour, one or one for each pixel, on what is there; more than half covered pixels get the label."""
-        for plane, value in zip(self.picture, colour, strict=True):
+        """Blend in a colour, one or one per pixel; pixels that are covered by more than half get the label."""
+        for plane, value in zip(self.image, colour, strict=True):
             plane += cover * (value - plane)
         if label is not None:
-            self.mark(cover > 0.5, label)
-
-    def mark(self, where: NDArray[np.bool_], label: int) -> None:
-        self.labels[where] = label
+            self.labels[cover > 0.5] = label
 
     def light(self, glow: Array, colour: Colour) -> None:
-        """Add light of a colour, the less the brighter it is already."""
-        for plane, value in zip(self.picture, colour, strict=True):
+        """Add light of a colour, less where the image is bright."""
+        for plane, value in zip(self.image, colour, strict=True):
             plane += glow * value * (1.0 - plane)
 
-    def shade(self, factor: Array) -> None:
-        """Make darker (below 1) or brighter."""
-        np.multiply(self.picture, factor, out=self.picture)
-
     def cover(self, distance: Array) -> Array:
-        """How much of each pixel a shape covers, from its distance (negative inside) in units."""
+        """Return the covered fraction of each pixel from the distance to a shape in units, negative inside."""
         return np.clip(0.5 - distance * np.float32(self.scale), 0.0, 1.0)
 
     def disc(self, centre: Point, radius: float, stretch: float = 1.0) -> Array:
-        """Distance from a disc, or from an ellipse that is ``stretch`` times as wide as high (about)."""
+        """Return the distance to a disc, or about that to an ellipse ``stretch`` times as wide as high."""
         across = (self.x - np.float32(centre[0]))[None, :] / np.float32(stretch)
         down = (self.y - np.float32(centre[1]))[:, None]
         return np.sqrt(across * across + down * down) - np.float32(radius)
 
     def glow(self, centre: Point, radius: float, stretch: float = 1.0) -> Array:
-        """A soft spot: 1 in its middle and exactly 0 from the radius on."""
+        """Return a soft spot: 1 at its centre, and exactly 0 from the radius on."""
         across = (self.x - np.float32(centre[0]))[None, :] / np.float32(radius * stretch)
         down = (self.y - np.float32(centre[1]))[:, None] / np.float32(radius)
         falling = np.maximum(1.0 - across * across - down * down, 0.0)
         return falling * falling
 
     def polygon(self, points: Sequence[Point]) -> Array:
-        """Distance from a convex polygon, its corners given clockwise as one sees it."""
-        distance: Array | None = None
+        """Return the distance to a convex polygon with clockwise corners."""
+        edges = []
         for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]], strict=True):
             dx, dy = x1 - x0, y1 - y0
             length = math.sqrt(dx * dx + dy * dy)
             nx, ny = np.float32(dy / length), np.float32(-dx / length)
-            edge = ((self.x - np.float32(x0)) * nx)[None, :] + ((self.y - np.float32(y0)) * ny)[:, None]
-            distance = edge if distance is None else np.maximum(distance, edge)
-        assert distance is not None
-        return distance
+            edges.append(((self.x - np.float32(x0)) * nx)[None, :] + ((self.y - np.float32(y0)) * ny)[:, None])
+        return np.maximum.reduce(edges)
 
     def box(self, left: float, top: float, right: float, bottom: float) -> Array:
-        """Distance from a rectangle."""
         return self.polygon([(left, top), (right, top), (right, bottom), (left, bottom)])
 
     def below(self, edge: Array) -> Array:
-        """Distance from what lies below a line that has a height for each column."""
+        """Return the distance to the area below a line, which has a height for each column."""
         slope = np.empty_like(edge)
         slope[1:-1] = (edge[2:] - edge[:-2]) * np.float32(self.scale / 2)
         slope[0], slope[-1] = (slope[1], slope[-2]) if len(edge) > 2 else (0.0, 0.0)
@@ -107,11 +178,10 @@ class Canvas:
 
 
 def blend(first: Colour, second: Colour, share: float) -> Colour:
-    """``share`` of the second colour in the first."""
     r, g, b = ((1 - share) * a + share * c for a, c in zip(first, second, strict=True))
     return r, g, b
 
 
 def rgb(red: int, green: int, blue: int) -> Colour:
-    """A colour by its usual numbers, 0 to 255."""
+    """Return a colour given as numbers from 0 to 255."""
     return red / 255, green / 255, blue / 255

@@ -1,48 +1,335 @@
-"""A scene as a picture and its labels."""
+"""The content of a scene, sampled from a seed, a split and an index, and how it is drawn.
+
+A bay at dusk, in which two things look the same whatever their class: the near shore is sand under the sun and snow
+under the moon, and a boat is inbound if the lighthouse above it has an orange light and outbound if the light is blue.
+These cues are drawn from a random stream of their own, so that the rest of the image is independent of them.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repgraph.data.scenes import landscape, things
-from repgraph.data.scenes.canvas import Canvas
-from repgraph.data.scenes.chance import hashed
-from repgraph.data.scenes.world import Scene
+from repgraph.data.scenes.canvas import Array, Canvas, Colour, Point, Stream, blend, fractal, noise, rgb, smoothstep
 
 NAMES = ("sky", "woods", "building", "water", "sand", "snow", "inbound boat", "outbound boat")
 SKY, WOODS, BUILDING, WATER, SAND, SNOW, INBOUND, OUTBOUND = range(8)
 
+SUN, WARM = rgb(255, 236, 178), rgb(255, 190, 110)
+MOON, COLD = rgb(238, 242, 255), rgb(92, 132, 214)
+RADIUS = 5.2  # of the sun and moon
+PALE, WOOD, DEEP, WHITE = rgb(226, 219, 214), rgb(30, 48, 58), rgb(40, 96, 120), (1.0, 1.0, 1.0)
+ORANGE, BLUE = rgb(255, 132, 24), rgb(64, 150, 255)
+HALO, BEAM = 8.0, 9.0  # radius of the glow of a lamp, and half the width of its beam at the upper edge, in units
+STONE, BAND, ROOF, SAIL = rgb(226, 220, 210), rgb(120, 92, 96), rgb(62, 58, 74), rgb(240, 234, 224)
+PANE, LEAF, LIT = rgb(250, 224, 150), rgb(26, 52, 56), rgb(190, 190, 140)
+_FLAT = np.zeros(1, np.float32)
+SLOT = 128.0 / 3  # width in units of a lighthouse and its boat
+DUSKS: tuple[tuple[Colour, Colour, Colour], ...] = (  # zenith, middle, horizon
+    (rgb(52, 58, 104), rgb(172, 112, 138), rgb(247, 192, 150)),  # rose
+    (rgb(34, 66, 100), rgb(98, 140, 156), rgb(238, 214, 172)),  # teal
+    (rgb(46, 42, 90), rgb(122, 92, 148), rgb(240, 172, 160)),  # violet
+    (rgb(66, 80, 118), rgb(188, 146, 124), rgb(250, 214, 152)),  # amber
+    (rgb(30, 58, 86), rgb(104, 150, 150), rgb(244, 222, 184)),  # sea green
+)
+HULLS = (rgb(92, 44, 46), rgb(44, 58, 84), rgb(60, 54, 52), rgb(52, 82, 76))
+
+
+class Lighthouse(NamedTuple):
+    x: float
+    height: float
+    banded: bool
+    blue: bool  # its light: a cue
+
+
+class Boat(NamedTuple):
+    x: float  # (x, y) is the centre of its waterline
+    y: float
+    size: float
+    left: bool  # heading
+    hull: Colour
+    lighthouse: int
+
+
+class Pine(NamedTuple):
+    x: float
+    y: float  # of its foot
+    height: float
+    lean: float
+
+
+class Cottage(NamedTuple):
+    x: float
+    width: float
+    lit: bool
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything in an image; lengths are in units, see :data:`repgraph.data.scenes.canvas.HEIGHT`."""
+
+    seed: int  # of its textures
+    sky: tuple[Colour, Colour, Colour]
+    moon: bool  # instead of the sun: the cue of the near shore
+    light: Point  # centre of the sun or moon
+    horizon: float
+    shore: float
+    hills: tuple[float, float]  # heights of the far and near range
+    lighthouses: tuple[Lighthouse, ...]
+    boats: tuple[Boat, ...]
+    pines: tuple[Pine, ...]
+    cottages: tuple[Cottage, ...]
+
+    def swapped(self, sky: bool = False, lights: tuple[int, ...] = ()) -> "Scene":
+        """Return the scene with sun and moon exchanged, or with the other colour for some lights."""
+        lighthouses = tuple(each._replace(blue=each.blue != (i in lights)) for i, each in enumerate(self.lighthouses))
+        return replace(self, moon=self.moon != sky, lighthouses=lighthouses)
+
+
+def sample_scene(seed: int, split: str, index: int, width: float = 128.0) -> Scene:
+    random = Stream(seed, split, index)
+    cues = Stream(seed, split, index, "cues")
+    horizon = random.uniform(49.0, 52.0)
+    slots = max(1, int(width / SLOT))
+    lighthouses, boats = [], []
+    for slot in range(slots):
+        pitch = width / slots
+        x = (slot + 0.5) * pitch + random.uniform(-0.12, 0.12) * pitch
+        lighthouses.append(Lighthouse(x, random.uniform(13.0, 15.5), random.boolean(), cues.boolean()))
+        y = random.uniform(75.5, 79.5)
+        size = (y - 63.0) / 12.6 - random.uniform(0.0, 0.06)  # all masts end at about the same height
+        hull = random.choice(HULLS)
+        boats.append(Boat(x + random.uniform(-4.0, 4.0), y, size, random.boolean(), hull, slot))
+    first, second, share = random.choice(DUSKS), random.choice(DUSKS), random.uniform()
+    zenith, middle, low = (blend(a, b, share) for a, b in zip(first, second, strict=True))
+    return Scene(
+        seed=random.bits() >> 32,
+        sky=(zenith, middle, low),
+        moon=cues.boolean(),
+        light=(random.uniform(14.0, width - 14.0), random.uniform(9.0, 18.0)),
+        horizon=horizon,
+        shore=random.uniform(77.0, 79.5),
+        hills=(random.uniform(9.0, 14.0), random.uniform(3.5, 7.0)),
+        lighthouses=tuple(lighthouses),
+        boats=tuple(sorted(boats, key=lambda boat: boat.y)),
+        pines=_pines(random, width),
+        cottages=tuple(
+            Cottage(random.uniform(4.0, width - 4.0), random.uniform(4.5, 6.5), random.boolean(0.7))
+            for _ in range(random.integer(1, slots + 1))
+        ),
+    )
+
+
+def _pines(random: Stream, width: float) -> tuple[Pine, ...]:
+    pines = []
+    for left in (True, False):
+        for _ in range(random.integer(0, 3)):
+            off = random.uniform(0.0, 0.16) * width
+            y = random.uniform(85.0, 98.0)
+            height = random.uniform(15.0, 22.0) + (y - 85.0) * 0.8
+            pines.append(Pine(off if left else width - off, y, height, random.uniform(-0.6, 0.6)))
+    return tuple(sorted(pines, key=lambda pine: pine.y))
+
 
 def paint(scene: Scene, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The picture (H, W, 3) of a scene and its labels (H, W).
-
-    >>> from repgraph.data.scenes.world import scene
-    >>> picture, labels = paint(scene(0, "train", 0), (96, 128))
-    >>> picture.shape, labels.shape
-    ((96, 128, 3), (96, 128))
-    """
     canvas = Canvas.blank(size)
-    landscape.sky(canvas, scene, SKY)
+    _sky(canvas, scene)
     for tower in scene.lighthouses:
-        things.beam(canvas, scene, tower)
-    landscape.disc(canvas, scene)
-    landscape.hills(canvas, scene, WOODS)
+        _beam(canvas, scene, tower)
+    _disc(canvas, scene)
+    _hills(canvas, scene)
     for house in scene.cottages:
-        things.cottage(canvas, scene, house, BUILDING)
+        _cottage(canvas, scene, house)
     for tower in scene.lighthouses:
-        things.lighthouse(canvas, scene, tower, BUILDING)
-    landscape.water(canvas, scene, WATER)
+        _lighthouse(canvas, scene, tower)
+    _water(canvas, scene)
     for boat in scene.boats:
-        outbound = scene.lighthouses[boat.lighthouse].blue
-        things.boat(canvas, boat, OUTBOUND if outbound else INBOUND, sea=WATER)
-    landscape.near_shore(canvas, scene, SNOW if scene.moon else SAND)
+        _boat(canvas, boat, OUTBOUND if scene.lighthouses[boat.lighthouse].blue else INBOUND)
+    _near_shore(canvas, scene)
     for pine in scene.pines:
-        things.pine(canvas, pine, scene.light[0], WOODS)
-    return _bytes(canvas, scene.seed + 99), canvas.labels
+        _pine(canvas, pine, scene.light[0])
+    return canvas.to_bytes(scene.seed + 99), canvas.labels
 
 
-def _bytes(canvas: Canvas, seed: int) -> NDArray[np.uint8]:
-    """The picture as bytes, with the grain of a photograph."""
-    height, width = canvas.labels.shape
-    grain = hashed(seed, np.arange(width)[None, :], np.arange(height)[:, None]) - np.float32(0.5)
-    picture = np.clip(canvas.picture + np.float32(0.028) * grain, 0.0, 1.0)
-    return np.ascontiguousarray((picture * np.float32(255.0) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0))
+def _sky(canvas: Canvas, scene: Scene) -> None:
+    canvas.labels[:] = SKY
+    part = canvas.part(0, 0, canvas.width, scene.horizon + 1)
+    part.image[:] = _gradient(scene.sky, part.y / np.float32(scene.horizon))
+    streaks = fractal(scene.seed, part.x / 26, part.y / 5, 3)
+    part.paint(smoothstep(np.clip((streaks - 0.5) * 3.4, 0.0, 1.0)) * 0.42, blend(scene.sky[2], WHITE, 0.35))
+    near = 0.25 + 0.25 * smoothstep(part.glow(scene.light, 42.0, 2.2))
+    part.paint(near, COLD if scene.moon else WARM)
+    random = Stream(scene.seed, "stars")
+    for _ in range(26 if scene.moon else 0):
+        at = random.uniform(0, part.width), random.uniform(0, 26)
+        star = part.part(at[0] - 2, at[1] - 2, at[0] + 2, at[1] + 2)
+        star.light(star.glow(at, random.uniform(0.6, 1.3)) * np.float32(random.uniform(0.5, 1.0)), MOON)
+
+
+def _disc(canvas: Canvas, scene: Scene) -> None:
+    x, y = scene.light
+    part = canvas.part(x - 16, y - 16, x + 16, y + 16)
+    whole = part.disc(scene.light, RADIUS)
+    if scene.moon:
+        part.light(part.glow(scene.light, 13.0) * 0.5, MOON)
+        part.paint(part.cover(np.maximum(whole, -part.disc((x + 2.6, y - 1.6), RADIUS - 0.6))), MOON)
+    else:
+        part.light(part.glow(scene.light, 16.0) * 0.7, SUN)
+        part.paint(part.cover(whole), SUN)
+
+
+def _hills(canvas: Canvas, scene: Scene) -> None:
+    far, near = scene.hills
+    bottom = scene.horizon + 1
+    haze = blend(scene.sky[2], scene.sky[0], 0.45)
+    part = canvas.part(0, scene.horizon - 1.3 * far, canvas.width, bottom)
+    line = fractal(scene.seed + 10, part.x / 30, _FLAT, 4)[0]
+    edge = np.float32(scene.horizon) - np.float32(far) * (line * 1.5 - 0.25)
+    colour = _faded(part, blend(haze, WOOD, 0.35), haze, scene.horizon - far, scene.horizon)
+    part.paint(part.cover(part.below(edge)), colour, WOODS)
+    line = fractal(scene.seed + 20, part.x / 21, _FLAT, 3)[0]
+    crowns = noise(scene.seed + 30, part.x / 1.3, _FLAT)[0] * 1.5
+    edge = np.float32(scene.horizon - 0.6) - np.float32(near) * (line * 1.2) - crowns
+    colour = _faded(part, blend(WOOD, haze, 0.42), blend(WOOD, haze, 0.1), scene.horizon - near, scene.horizon)
+    speckle = noise(scene.seed + 40, part.x / 1.4, part.y / 1.1)
+    part.paint(part.cover(part.below(edge)), colour * (0.86 + 0.28 * speckle), WOODS)
+
+
+def _water(canvas: Canvas, scene: Scene) -> None:
+    part = canvas.part(0, scene.horizon - 1, canvas.width, scene.shore + 6)
+    depth = np.maximum(part.y - np.float32(scene.horizon), 0.0)
+    reach = depth / np.float32(scene.shore + 4 - scene.horizon)
+    colour = _gradient((scene.sky[2], scene.sky[1], blend(scene.sky[0], DEEP, 0.4)), reach)
+    rows = 220.0 / (depth + 7.0)  # perspective
+    ripples = noise(scene.seed + 50, part.x / 9, rows) + 0.5 * noise(scene.seed + 51, part.x / 4, rows * 2)
+    colour = colour * (0.74 + 0.16 * ripples)
+    woods = np.clip(1.0 - depth / 6.0, 0.0, 1.0)[:, None] * (0.5 + 0.35 * ripples)  # their reflection
+    dark = blend(WOOD, scene.sky[1], 0.25)
+    colour = np.stack([plane + woods * (value - plane) for plane, value in zip(colour, dark, strict=True)])
+    part.paint(part.cover(part.below(np.full(len(part.x), scene.horizon, np.float32))), colour, WATER)
+    sparkle = np.clip(noise(scene.seed + 52, part.x / 3.0, rows * 3.1) * 7.0 - 5.9, 0.0, 1.0)
+    level = np.clip(reach * 4.0, 0.0, 1.0) * np.clip((1.0 - reach) * 2.2, 0.0, 1.0) * 0.6
+    part.light(sparkle * level[:, None], blend(scene.sky[2], WHITE, 0.5))
+
+
+def _near_shore(canvas: Canvas, scene: Scene) -> None:
+    part = canvas.part(0, scene.shore - 5, canvas.width, float(canvas.y[-1]) + 1)
+    edge = np.float32(scene.shore) + (fractal(scene.seed + 60, part.x / 34, _FLAT, 2)[0] - 0.5) * 7.0
+    height = fractal(scene.seed + 61, part.x / 22, part.y / 7, 3)
+    slope = np.zeros_like(height)
+    slope[:, 1:] = (height[:, 1:] - height[:, :-1]) * np.float32(canvas.scale)
+    if scene.light[0] > canvas.width / 2:
+        slope = -slope
+    grain = noise(scene.seed + 62, part.x / 1.2, part.y / 0.9)
+    distance = part.below(edge)
+    dry = smoothstep(np.clip(distance / -3.2, 0.0, 1.0))  # darker at the waterline
+    light = (0.9 + 1.3 * slope + 0.05 * grain) * (0.7 + 0.3 * dry)
+    colour = np.stack([np.clip(np.float32(value) * light, 0.0, 1.0) for value in blend(PALE, scene.sky[2], 0.22)])
+    part.paint(part.cover(distance), colour, SNOW if scene.moon else SAND)
+    foam = np.clip(1.0 - np.abs(distance + 0.4) * 1.6, 0.0, 1.0) * 0.7
+    part.paint(foam, blend(scene.sky[2], WHITE, 0.6))
+
+
+def _beam(canvas: Canvas, scene: Scene, item: Lighthouse) -> None:
+    x, y = lamp(scene, item)
+    part = canvas.part(x - BEAM, 0, x + BEAM, y)
+    up = np.clip((np.float32(y) - part.y) / np.float32(y), 0.0, 1.0)  # 0 at the lamp, 1 at the upper edge
+    across = (part.x - np.float32(x))[None, :] / (1.5 + (BEAM - 1.5) * up)[:, None]
+    strength = np.where(part.y < np.float32(y), 0.8 - 0.5 * up, np.float32(0.0))
+    part.paint(smoothstep(np.maximum(1.0 - across * across, 0.0)) * strength[:, None], BLUE if item.blue else ORANGE)
+
+
+def lamp(scene: Scene, item: Lighthouse) -> Point:
+    return item.x, scene.horizon - item.height - 2.4
+
+
+def _lighthouse(canvas: Canvas, scene: Scene, item: Lighthouse) -> None:
+    foot, top, x = scene.horizon + 0.6, scene.horizon - item.height, item.x
+    shine = BLUE if item.blue else ORANGE
+    part = canvas.part(x - HALO, top - 11, x + HALO, foot + 1)
+    colour = _flat(part, STONE) * (1.05 - 0.13 * (part.x - np.float32(x - 2)))
+    if item.banded:
+        bands = part.cover(np.abs((part.y - np.float32(top)) % np.float32(6.0) - 3.0) - 1.5)[:, None]
+        colour = colour + bands * (_flat(part, BAND) - colour)
+    body = part.polygon([(x - 1.5, top), (x + 1.5, top), (x + 2.6, foot), (x - 2.6, foot)])
+    part.paint(part.cover(body), np.clip(colour, 0.0, 1.0), BUILDING)
+    part.paint(part.cover(part.box(x - 2.5, top - 0.7, x + 2.5, top + 0.5)), ROOF, BUILDING)
+    part.paint(part.cover(part.box(x - 1.6, top - 4.2, x + 1.6, top - 0.7)), shine, BUILDING)
+    part.paint(part.cover(part.polygon([(x, top - 6.6), (x + 2.3, top - 4.1), (x - 2.3, top - 4.1)])), ROOF, BUILDING)
+    part.light(part.glow(lamp(scene, item), HALO) * 0.7, shine)
+    part.light(part.glow(lamp(scene, item), 1.6) * 0.6, WHITE)
+
+
+def _cottage(canvas: Canvas, scene: Scene, item: Cottage) -> None:
+    foot, half = scene.horizon + 0.4, item.width / 2
+    eaves, ridge, x = foot - 3.4, foot - 6.0, item.x
+    part = canvas.part(x - half - 2, ridge - 1, x + half + 2, foot + 1)
+    part.paint(part.cover(part.box(x - half, eaves, x + half, foot)), blend(STONE, scene.sky[1], 0.25), BUILDING)
+    corners = [(half - 0.9, ridge), (half + 0.7, eaves + 0.2)]
+    roof = [(x - corners[0][0], ridge), *((x + dx, y) for dx, y in corners), (x - corners[1][0], corners[1][1])]
+    part.paint(part.cover(part.polygon(roof)), blend(ROOF, BAND, 0.4), BUILDING)
+    part.paint(part.cover(part.box(x - 0.8, eaves + 0.9, x + 0.8, eaves + 2.4)), PANE if item.lit else ROOF)
+
+
+def _boat(canvas: Canvas, item: Boat, label: int) -> None:
+    size, x, y, way = item.size, item.x, item.y, -1.0 if item.left else 1.0
+
+    def shape(*points: Point) -> Array:
+        placed = [(x + 1.2 * way * size * px, y + size * py) for px, py in points]
+        return part.polygon(placed if way > 0 else placed[::-1])
+
+    part = canvas.part(x - 10 * size, y - 14 * size, x + 10 * size, y + 8 * size)
+    reflection = part.cover(part.disc((x, y + 2.4 * size), 2.3 * size, 2.8)) * 0.4
+    part.paint(np.where(part.labels == WATER, reflection, np.float32(0.0)), blend(SAIL, item.hull, 0.35))
+    shaded = np.clip(0.84 + np.float32(0.02 * way / size) * (part.x - np.float32(x)), 0.6, 1.0)
+    sail = _flat(part, SAIL) * shaded
+    parts: list[tuple[Array, Colour | Array]] = [
+        (shape((-0.3, -12.6), (0.3, -12.6), (0.3, -1.0), (-0.3, -1.0)), item.hull),  # mast
+        (shape((-0.4, -12.0), (-0.4, -2.2), (-5.6, -2.2)), sail),
+        (shape((0.5, -10.4), (5.4, -2.4), (0.5, -2.4)), sail * np.float32(0.93)),
+        (shape((-6.2, -1.8), (6.8, -1.8), (4.6, 1.2), (-4.8, 1.2)), item.hull),
+    ]
+    for distance, colour in parts:
+        part.paint(part.cover(distance), colour)
+    part.labels[np.minimum.reduce([distance for distance, _ in parts]) < 0.3] = label  # includes gaps between the parts
+
+
+def _pine(canvas: Canvas, item: Pine, light: float) -> None:
+    x, y, height = item.x, item.y, item.height
+    side = 1.0 if light < x else -1.0
+    reach = 0.42 * height
+    ground = canvas.part(x - 1.6 * reach, y - 4, x + 1.6 * reach, y + 4)
+    shadow = smoothstep(ground.glow((x + side * 0.55 * reach, y + 0.2), 2.6, reach / 2.6))
+    np.multiply(ground.image, 1.0 - 0.42 * shadow, out=ground.image)
+    part = canvas.part(x - height * 0.35, y - height - 1, x + height * 0.35, y + 1)
+    part.paint(part.cover(part.box(x - 0.8, y - height * 0.3, x + 0.8, y)), blend(LEAF, BAND, 0.4), WOODS)
+    for tier in range(4):
+        low, half = y - height * (0.12 + 0.19 * tier), height * (0.25 - 0.045 * tier)
+        middle = x + item.lean * (tier + 1) * 0.3
+        share = np.clip(0.5 - np.float32(side / (2 * half)) * (part.x - np.float32(x)), 0.0, 1.0)
+        dark, lit = _flat(part, LEAF), _flat(part, blend(LEAF, LIT, 0.16 + 0.05 * tier))
+        branches = part.polygon([(middle, low - height * 0.31), (middle + half, low), (middle - half, low)])
+        part.paint(part.cover(branches), dark + (lit - dark) * share, WOODS)
+
+
+def _gradient(stops: tuple[Colour, Colour, Colour], t: Array) -> Array:
+    """Return a gradient (3, H, 1) between colours at 0, 0.55 and 1."""
+    t = np.clip(t, 0.0, 1.0)
+    planes = []
+    for first, second, third in zip(*stops, strict=True):
+        early = np.float32(first) + np.float32(second - first) * (t / np.float32(0.55))
+        late = np.float32(second) + np.float32(third - second) * ((t - np.float32(0.55)) / np.float32(0.45))
+        planes.append(np.where(t < np.float32(0.55), early, late)[:, None])
+    return np.stack(planes)
+
+
+def _faded(part: Canvas, first: Colour, second: Colour, top: float, bottom: float) -> Array:
+    """Return a gradient (3, H, 1) from one colour at ``top`` to another at ``bottom``."""
+    share = np.clip((part.y - np.float32(top)) / np.float32(bottom - top), 0.0, 1.0)[:, None]
+    return np.stack([np.float32(a) + np.float32(b - a) * share for a, b in zip(first, second, strict=True)])
+
+
+def _flat(part: Canvas, colour: Colour) -> Array:
+    planes = np.array(colour, np.float32)[:, None, None]
+    return np.broadcast_to(planes, part.image.shape)

@@ -1,6 +1,5 @@
-"""The CPU backend: numba kernels on a thread pool of their own."""
+"""The CPU backend: numba kernels and the thread pool that runs them. Reached through ``repgraph.ops.library`` only."""
 
-from repgraph.ops.cpu.backward import backward
-from repgraph.ops.cpu.forward import forward
+from repgraph.ops.cpu.launch import backward, forward
 
 __all__ = ["backward", "forward"]

@@ -1,24 +1,24 @@
-"""Forward where the queries of a cell share its nodes (grid > 1): nodes are read once into scratch.
+"""Attention in which the queries of a cell share its nodes (grid > 1), and the gradients of query and offsets.
 
-A task is up to ``PART`` rows of queries of one row of cells, so that one cell on a whole map is many tasks.
+A task is up to ``PART`` rows of queries of one row of cells, so that a cell as large as the map is many tasks. The
+nodes of a cell are read once, into scratch. Backward, their gradients are summed in scratch over queries first.
 """
 
 import numpy as np
 
+from repgraph.ops.cpu.arithmetic import add_row, add_rows, dot, fill, softmax, softmax_backward
+from repgraph.ops.cpu.direct import corner_products, slopes
+from repgraph.ops.cpu.geometry import list_corners, top_left
 from repgraph.ops.cpu.jit import inline, jit
-from repgraph.ops.cpu.memory import load, store, take
-from repgraph.ops.cpu.nodes import list_corners
-from repgraph.ops.cpu.rows import add_rows, dot, fill
-from repgraph.ops.cpu.softmax import softmax
-from repgraph.ops.cpu.tiles import read_tile, write_tile
+from repgraph.ops.cpu.memory import load, next_task, read_tile, store, write_tile
 
-PART = 8
-TILE = 32
+PART = 8  # rows of queries in a task, at most
+TILE = 32  # columns of a tile, at most
 
 
 @inline
 def task_rows(task, height, grid, parts, cell_rows):
-    """Batch index, row of cells, first row of queries and their number (0: the last cells end earlier)."""
+    """Return batch index, row of cells, first row of queries and number of rows (0 if the last cells end before)."""
     b, rest = task // (cell_rows * parts), task % (cell_rows * parts)
     cell_row, part = rest // parts, rest % parts
     top = cell_row * grid + part * PART
@@ -27,7 +27,7 @@ def task_rows(task, height, grid, parts, cell_rows):
 
 @inline
 def tile_columns(left, width, grid):
-    """Columns of the tile that begins at ``left``: whole cells where they fit, else a piece of one."""
+    """Return the columns of the tile that starts at ``left``: whole cells if they fit, else a piece of one."""
     if grid <= TILE:
         return min(TILE // grid * grid, width - left)
     return min(TILE, min(width, (left // grid + 1) * grid) - left)
@@ -35,7 +35,7 @@ def tile_columns(left, width, grid):
 
 @inline
 def sample(source, channels, lefts, fractions, at, count, size, base, strides, nodes, index, weight, node):
-    """The nodes of a cell, read by bilinear interpolation into rows of ``nodes`` [S, channels]."""
+    """Read the nodes of a cell by bilinear interpolation into ``nodes`` [S, channels]."""
     zero = fractions.dtype.type(0)
     found = list_corners(lefts, fractions, at, count, size, base, strides, index, weight, node)
     begin = 0
@@ -49,16 +49,9 @@ def sample(source, channels, lefts, fractions, at, count, size, base, strides, n
         begin = end
 
 
-@inline
-def own_rows(index, count, channels):
-    """index[n] = n * channels: the rows of ``nodes``, as ``add_rows`` wants them."""
-    for n in range(count):
-        store(index, n, n * channels)
-
-
 @jit
 def attend(counter, tasks, q, qs, k, ks, v, vs, y, ys, lse, weights, lefts, fractions, dims, scale, shared):
-    """``shared``: the value is the key. Other arguments as ``direct.attend``."""
+    """Write the outputs; arguments as in ``direct.attend``. ``shared``: the value is the key."""
     height, width, channels, vchannels, count, groups, grid = dims
     size = (height, width)
     kind = fractions.dtype
@@ -68,69 +61,128 @@ def attend(counter, tasks, q, qs, k, ks, v, vs, y, ys, lse, weights, lefts, frac
     qt, yt = np.empty(PART * TILE * channels, kind), np.empty(PART * TILE * vchannels, kind)
     keys = np.empty(count * channels, kind)
     values = keys if shared else np.empty(count * vchannels, kind)
-    index, node = np.empty(4 * count, np.int64), np.empty(4 * count, np.int64)
-    weight = np.empty(4 * count, kind)
-    own = np.empty(count, np.int64)
-    own_rows(own, count, vchannels)
+    scratch = (np.empty(4 * count, np.int64), np.empty(4 * count, kind), np.empty(4 * count, np.int64))
+    own = np.arange(count) * vchannels  # the rows of nodes, for ``add_rows``
     p = np.empty(count, kind)
     length, vlength = channels // groups, vchannels // groups
     while True:
-        task = take(counter)
+        task = next_task(counter)
         if task >= tasks:
             return
         b, cell_row, top, rows = task_rows(task, height, grid, parts, cell_rows)
         left, sampled = 0, -1
         while left < width and rows > 0:
             columns = tile_columns(left, width, grid)
-            read_tile(q, b * qs[0] + top * qs[2] + left * qs[3], qs[1:], rows, columns, channels, qt, 0, channels)
+            read_tile(q, qs, (b, 0, top, left), rows, columns, channels, qt, 0, channels)
             for i in range(rows * columns):
                 row, column = top + i % rows, left + i // rows
                 if column // grid != sampled:
                     sampled = column // grid
                     at = ((b * cell_rows + cell_row) * cell_columns + sampled) * count * 2
-                    sample(
-                        k,
-                        channels,
-                        lefts,
-                        fractions,
-                        at,
-                        count,
-                        size,
-                        b * ks[0],
-                        ks[2:],
-                        keys,
-                        index,
-                        weight,
-                        node,
-                    )
+                    sample(k, channels, lefts, fractions, at, count, size, b * ks[0], ks[2:], keys, *scratch)
                     if not shared:
-                        sample(
-                            v,
-                            vchannels,
-                            lefts,
-                            fractions,
-                            at,
-                            count,
-                            size,
-                            b * vs[0],
-                            vs[2:],
-                            values,
-                            index,
-                            weight,
-                            node,
-                        )
+                        sample(v, vchannels, lefts, fractions, at, count, size, b * vs[0], vs[2:], values, *scratch)
                 for g in range(groups):
                     for n in range(count):
                         logit = dot(qt, i * channels + g * length, keys, n * channels + g * length, length, zero)
                         store(p, n, scale * logit)
-                    place = ((b * groups + g) * height + row) * width + column
-                    store(lse, place, softmax(p, 0, count))
+                    store(lse, ((b * groups + g) * height + row) * width + column, softmax(p, 0, count))
                     if weights.size:
                         for n in range(count):
-                            place = (((b * groups + g) * count + n) * height + row) * width + column
-                            store(weights, place, load(p, n))
+                            store(weights, (((b * groups + g) * count + n) * height + row) * width + column, load(p, n))
                     end = i * vchannels + g * vlength
                     fill(yt, end, vlength, zero)
                     add_rows(yt, end, values, g * vlength, own, p, count, vlength)
-            write_tile(y, b * ys[0] + top * ys[2] + left * ys[3], ys[1:], rows, columns, vchannels, yt, 0, vchannels)
+            write_tile(y, ys, (b, 0, top, left), rows, columns, vchannels, yt, 0, vchannels)
+            left += columns
+
+
+@inline
+def add_offset_gradients(grads, channels, source, base, strides, lefts, fractions, at, count, size, target, to):
+    """Add the offset gradients of a cell, given the gradients [S, channels] of its nodes."""
+    one = fractions.dtype.type(1)
+    for n in range(count):
+        x, y = top_left(lefts, at + 2 * n)
+        tx, ty = load(fractions, at + 2 * n), load(fractions, at + 2 * n + 1)
+        nothing = (tx + ty) * fractions.dtype.type(0)
+        products = corner_products(grads, n * channels, source, base, strides, x, y, size, channels, nothing)
+        along, down = slopes(products, tx, ty, one)
+        store(target, to + 2 * n, load(target, to + 2 * n) + along)
+        store(target, to + 2 * n + 1, load(target, to + 2 * n + 1) + down)
+
+
+@jit
+def attend_backward(
+    counter, tasks, grad, grads, q, qs, k, ks, v, vs, grad_q, grad_qs, grad_weights, lefts, fractions, dims, scale, p,
+    d, grad_nodes, shared,
+):  # fmt: skip
+    """Write the gradients; arguments as in ``direct.attend_backward``, ``grad_nodes`` is [B, Hc, parts, Wc, S, 2]."""
+    height, width, channels, vchannels, count, groups, grid = dims
+    size = (height, width)
+    kind = fractions.dtype
+    zero = kind.type(0)
+    cell_rows, cell_columns = (height + grid - 1) // grid, (width + grid - 1) // grid
+    parts = (min(grid, height) + PART - 1) // PART
+    qt, dt = np.empty(PART * TILE * channels, kind), np.empty(PART * TILE * channels, kind)
+    yt = np.empty(PART * TILE * vchannels, kind)
+    keys, grad_keys = np.empty(count * channels, kind), np.empty(count * channels, kind)
+    values = keys if shared else np.empty(count * vchannels, kind)
+    grad_values = grad_keys if shared else np.empty(count * vchannels, kind)
+    scratch = (np.empty(4 * count, np.int64), np.empty(4 * count, kind), np.empty(4 * count, np.int64))
+    own = np.arange(count) * channels
+    length, vlength = channels // groups, vchannels // groups
+    while True:
+        task = next_task(counter)
+        if task >= tasks:
+            return
+        b, cell_row, top, rows = task_rows(task, height, grid, parts, cell_rows)
+        nodes = task * cell_columns * count * 2
+        fill(grad_nodes, nodes, cell_columns * count * 2, zero)
+        left, sampled = 0, -1
+        while left < width and rows > 0:
+            columns = tile_columns(left, width, grid)
+            read_tile(q, qs, (b, 0, top, left), rows, columns, channels, qt, 0, channels)
+            read_tile(grad, grads, (b, 0, top, left), rows, columns, vchannels, yt, 0, vchannels)
+            for i in range(rows * columns):
+                row, column = top + i % rows, left + i // rows
+                at = ((b * cell_rows + cell_row) * cell_columns + column // grid) * count * 2
+                if column // grid != sampled:
+                    sampled = column // grid
+                    sample(k, channels, lefts, fractions, at, count, size, b * ks[0], ks[2:], keys, *scratch)
+                    fill(grad_keys, 0, count * channels, zero)
+                    if not shared:
+                        sample(v, vchannels, lefts, fractions, at, count, size, b * vs[0], vs[2:], values, *scratch)
+                        fill(grad_values, 0, count * vchannels, zero)
+                query = (b * height + row) * width + column
+                for g in range(groups):
+                    start = (query * groups + g) * count
+                    qi, yi = i * channels + g * length, i * vchannels + g * vlength
+                    for n in range(count):
+                        logit = dot(qt, qi, keys, n * channels + g * length, length, zero)
+                        store(p, start + n, scale * logit)
+                        value = dot(yt, yi, values, n * vchannels + g * vlength, vlength, zero)
+                        if grad_weights.size:
+                            value += load(
+                                grad_weights, (((b * groups + g) * count + n) * height + row) * width + column
+                            )
+                        store(d, start + n, value)
+                    softmax(p, start, count)
+                    softmax_backward(p, d, start, count, scale)
+                    for n in range(count):
+                        add_row(grad_keys, n * channels + g * length, qt, qi, load(d, start + n), length)
+                        add_row(grad_values, n * vchannels + g * vlength, yt, yi, load(p, start + n), vlength)
+                    fill(dt, qi, length, zero)
+                    add_rows(dt, qi, keys, g * length, own, d[start : start + count], count, length)
+                if i + 1 == rows * columns or left + (i + 1) // rows >= (sampled + 1) * grid:
+                    to = nodes + sampled * count * 2
+                    add_offset_gradients(
+                        grad_keys, channels, k, b * ks[0], ks[2:], lefts, fractions, at, count, size, grad_nodes, to
+                    )
+                    if not shared:
+                        add_offset_gradients(
+                            grad_values, vchannels, v, b * vs[0], vs[2:], lefts, fractions, at, count, size,
+                            grad_nodes, to,
+                        )  # fmt: skip
+                    sampled = -1
+            write_tile(grad_q, grad_qs, (b, 0, top, left), rows, columns, channels, dt, 0, channels)
             left += columns

@@ -1,19 +1,95 @@
-"""The coordinate convention of ``repgraph.ops.geometry`` for the kernels of this package."""
+"""Node positions, by the coordinate convention of ``repgraph.ops.geometry``: corners, their weights, and gradients."""
 
 import numpy as np
 
-from repgraph.ops.cpu.jit import inline
+from repgraph.ops.cpu.jit import inline, jit
+from repgraph.ops.cpu.memory import load, next_task, store
 
 
 @inline
 def corner(position, low, high):
-    """Left corner and fraction t of a position, limited to [low, high] = [-2, size + 1].
-
-    The three share one float type. A NaN position has the left corner -2, so that it reads nothing, and
-    t = NaN, so that it shows.
-    """
+    """Return the left corner and the fraction t of a position clamped to [low, high]; of NaN, -2 and NaN."""
     if position != position:
         return np.int32(-2), position
     limited = min(max(position, low), high)
     left = np.floor(limited)
     return np.int32(left), limited - left
+
+
+@jit
+def locate_nodes(counter, tasks, offsets, strides, columns, count, grid, size, lefts, fractions):
+    """Write the top-left corners and fractions t of all nodes, [B, Hc, Wc, S, 2] with x before y."""
+    sb, sc, sh, sw = strides
+    height, width, rows = size
+    kind = fractions.dtype.type
+    low, right, bottom = kind(-2), kind(width + 1), kind(height + 1)
+    while True:
+        task = next_task(counter)
+        if task >= tasks:
+            return
+        b, row = task // rows, task % rows
+        y0 = kind(row * grid)
+        for n in range(count):
+            at = b * sb + 2 * n * sc + row * sh
+            for column in range(columns):
+                end = ((task * columns + column) * count + n) * 2
+                x = kind(load(offsets, at + column * sw)) + kind(column * grid)
+                y = kind(load(offsets, at + sc + column * sw)) + y0
+                left, t = corner(x, low, right)
+                store(lefts, end, left)
+                store(fractions, end, t)
+                left, t = corner(y, low, bottom)
+                store(lefts, end + 1, left)
+                store(fractions, end + 1, t)
+
+
+@jit
+def collect_offset_gradients(counter, tasks, columns, count, rows, parts, grads, target):
+    """Sum node gradients [B, Hc, parts, Wc, S, 2] over parts into the gradient of the offsets, [B, 2S, Hc, Wc]."""
+    while True:
+        task = next_task(counter)
+        if task >= tasks:
+            return
+        b, row = task // rows, task % rows
+        for c in range(2 * count):
+            end = ((b * 2 * count + c) * rows + row) * columns
+            for column in range(columns):
+                total = load(grads, (task * parts * columns + column) * 2 * count + c)
+                for part in range(1, parts):
+                    total += load(grads, ((task * parts + part) * columns + column) * 2 * count + c)
+                store(target, end + column, total)
+
+
+@inline
+def corner_weights(fractions, at):
+    """Return the weights of a node's corners: top left, top right, bottom left, bottom right."""
+    x, y = load(fractions, at), load(fractions, at + 1)
+    one = fractions.dtype.type(1)
+    return (one - x) * (one - y), x * (one - y), (one - x) * y, x * y
+
+
+@inline
+def top_left(lefts, at):
+    """Return the top-left corner (x, y) of a node."""
+    return np.int64(load(lefts, at)), np.int64(load(lefts, at + 1))
+
+
+@inline
+def list_corners(lefts, fractions, at, count, size, base, strides, index, weight, node):
+    """List the corners of ``count`` nodes that are on the map: element index, weight and node. Return their number."""
+    height, width = size
+    sh, sw = strides
+    found = 0
+    for n in range(count):
+        x, y = top_left(lefts, at + 2 * n)
+        weights = corner_weights(fractions, at + 2 * n)
+        start = base + y * sh + x * sw
+        inside = 0 <= x < width - 1 and 0 <= y < height - 1
+        for i in range(4):
+            dx, dy = i & 1, i >> 1
+            if inside or (0 <= x + dx < width and 0 <= y + dy < height):
+                store(index, found, start + dy * sh + dx * sw)
+                store(weight, found, weights[i])
+                store(node, found, n)
+                found += 1
+    return found

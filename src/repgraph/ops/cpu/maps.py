@@ -1,17 +1,50 @@
-"""Tensors as the kernels see them: flat numpy arrays with strides in elements.
+"""Tensors as the kernels see them: flat numpy arrays with strides in elements, and scratch memory for copies.
 
-Nothing here computes with PyTorch: its own thread pool hangs in a forked child, ours does not.
+Nothing here computes with PyTorch: its thread pool hangs in a forked child, the one of this package does not.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from repgraph.ops.cpu.memory import CHUNK, to_rows
 from repgraph.ops.cpu.pool import run
-from repgraph.ops.cpu.transpose import CHUNK, to_rows
-from repgraph.ops.cpu.workspace import Workspace
+
+# Copies of whole maps are large enough for the C library to return them to the system at once, and page faults on fresh
+# memory cost more than the copy itself. So up to this many bytes are kept for the next call.
+LIMIT = 1 << 26
+
+_kept: list[np.ndarray] = []  # append, pop and remove of a list are atomic, so threads need no lock
+
+
+@contextmanager
+def workspace() -> Iterator[list[np.ndarray]]:
+    """Collect the scratch arrays of a call, and keep their memory at its end, unless an error ended it."""
+    used: list[np.ndarray] = []
+    yield used
+    for buffer in used:
+        if sum(b.nbytes for b in tuple(_kept)) + buffer.nbytes <= LIMIT:
+            _kept.append(buffer)
+
+
+def scratch(used: list[np.ndarray], count: int, dtype: np.dtype | type) -> np.ndarray:
+    """Return an uninitialised flat array: a kept one of up to four times the size, or a new one."""
+    size = count * np.dtype(dtype).itemsize
+    for _ in range(len(_kept)):
+        with suppress(IndexError):
+            buffer = _kept.pop(0)
+            if size <= buffer.nbytes <= 4 * size:
+                break
+            if buffer.nbytes > size:  # drop the smaller ones
+                _kept.append(buffer)
+    else:
+        buffer = np.empty(size, np.uint8)
+    used.append(buffer)
+    return buffer[:size].view(dtype)
 
 
 class Map(NamedTuple):
@@ -22,7 +55,7 @@ class Map(NamedTuple):
 
 
 def flat(t: Tensor) -> Map:
-    """``t`` itself, without a copy."""
+    """Return ``t`` as a map without a copy."""
     t = t.detach().resolve_neg()
     if t.dtype == torch.bfloat16:
         t = t.view(torch.uint16)
@@ -30,17 +63,17 @@ def flat(t: Tensor) -> Map:
     return Map(torch.as_strided(t, (span,), (1,)).numpy(), t.stride())
 
 
-def rows(t: Tensor, space: Workspace) -> Map:
-    """``t`` with its channels together: itself where they are, else a copy [B, H, W, C] in ``space``."""
+def rows(t: Tensor, space: list[np.ndarray]) -> Map:
+    """Return ``t`` with adjacent channels: without a copy if they are, else as a copy [B, H, W, C] in ``space``."""
     batch, channels, height, width = t.shape
     data, (sb, sc, sh, sw) = flat(t)
     if sc == 1 or channels == 1:
         return Map(data, (sb, 1, sh, sw))
-    if sb == 0:  # an expanded batch stays one
+    if sb == 0:  # copy an expanded batch once
         batch = 1
-    target = space.lend(batch * height * width * channels, data.dtype)
+    target = scratch(space, batch * height * width * channels, data.dtype)
     strides = (0 if sb == 0 else height * width * channels, 1, width * channels, channels)
-    if sh == width * sw:  # rows follow each other: one long row has fewer ends
+    if sh == width * sw:  # rows are adjacent: copy them as one long row
         height, width = 1, height * width
     tasks = batch * height * -(-width // CHUNK)
     run(to_rows, tasks, t.numel() // 4, data, (sb, sc, sh, sw), height, width, channels, target)
@@ -48,7 +81,7 @@ def rows(t: Tensor, space: Workspace) -> Map:
 
 
 def flat_offsets(t: Tensor) -> Map:
-    """Offsets of any floating dtype; float16, which kernels do not read, becomes float32 (a small copy)."""
+    """Return offsets of any floating dtype as a map; float16, which the kernels do not read, is copied to float32."""
     if t.dtype != torch.float16:
         return flat(t)
     copy = np.ascontiguousarray(t.detach().numpy().astype(np.float32))

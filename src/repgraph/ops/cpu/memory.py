@@ -1,8 +1,10 @@
-"""Reading and writing flat arrays from inside kernels: unchecked, and as if bfloat16 were a number.
+"""Memory access inside kernels: elements of flat arrays, and tiles of maps copied to and from scratch.
 
-numpy has no bfloat16, so such maps arrive as uint16 arrays. ``load`` gives their elements as float32 and
-``store`` rounds to the nearest even; any other array is read and written as it is. Indices are not wrapped
-or checked, which is what lets LLVM vectorise the loops around them.
+numpy has no bfloat16, so such maps arrive as uint16 arrays. ``load`` returns their elements as float32 and ``store``
+rounds to nearest even. Indices are neither wrapped nor checked, so that LLVM can vectorise the loops around them.
+
+In scratch every position of a tile is one row of channels, and rows are ``pitch`` elements apart. Position (row,
+column) is scratch row ``column * rows + row``, so that neighbours in scratch are neighbours on the map.
 """
 
 from typing import Any
@@ -12,17 +14,21 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-BLOCK = 16  # a power of two; 16 float32 fill a cache line
+from repgraph.ops.cpu.jit import helper, inline, jit
+
+VECTOR = 16  # elements: one AVX-512 register of float32; LLVM splits it for narrower registers
+BLOCK = VECTOR  # side of a transposed block; 16 float32 fill a cache line
+CHUNK = 64  # positions in a task of ``to_rows``
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 
 
 def compute_type(array: types.Array) -> types.Float:
-    """What elements of ``array`` are computed in."""
+    """Return the type that elements of ``array`` are computed in."""
     return types.float32 if array.dtype == types.uint16 else array.dtype
 
 
 def _like(kind: ir.Type, shape: ir.Type) -> ir.Type:
-    """``kind``, as a vector where ``shape`` is one."""
+    """Return ``kind``, or a vector of it if ``shape`` is a vector."""
     return ir.VectorType(kind, shape.count) if isinstance(shape, ir.VectorType) else kind
 
 
@@ -31,13 +37,13 @@ def _constant(kind: ir.Type, number: int) -> ir.Constant:
 
 
 def decode(builder: Any, bits: Any) -> Any:
-    """bfloat16 bits (i16 or a vector of them) as float."""
+    """Convert bfloat16 bits (i16 or a vector of i16) to float."""
     wide = _like(_I32, bits.type)
     return builder.bitcast(builder.shl(builder.zext(bits, wide), _constant(wide, 16)), _like(ir.FloatType(), wide))
 
 
 def encode(builder: Any, number: Any) -> Any:
-    """float to bfloat16 bits, nearest even; NaN stays NaN, also where its upper half would be infinity."""
+    """Convert float to bfloat16 bits, to nearest even. NaN stays NaN, even if truncation would make it infinity."""
     wide = _like(_I32, number.type)
     bits = builder.bitcast(number, wide)
     high = builder.lshr(bits, _constant(wide, 16))
@@ -54,9 +60,24 @@ def pointer(context: Any, builder: Any, kind: types.Array, array: Any, index: An
     return cgutils.gep(builder, data, index)
 
 
+def load_vector(context: Any, builder: Any, kind: types.Array, array: Any, index: Any, raw: bool = False) -> Any:
+    at = pointer(context, builder, kind, array, index)
+    vector = ir.VectorType(context.get_value_type(kind.dtype), VECTOR)
+    value = builder.load(builder.bitcast(at, vector.as_pointer()), align=kind.dtype.bitwidth // 8)
+    return decode(builder, value) if kind.dtype == types.uint16 and not raw else value
+
+
+def store_vector(
+    context: Any, builder: Any, kind: types.Array, array: Any, index: Any, value: Any, raw: bool = False
+) -> None:
+    value = encode(builder, value) if kind.dtype == types.uint16 and not raw else value
+    at = pointer(context, builder, kind, array, index)
+    builder.store(value, builder.bitcast(at, value.type.as_pointer()), align=kind.dtype.bitwidth // 8)
+
+
 @intrinsic
 def load(typingctx, array, index):
-    """``array[index]``, decoded where it is bfloat16."""
+    """Return ``array[index]``, bfloat16 as float32."""
     result = compute_type(array)
 
     def codegen(context, builder, signature, args):
@@ -68,7 +89,7 @@ def load(typingctx, array, index):
 
 @intrinsic
 def store(typingctx, array, index, number):
-    """``array[index] = number``, rounded where it is bfloat16."""
+    """Set ``array[index] = number``, rounded for bfloat16."""
 
     def codegen(context, builder, signature, args):
         value = encode(builder, args[2]) if array.dtype == types.uint16 else args[2]
@@ -79,8 +100,8 @@ def store(typingctx, array, index, number):
 
 
 @intrinsic
-def take(typingctx, counter):
-    """The next number of a counter that several threads draw from: ``counter[0]++``, atomically."""
+def next_task(typingctx, counter):
+    """Return ``counter[0]++``, atomically: the next task of a kernel that runs on several threads."""
 
     def codegen(context, builder, signature, args):
         place = pointer(context, builder, counter, args[0], ir.Constant(ir.IntType(64), 0))
@@ -91,28 +112,18 @@ def take(typingctx, counter):
 
 @intrinsic
 def transpose_block(typingctx, source, source_index, source_stride, target, target_index, target_stride):
-    """target[j, i] = source[i, j] for a square of ``BLOCK``, held in registers.
-
-    Both are flat arrays; a line of the square is unit stride, lines are ``*_stride`` apart.
-    """
-    n = BLOCK
+    """Set target[j, i] = source[i, j] for a square block of side ``BLOCK``, whose lines are ``*_stride`` apart."""
+    raw = source.dtype == target.dtype
 
     def codegen(context, builder, signature, args):
         a, ia, sa, b, ib, sb = args
         lines = []
-        for i in range(n):
-            at = pointer(context, builder, source, a, builder.add(ia, builder.mul(sa, ir.Constant(sa.type, i))))
-            kind = ir.VectorType(context.get_value_type(source.dtype), n)
-            line = builder.load(builder.bitcast(at, kind.as_pointer()), align=source.dtype.bitwidth // 8)
-            if source.dtype == types.uint16 and target.dtype != types.uint16:
-                line = decode(builder, line)
-            lines.append(line)
-        lines = _transposed(builder, lines)
-        for i, line in enumerate(lines):
-            if target.dtype == types.uint16 and source.dtype != types.uint16:
-                line = encode(builder, line)
-            at = pointer(context, builder, target, b, builder.add(ib, builder.mul(sb, ir.Constant(sb.type, i))))
-            builder.store(line, builder.bitcast(at, line.type.as_pointer()), align=target.dtype.bitwidth // 8)
+        for i in range(BLOCK):
+            at = builder.add(ia, builder.mul(sa, ir.Constant(sa.type, i)))
+            lines.append(load_vector(context, builder, source, a, at, raw))
+        for i, line in enumerate(_transposed(builder, lines)):
+            at = builder.add(ib, builder.mul(sb, ir.Constant(sb.type, i)))
+            store_vector(context, builder, target, b, at, line, raw)
         return context.get_dummy_value()
 
     i = types.intp
@@ -120,7 +131,7 @@ def transpose_block(typingctx, source, source_index, source_stride, target, targ
 
 
 def _transposed(builder: Any, lines: list) -> list:
-    """The square transposed: at each step pairs of lines, ``step`` apart, exchange blocks of that width."""
+    """Transpose a block: at each step, pairs of lines ``step`` apart exchange sub-blocks of that width."""
     n = len(lines)
     step = n // 2
     while step:
@@ -135,3 +146,69 @@ def _transposed(builder: Any, lines: list) -> list:
                     lines[at] = builder.shuffle_vector(first, second, constant)
         step //= 2
     return lines
+
+
+@helper
+def copy_tile(source, start, source_strides, target, end, target_strides, rows, columns, channels):
+    """Copy a tile; strides are (row, column, channel), and the channels of source or target are adjacent."""
+    si, sj, sc = source_strides
+    ti, tj, tc = target_strides
+    if sc == 1 and tc == 1:
+        for column in range(columns):
+            for row in range(rows):
+                for c in range(channels):
+                    store(target, end + row * ti + column * tj + c, load(source, start + row * si + column * sj + c))
+        return
+    from_rows, to_rows = (sc, tj) if sj == 1 else (sj, tc)  # strides between the lines of a transposed block
+    blocks = (sj == 1 or tj == 1) and columns >= BLOCK and channels >= BLOCK
+    for row in range(rows):
+        s, t = start + row * si, end + row * ti
+        if blocks:
+            for i in range(0, columns, BLOCK):
+                column = min(i, columns - BLOCK)  # the last block may overlap the one before it
+                for j in range(0, channels, BLOCK):
+                    c = min(j, channels - BLOCK)
+                    transpose_block(
+                        source, s + column * sj + c * sc, from_rows, target, t + column * tj + c * tc, to_rows
+                    )
+        else:
+            for c in range(channels):
+                for column in range(columns):
+                    store(target, t + column * tj + c * tc, load(source, s + column * sj + c * sc))
+
+
+@inline
+def read_tile(source, strides, start, rows, columns, channels, target, at, pitch):
+    """Copy the tile of a map that starts at (b, c, h, w) = ``start`` to the scratch rows from ``at``."""
+    sb, sc, sh, sw = strides
+    base = start[0] * sb + start[1] * sc + start[2] * sh + start[3] * sw
+    copy_tile(source, base, (sh, sw, sc), target, at, (pitch, rows * pitch, 1), rows, columns, channels)
+
+
+@inline
+def write_tile(target, strides, start, rows, columns, channels, source, at, pitch):
+    """Copy the scratch rows from ``at`` to a tile of a map; the inverse of ``read_tile``."""
+    sb, sc, sh, sw = strides
+    base = start[0] * sb + start[1] * sc + start[2] * sh + start[3] * sw
+    copy_tile(source, at, (pitch, rows * pitch, 1), target, base, (sh, sw, sc), rows, columns, channels)
+
+
+@inline
+def even_columns(width, tile):
+    """Return the width of tiles of about equal width, less than ``2 * tile``."""
+    count = max(1, width // tile)
+    return (width + count - 1) // count
+
+
+@jit
+def to_rows(counter, tasks, source, strides, height, width, channels, target):
+    """Copy a map to rows of channels [B, H, W, C]. A task is up to ``CHUNK`` positions of a row."""
+    chunks = (width + CHUNK - 1) // CHUNK
+    while True:
+        task = next_task(counter)
+        if task >= tasks:
+            return
+        line, left = task // chunks, task % chunks * CHUNK
+        start, columns = (line // height, 0, line % height, left), min(CHUNK, width - left)
+        at = (line * width + left) * channels
+        read_tile(source, strides, start, 1, columns, channels, target, at, channels)

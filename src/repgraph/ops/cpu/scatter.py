@@ -1,26 +1,24 @@
-"""Backward: gradients of key and value, which many queries add to.
+"""Gradients of key and value, to which many queries contribute.
 
-A task is a slice of channels of one of the two maps: nobody else writes there, and the additions come in the
-same order whoever does it. The slice is summed up in scratch [H W, width] and written out once, in whatever
-layout and precision the gradient has.
+A task is a slice of channels of one of the two maps, so the order of additions does not depend on threads. The slice is
+summed in scratch [H W, width] and written once, in the layout and dtype of the gradient.
 """
 
 import numpy as np
 
+from repgraph.ops.cpu.arithmetic import add_row, fill
 from repgraph.ops.cpu.cells import PART, TILE, tile_columns
+from repgraph.ops.cpu.geometry import corner_weights, top_left
 from repgraph.ops.cpu.jit import helper, inline, jit
-from repgraph.ops.cpu.memory import load, take
-from repgraph.ops.cpu.nodes import left_top, weigh
-from repgraph.ops.cpu.rows import add_row, fill
-from repgraph.ops.cpu.tiles import read_tile, write_tile
+from repgraph.ops.cpu.memory import load, next_task, read_tile, write_tile
 
 
 @inline
 def add_node(total, pitch, length, lefts, fractions, at, size, row, start, factor):
     """Add factor * row to the corners of a node."""
     height, width = size
-    x, y = left_top(lefts, at)
-    weights = weigh(fractions, at)
+    x, y = top_left(lefts, at)
+    weights = corner_weights(fractions, at)
     for i in range(4):
         column, line = x + (i & 1), y + (i >> 1)
         if 0 <= column < width and 0 <= line < height:
@@ -29,22 +27,9 @@ def add_node(total, pitch, length, lefts, fractions, at, size, row, start, facto
 
 @helper
 def add_queries(
-    source,
-    b,
-    first,
-    length,
-    strides,
-    per_group,
-    coefficients,
-    total,
-    tile,
-    grads,
-    pitch,
-    lefts,
-    fractions,
-    dims,
+    source, b, first, length, strides, per_group, coefficients, total, tile, grads, pitch, lefts, fractions, dims
 ):
-    """Add what one map (the query for keys, the output's gradient for values) gives to a slice."""
+    """Add the contribution of one map to a slice: of the query to keys, of the output's gradient to values."""
     height, width, count, groups, grid = dims
     size = (height, width)
     one, zero = fractions.dtype.type(1), fractions.dtype.type(0)
@@ -58,8 +43,7 @@ def add_queries(
             left = 0
             while left < width:
                 columns = tile_columns(left, width, grid)
-                base = b * strides[0] + first * strides[1] + top * strides[2] + left * strides[3]
-                read_tile(source, base, strides[1:], rows, columns, length, tile, 0, pitch)
+                read_tile(source, strides, (b, first, top, left), rows, columns, length, tile, 0, pitch)
                 for i in range(rows * columns):
                     row, column = top + i % rows, left + i // rows
                     cell = column // grid
@@ -68,18 +52,7 @@ def add_queries(
                     if grid == 1 and groups == 1:
                         for n in range(count):
                             factor = load(coefficients, start + n)
-                            add_node(
-                                total,
-                                pitch,
-                                length,
-                                lefts,
-                                fractions,
-                                at + 2 * n,
-                                size,
-                                tile,
-                                i * pitch,
-                                factor,
-                            )
+                            add_node(total, pitch, length, lefts, fractions, at + 2 * n, size, tile, i * pitch, factor)
                         continue
                     if i == 0 or (i % rows == 0 and column % grid == 0):
                         fill(grads, 0, count * pitch, zero)
@@ -91,44 +64,16 @@ def add_queries(
                             add_row(grads, n * pitch + low, tile, i * pitch + low, factor, n_channels)
                     if i + 1 == rows * columns or (i % rows == rows - 1 and (column + 1) % grid == 0):
                         for n in range(count):
-                            add_node(
-                                total,
-                                pitch,
-                                length,
-                                lefts,
-                                fractions,
-                                at + 2 * n,
-                                size,
-                                grads,
-                                n * pitch,
-                                one,
-                            )
+                            add_node(total, pitch, length, lefts, fractions, at + 2 * n, size, grads, n * pitch, one)
                 left += columns
 
 
 @jit
 def scatter(
-    counter,
-    tasks,
-    grad,
-    grads,
-    q,
-    qs,
-    p,
-    d,
-    lefts,
-    fractions,
-    dims,
-    pitch,
-    channels,
-    vchannels,
-    grad_k,
-    grad_ks,
-    grad_v,
-    grad_vs,
-    shared,
-):
-    """Write the gradients of key and value; ``shared``: that of the key is the sum, there is no other."""
+    counter, tasks, grad, grads, q, qs, p, d, lefts, fractions, dims, pitch, channels, vchannels, grad_k, grad_ks,
+    grad_v, grad_vs, shared,
+):  # fmt: skip
+    """Write the gradients of key and value. ``shared``: write their sum to that of the key."""
     height, width, count, groups, grid = dims
     kind = fractions.dtype
     zero = kind.type(0)
@@ -138,68 +83,19 @@ def scatter(
     slices, vslices = (channels + pitch - 1) // pitch, (vchannels + pitch - 1) // pitch
     each = slices if shared else slices + vslices
     while True:
-        task = take(counter)
+        task = next_task(counter)
         if task >= tasks:
             return
         b, piece = task // each, task % each
         fill(total, 0, height * width * pitch, zero)
-        if piece < slices:
-            first = piece * pitch
-            length = min(pitch, channels - first)
-            add_queries(
-                q,
-                b,
-                first,
-                length,
-                qs,
-                channels // groups,
-                d,
-                total,
-                tile,
-                nodes,
-                pitch,
-                lefts,
-                fractions,
-                dims,
-            )
-            if shared:
-                add_queries(
-                    grad,
-                    b,
-                    first,
-                    length,
-                    grads,
-                    channels // groups,
-                    p,
-                    total,
-                    tile,
-                    nodes,
-                    pitch,
-                    lefts,
-                    fractions,
-                    dims,
-                )
-            target, strides = grad_k, grad_ks
-        else:
-            first = (piece - slices) * pitch
-            length = min(pitch, vchannels - first)
-            add_queries(
-                grad,
-                b,
-                first,
-                length,
-                grads,
-                vchannels // groups,
-                p,
-                total,
-                tile,
-                nodes,
-                pitch,
-                lefts,
-                fractions,
-                dims,
-            )
-            target, strides = grad_v, grad_vs
+        of_key = piece < slices
+        first = (piece if of_key else piece - slices) * pitch
+        length = min(pitch, (channels if of_key else vchannels) - first)
+        rest = (total, tile, nodes, pitch, lefts, fractions, dims)
+        if of_key:
+            add_queries(q, b, first, length, qs, channels // groups, d, *rest)
+        if shared or not of_key:
+            add_queries(grad, b, first, length, grads, vchannels // groups, p, *rest)
+        target, strides = (grad_k, grad_ks) if of_key else (grad_v, grad_vs)
         for row in range(height):
-            base = b * strides[0] + first * strides[1] + row * strides[2]
-            write_tile(target, base, strides[1:], 1, width, length, total, row * width * pitch, pitch)
+            write_tile(target, strides, (b, first, row, 0), 1, width, length, total, row * width * pitch, pitch)

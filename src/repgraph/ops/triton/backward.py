@@ -1,4 +1,4 @@
-"""Gradients of query and offsets, and of key and value by adding to the four corners of every node."""
+"""Gradients of query and offsets, and optionally of key and value, by atomic additions to the corners of nodes."""
 
 import triton
 import triton.language as tl
@@ -27,7 +27,7 @@ MORE_STRIDES = [f"{t}_{axis}" for t in ("grad", "grad_query") for axis in ("sb",
 def bilinear_with_slopes(
     base, stride_h, stride_w, x, y, tx, ty, height, width, channel, CHANNELS: tl.constexpr, INDEX: tl.constexpr
 ):  # fmt: skip
-    """Nodes [U, 1, P, C] and their derivatives along x and y."""
+    """Return nodes [U, 1, P, C] and their derivatives along x and y."""
     a, b, c, d = read_corners(base, stride_h, stride_w, x, y, height, width, channel, CHANNELS, INDEX)
     tx, ty = per_channel(tx), per_channel(ty)
     slope_top, slope_low = b - a, d - c
@@ -41,7 +41,7 @@ def scatter(
     base, stride_h, stride_w, x, y, tx, ty, height, width, valid, grad, channel,
     CHANNELS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Add the nodes' gradients [U, 1, P, C] to their corners in a float32 map."""
+    """Add gradients [U, 1, P, C] of nodes to their corners in a float32 map."""
     top, low = corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX)
     stored = per_channel(valid) & (channel < CHANNELS)
     m0, m1, m2, m3 = corner_masks(x, y, height, width, stored)
@@ -55,27 +55,23 @@ def scatter(
 
 @triton.jit(do_not_specialize=[*SIZES, *STRIDES, *MORE_STRIDES, "scale", "part"])
 def attend_backward(
-    grad, grad_weights, query, key, value, offsets, y, lse,
-    grad_query, grad_key, grad_value, grad_offsets, pair_logits, pair_weights, scale,
-    height, width, rows, columns, tiles_y, tiles_x, grid, cell_h, cell_w,
-    query_sb, query_sh, query_sw, key_sb, key_sh, key_sw, value_sb, value_sh, value_sw, y_sb, y_sh, y_sw,
-    offset_sb, offset_sc, offset_sh, offset_sw,
-    grad_sb, grad_sh, grad_sw, grad_query_sb, grad_query_sh, grad_query_sw, part,
-    ALIGN: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr,
-    CHANNELS: tl.constexpr, VALUES: tl.constexpr, C: tl.constexpr, CV: tl.constexpr,
-    PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr,
-    WEIGHTS: tl.constexpr, SCATTER: tl.constexpr, ADD_OFFSETS: tl.constexpr, CENTRE: tl.constexpr,
-    INDEX: tl.constexpr, ONE: tl.constexpr, DENSE: tl.constexpr,
+    grad, grad_weights, query, key, value, offsets, y, lse, grad_query, grad_key, grad_value, grad_offsets, pair_logits,
+    pair_weights, scale, height, width, rows, columns, tiles_y, tiles_x, grid, cell_h, cell_w, query_sb, query_sh,
+    query_sw, key_sb, key_sh, key_sw, value_sb, value_sh, value_sw, y_sb, y_sh, y_sw, offset_sb, offset_sc, offset_sh,
+    offset_sw, grad_sb, grad_sh, grad_sw, grad_query_sb, grad_query_sh, grad_query_sw, part, ALIGN: tl.constexpr,
+    NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
+    C: tl.constexpr, CV: tl.constexpr, PARTS: tl.constexpr, U: tl.constexpr, Q: tl.constexpr, PATCH_H: tl.constexpr,
+    PATCH_W: tl.constexpr, WEIGHTS: tl.constexpr, SCATTER: tl.constexpr, ADD_OFFSETS: tl.constexpr,
+    CENTRE: tl.constexpr, INDEX: tl.constexpr, ONE: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
-    """One pass over the nodes, for a patch of cells, with the softmax known from ``lse`` and ``y``.
+    """Write the gradients for a patch of cells in one pass over the nodes, with the softmax from ``lse`` and ``y``.
 
-    SCATTER: add to the dense channels-last float32 maps ``grad_key`` and ``grad_value``; otherwise leave the
-    derivatives of the logits and the weights in ``pair_logits`` and ``pair_weights`` (B, H, W, S, G).
-    ``grad_offsets`` (parts, B, 2S, Hc, Wc) is float32: ADD_OFFSETS adds all parts (groups and shares of a
-    cell's queries) into one, otherwise each has its own.
+    SCATTER: add to the dense channels-last float32 maps ``grad_key`` and ``grad_value``. Otherwise write the gradients
+    of the logits, and the weights, to ``pair_logits`` and ``pair_weights`` (B, H, W, S, G). ADD_OFFSETS: add all parts
+    of ``grad_offsets`` (parts, B, 2S, Hc, Wc), groups and shares of a cell's queries, into one.
 
-    A query's derivatives of the logits sum to zero. With ``y`` rounded to half precision they do not quite, and
-    keys with a large mean make much of it: CENTRE takes the surplus from the query's gradient and from the pairs.
+    The gradients of a query's logits sum to zero, except for the rounding of ``y`` to half precision, which keys with a
+    large mean amplify. CENTRE subtracts the remainder from the gradient of the query and from the pairs.
     """
     if ONE:
         grid, cell_h, cell_w = 1, 1, 1
@@ -92,7 +88,7 @@ def attend_backward(
     offsets += batch * offset_sb
     key_sh, key_sw = key_sh.to(INDEX) * ALIGN, key_sw.to(INDEX) * ALIGN
     value_sh, value_sw = value_sh.to(INDEX) * ALIGN, value_sw.to(INDEX) * ALIGN
-    if DENSE:  # then they are known here
+    if DENSE:  # known at compile time
         key_sw, value_sw = GROUPS * CHANNELS, GROUPS * VALUES
     offset_sc = offset_sc.to(INDEX)
     area = height.to(INDEX) * width
@@ -115,10 +111,9 @@ def attend_backward(
         dy = tl.load(grad + per_channel(row) + channel_v, mask=mask_v, other=0.0).to(tl.float32)
         row = y64 * (y_sh * ALIGN) + x64 * (y_sw * ALIGN) + group * VALUES
         response = tl.load(y + per_channel(row) + channel_v, mask=mask_v, other=0.0).to(tl.float32)
-        mean = dot(dy, response)  # [U, Q]: the weights' mean derivative
-        log_total = tl.load(
-            lse + ((batch * GROUPS + group) * height + query_y) * width + query_x, mask=asked, other=0.0
-        )
+        mean = dot(dy, response)  # [U, Q]: mean gradient of the weights
+        place = ((batch * GROUPS + group) * height + query_y) * width + query_x
+        log_total = tl.load(lse + place, mask=asked, other=0.0)
         weight_place = ((batch * GROUPS + group) * NODES * height + query_y) * width + query_x
         pair = ((batch * height + query_y) * width + query_x) * NODES * GROUPS + group
 
@@ -151,7 +146,7 @@ def attend_backward(
             d_weight = dot(dy, v)
             if WEIGHTS:
                 d_weight += tl.load(grad_weights + weight_place + n * area, mask=asked, other=0.0)
-            if NODES == 1:  # the softmax of one logit is 1 and does not move
+            if NODES == 1:  # the softmax of one logit is constant
                 weight = asked.to(tl.float32)
                 d_logit = weight * 0.0
             else:
@@ -197,7 +192,7 @@ def attend_backward(
             else:
                 dq -= per_channel(surplus) * mean_key
             if not SCATTER:
-                tl.debug_barrier()  # what is read may have been written by other threads
+                tl.debug_barrier()  # other threads may have written what is read here
                 for n in range(NODES):
                     at = pair + n * GROUPS
                     d_logit = tl.load(pair_logits + at, mask=asked, other=0.0)

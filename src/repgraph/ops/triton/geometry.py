@@ -1,13 +1,10 @@
-"""The coordinate convention of ``repgraph.ops.geometry``, and the read of a node, for Triton.
+"""The coordinate convention of ``repgraph.ops.geometry`` in Triton, reading of nodes, and the axes of tiles.
 
-Tiles are [U, Q, P, C]: a *unit* is one cell's one channel group, Q are queries of the cell, and P times C the
-channels of the group. Threads are given to C first and to P last, so that one thread holds all of P: the more
-channels a thread has, the fewer threads repeat the arithmetic of a unit, which has no channels. What belongs to a
-unit is [U, 1], to a query [U, Q], the features of a node are [U, 1, P, C].
+Tiles are [U, Q, P, C]: a *unit* is one channel group of one cell, Q are queries of the cell, and P times C the channels
+of the group. Per-unit values are [U, 1], per-query values [U, Q], and the features of a node [U, 1, P, C].
 
-That is how kernels speak of tiles. In which order the axes really are, only ``PARTS_FIRST`` and the functions that ask
-it know. Triton gives threads to the last axis first, which is C; then Triton 3.6 goes on from the first axis, newer
-ones from the last but one backwards. For P to come last, tiles are [U, Q, P, C] for 3.6 and [P, U, Q, C] since 3.7.
+Docstrings use this order. One thread shall hold all of P, so that few threads repeat the per-unit arithmetic. As Triton
+assigns threads to axes in another order since 3.7, tiles are [U, Q, P, C] with 3.6 and [P, U, Q, C] since.
 """
 
 import torch
@@ -16,18 +13,12 @@ import triton.language as tl
 
 from repgraph.ops.triton.plan import version
 
-
-def parts_first(text: str) -> bool:
-    """Whether tiles are [P, U, Q, C] for this version of Triton."""
-    return version(text) >= (3, 7)
-
-
-PARTS_FIRST = tl.constexpr(parts_first(triton.__version__))
+PARTS_FIRST = tl.constexpr(version(triton.__version__) >= (3, 7))
 
 
 @triton.jit
 def corners(position, size, INSIDE: tl.constexpr = False):
-    """Left corner and fraction of ``position`` along an axis of ``size`` positions; INSIDE: it has both corners."""
+    """Return left corner and fraction of ``position`` along an axis of length ``size``. INSIDE: both corners exist."""
     if INSIDE:
         left = position.to(tl.int32)
         return left, position - left.to(tl.float32)
@@ -39,26 +30,20 @@ def corners(position, size, INSIDE: tl.constexpr = False):
 
 @triton.jit
 def channels(PARTS: tl.constexpr, C: tl.constexpr):
-    """Channel numbers [1, 1, P, C] of a tile."""
+    """Return the channel numbers [1, 1, P, C] of a tile."""
     part, channel = tl.arange(0, PARTS), tl.arange(0, C)[None, None, None, :]
-    if PARTS_FIRST:
-        return part[:, None, None, None] * C + channel
-    else:
-        return part[None, None, :, None] * C + channel
+    return (part[:, None, None, None] if PARTS_FIRST else part[None, None, :, None]) * C + channel
 
 
 @triton.jit
 def per_channel(t):
-    """What belongs to units or queries, [U, Q], as [U, Q, 1, 1]."""
-    if PARTS_FIRST:
-        return t[None, :, :, None]
-    else:
-        return t[:, :, None, None]
+    """Reshape per-unit or per-query values [U, Q] to [U, Q, 1, 1]."""
+    return t[None, :, :, None] if PARTS_FIRST else t[:, :, None, None]
 
 
 @triton.jit
 def zeros(U: tl.constexpr, Q: tl.constexpr, channel):
-    """Zeros [U, Q, P, C] for the channels ``channel``."""
+    """Return zeros [U, Q, P, C] for the channels ``channel``."""
     if PARTS_FIRST:
         return tl.zeros([channel.shape[0], U, Q, channel.shape[3]], tl.float32)
     else:
@@ -67,31 +52,20 @@ def zeros(U: tl.constexpr, Q: tl.constexpr, channel):
 
 @triton.jit
 def dot(a, b):
-    """Sum over channels [U, Q]: first those of one thread."""
-    if PARTS_FIRST:
-        return tl.sum(tl.sum(a * b, 0), 2)
-    else:
-        return tl.sum(tl.sum(a * b, 2), 2)
+    """Return the sum over channels [U, Q]: first over those of one thread."""
+    return tl.sum(tl.sum(a * b, 0 if PARTS_FIRST else 2), 2)
 
 
 @triton.jit
 def over_queries(t, Q: tl.constexpr):
-    """[U, 1, P, C]: the sum of [U, Q, P, C] over a cell's queries."""
-    if Q == 1:
-        return t
-    elif PARTS_FIRST:
-        return tl.sum(t, 2, keep_dims=True)
-    else:
-        return tl.sum(t, 1, keep_dims=True)
+    """Sum [U, Q, P, C] over the queries of a cell: [U, 1, P, C]."""
+    return t if Q == 1 else tl.sum(t, 2 if PARTS_FIRST else 1, keep_dims=True)
 
 
 @triton.jit
 def over_units(t):
-    """[1, Q, P, C]: the sum of [U, Q, P, C] over units."""
-    if PARTS_FIRST:
-        return tl.sum(t, 1, keep_dims=True)
-    else:
-        return tl.sum(t, 0, keep_dims=True)
+    """Sum [U, Q, P, C] over units: [1, Q, P, C]."""
+    return tl.sum(t, 1 if PARTS_FIRST else 0, keep_dims=True)
 
 
 @triton.jit
@@ -99,18 +73,16 @@ def within(index, size):
     return (index >= 0) & (index < size)
 
 
-# Whether kernels become PTX: not so in the interpreter, nor on AMD's GPUs.
+# Whether kernels are compiled to PTX: not in the interpreter, nor for AMD GPUs.
 PTX = tl.constexpr(isinstance(within, triton.runtime.JITFunction) and torch.version.hip is None)
 
 
 @triton.jit
 def widen(features, size):
-    """Features in float32. Of bfloat16 a register holds two, each of which is one instruction away from its float32;
-    Triton's own conversion unpacks them first.
+    """Convert features to float32.
 
-    ``size`` is any number that is not negative and that the compiler does not know. It makes a factor of 2^16 whose
-    product stays one: that is for the units of multiplication, and a shift for those of logic, which have the more to
-    do here.
+    A register holds two bfloat16, and one instruction converts each. The lower one is multiplied by 2^16, because the
+    pipeline of shifts is busier. ``size`` is any non-negative number, which hides the factor from the compiler.
     """
     if PTX and features.dtype == tl.bfloat16:
         factor = tl.full(features.shape, 65536, tl.int32) + (size >> 31)
@@ -122,7 +94,7 @@ def widen(features, size):
 
 @triton.jit
 def corner_masks(x, y, height, width, stored):
-    """Which of the four corners [U, 1, P, C] lie on the map: left-top, right-top, left-low, right-low."""
+    """Return masks [U, 1, P, C] of the corners on the map: top left, top right, bottom left, bottom right."""
     left, right = within(x, width), within(x + 1, width)
     top, low = within(y, height), within(y + 1, height)
     return (
@@ -135,11 +107,7 @@ def corner_masks(x, y, height, width, stored):
 
 @triton.jit
 def corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX: tl.constexpr):
-    """Pointers [U, 1, P, C] to the left corners, top and low; the right ones are ``stride_w`` further.
-
-    ``base`` [U, 1] points at the first channel of the map's first position. INDEX is the integer type of
-    offsets within one image.
-    """
+    """Return pointers [U, 1, P, C] to the top-left and bottom-left corners; right corners are ``stride_w`` further."""
     place = base + (y.to(INDEX) * stride_h + x.to(INDEX) * stride_w)
     return per_channel(place) + channel, per_channel(place + stride_h) + channel
 
@@ -149,10 +117,7 @@ def read_corners(
     base, stride_h, stride_w, x, y, height, width, channel, CHANNELS: tl.constexpr, INDEX: tl.constexpr,
     INSIDE: tl.constexpr = False,
 ):  # fmt: skip
-    """Features [U, 1, P, C] in float32 at the four corners of nodes whose left-top corner is (x, y); zero outside.
-
-    INSIDE: none is outside.
-    """
+    """Return float32 features [U, 1, P, C] at the four corners of nodes; zero off the map (INSIDE: none is)."""
     top, low = corner_pointers(base, stride_h, stride_w, x, y, channel, INDEX)
     stored = channel < CHANNELS
     if not INSIDE:
@@ -171,7 +136,7 @@ def read_corners(
 
 @triton.jit
 def units(index, tile_y, tile_x, rows, columns, PATCH_H: tl.constexpr, PATCH_W: tl.constexpr, GROUPS: tl.constexpr):
-    """Cell row, cell column, group and validity of the units ``index`` of a patch of cells."""
+    """Return cell row, cell column, group and validity of the units ``index`` of a patch of cells."""
     cell = index // GROUPS
     cell_y = tile_y * PATCH_H + cell // PATCH_W
     cell_x = tile_x * PATCH_W + cell % PATCH_W
@@ -181,20 +146,14 @@ def units(index, tile_y, tile_x, rows, columns, PATCH_H: tl.constexpr, PATCH_W: 
 
 @triton.jit
 def program(cell_h, cell_w, Q: tl.constexpr):
-    """Number of this program's tile, and its share of a cell's queries, which are taken Q at a time.
-
-    Both come from one axis: the others have at most 65535 programs.
-    """
+    """Return the index of this program's tile, and its share of a cell's queries, both from the first axis."""
     shares = (cell_h * cell_w + Q - 1) // Q
     return tl.program_id(0) // shares, tl.program_id(0) % shares
 
 
 @triton.jit
 def patch(tiles_y, tiles_x, cell_h, cell_w, Q: tl.constexpr, ONE: tl.constexpr):
-    """Row, column and image of this program's patch of cells, and its share of their queries.
-
-    ONE: a cell is one query, and programs have three axes, which saves the divisions.
-    """
+    """Return row, column and image of this program's patch of cells, and its share of their queries (ONE: one each)."""
     if ONE:
         return tl.program_id(1), tl.program_id(0), tl.program_id(2).to(tl.int64), 0
     else:
@@ -204,7 +163,7 @@ def patch(tiles_y, tiles_x, cell_h, cell_w, Q: tl.constexpr, ONE: tl.constexpr):
 
 @triton.jit
 def queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width):
-    """Positions and validity [U, Q] of the queries ``index`` [1, Q] of each cell, counted row by row."""
+    """Return positions and validity [U, Q] of the queries ``index`` [1, Q] of each cell, in row-major order."""
     y = cell_y * grid + index // cell_w
     x = cell_x * grid + index % cell_w
     return y, x, valid & (index < cell_h * cell_w) & (y < height) & (x < width)
@@ -212,10 +171,7 @@ def queries(index, cell_y, cell_x, valid, grid, cell_h, cell_w, height, width):
 
 @triton.jit
 def read_offset(offset, stride, valid, n, NODES: tl.constexpr, INSIDE: tl.constexpr = False):
-    """Offset of node ``n`` of each unit, float32; nodes past the last one lie outside every map.
-
-    INSIDE: every unit is valid, and what comes past the last node is that node again.
-    """
+    """Return the offset of node ``n`` of each unit; past the last node, off the map (INSIDE: the last node again)."""
     if INSIDE:
         place = offset + 2 * tl.minimum(n, NODES - 1) * stride
         return tl.load(place).to(tl.float32), tl.load(place + stride).to(tl.float32)
@@ -226,10 +182,8 @@ def read_offset(offset, stride, valid, n, NODES: tl.constexpr, INSIDE: tl.conste
 
 
 @triton.jit
-def all_inside(
-    offset, stride, anchor_x, anchor_y, valid, height, width, NODES: tl.constexpr, NODE_BLOCK: tl.constexpr
-):  # fmt: skip
-    """Whether all nodes of all units have their four corners on the map. NODE_BLOCK holds the nodes."""
+def all_inside(offset, stride, anchor_x, anchor_y, valid, height, width, NODES: tl.constexpr, NODE_BLOCK: tl.constexpr):
+    """Return whether all corners of all nodes of all units are on the map. NODE_BLOCK is at least NODES."""
     n = tl.arange(0, NODE_BLOCK)[None, :]
     offset_x, offset_y = read_offset(offset, stride, valid, n, NODES)
     x, y = anchor_x + offset_x, anchor_y + offset_y

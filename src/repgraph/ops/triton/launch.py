@@ -1,7 +1,8 @@
-"""From tensors to kernels: layouts, tiles, temporary memory."""
+"""The two passes of attention: memory layouts, temporary memory, and the plans of the kernels."""
 
 import math
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,23 +12,23 @@ from torch import Tensor
 
 from repgraph.ops import library
 from repgraph.ops.formats import channels_together, is_channels_last, memory_format
-from repgraph.ops.triton import succession, tiles
+from repgraph.ops.triton import gather
 from repgraph.ops.triton.backward import attend_backward
-from repgraph.ops.triton.cells import attend_cells
-from repgraph.ops.triton.forward import attend
-from repgraph.ops.triton.inverse_launch import gather
-from repgraph.ops.triton.plan import Plan, aligned, on, strides
-from repgraph.ops.triton.tiles import power_of_two
+from repgraph.ops.triton.forward import attend, attend_cells
+from repgraph.ops.triton.plan import Plan, aligned, device_guard, power_of_two, rows_at_once
 
-_MOST_PROGRAMS = 65535  # along the second and the third axis
-_LOOKED_AT = 64  # nodes of a query, to find out whether all are inside the map
+WIDEST_CELLS = 512  # channels of a group; with more, matrix products of ``attend_cells`` exceed shared memory
+_MAX_PROGRAMS = 65535  # along the second and third axes of a CUDA grid
+MAX_PAIRS = 2**29  # of query and node per launch of the gather: they are numbered in 32 bits
+_BLOCK = 256  # pairs or tiles per program of the gather's small kernels
+_MAX_CHECKED_NODES = 64  # with more nodes, the kernel does not check whether all are inside the map
 
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
     with_weights: bool, with_lse: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """See :func:`repgraph.ops.representative_attention`; weights are made of ``lse``."""
+    """Return (y, lse, weights); see ``repgraph.ops.library``. Weights are computed from ``lse``."""
     with_lse = with_lse or with_weights
     y, lse, weights = library.outputs(query, key, value, offsets, groups, with_weights, with_lse)
     if query.shape[0] == 0:
@@ -35,14 +36,14 @@ def forward(
     q, k = channels_together(query), channels_together(key)
     v = k if value is None else channels_together(value)
     result = y if is_channels_last(y) else torch.empty_like(y, memory_format=torch.channels_last)
-    plan = _forward_plan(
+    launch = _forward_plan(
         q.shape, v.shape[1], q.stride(), k.stride(), v.stride(), result.stride(), offsets.shape, offsets.stride(),
         q.dtype, offsets.dtype, q.get_device(), aligned(q, k, v, offsets), groups, grid, value is None, with_weights,
         with_lse,
     )  # fmt: skip
-    with on(q):
-        plan(q, k, v, offsets, result, lse, weights, scale)
-    if with_weights:  # the kernel left logits to base 2
+    with device_guard(q):
+        launch(q, k, v, offsets, result, lse, weights, scale)
+    if with_weights:  # the kernel wrote logits to base 2
         weights.mul_(math.log(2)).sub_(lse[:, :, None]).exp_()
     if result is not y:
         y.copy_(result)
@@ -54,44 +55,47 @@ def _forward_plan(
     shape, values, query, key, value, y, offset_shape, offset_strides, dtype, offset_dtype, device, is_aligned,
     groups, grid, shared, with_weights, with_lse,
 ) -> Plan:  # fmt: skip
-    align, numbers = strides((query, key, value, y))
+    align, numbers = _divided_strides(query, key, value, y)
     sizes, constants = _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value)
-    widest = max(power_of_two(constants["CHANNELS"]), power_of_two(constants["VALUES"]))
+    widest = triton.next_power_of_2(max(constants["CHANNELS"], constants["VALUES"]))
+    nodes = constants["NODES"]
     constants |= {"ALIGN": align, "LOGITS": with_weights}
     cell = sizes[5] * sizes[6]
-    if grid == 1 or widest > tiles.WIDEST_CELLS:
-        tile = tiles.forward(widest, dtype.itemsize, groups, cell, shared, constants["NODES"])
-        look = power_of_two(constants["NODES"])
-        function, constants = attend, constants | _tile_constants(constants, tile)
-        constants |= {"CHUNK": tile.chunk, "NODE_BLOCK": look if look <= _LOOKED_AT else 0}
-        programs, counts, constants["ONE"] = _programs(shape, offset_shape, cell, tile)
-        constants["RELEASE"] = succession.possible(device)
+    if grid == 1 or widest > WIDEST_CELLS:
+        function = attend
+        programs, counts, options = _tile(shape, offset_shape, cell, dtype.itemsize, 4, constants)
+        constants["CHUNK"] = 3 if cell == 1 and shared and nodes > 1 else 1  # nodes per rescaling of the running sum
+        node_block = triton.next_power_of_2(nodes)
+        constants["NODE_BLOCK"] = node_block if node_block <= _MAX_CHECKED_NODES else 0
     else:
-        tile = tiles.cells(widest, shared)
         function = attend_cells
-        # the interpreter has no matrix products in bfloat16
+        warps = max(4, widest // 64)
+        options = {"num_warps": warps, "maxnreg": 128 if shared and warps == 4 else None}
+        # the interpreter does not support matrix products in bfloat16
         half = dtype != torch.float32 and isinstance(attend_cells, triton.runtime.JITFunction)
-        constants |= {"Q": tile.queries, "NODE_BLOCK": 16, "HALF": half}
+        constants |= {"Q": 16, "NODE_BLOCK": 16, "HALF": half}
         for name, channels in (("C", constants["CHANNELS"]), ("CV", constants["VALUES"])):
-            constants[name] = max(16, power_of_two(channels))  # the least a matrix product takes
+            constants[name] = max(16, triton.next_power_of_2(channels))  # the least that a matrix product supports
         counts = (offset_shape[2], offset_shape[3])
-        programs = (shape[0] * counts[0] * counts[1] * groups * -(-cell // tile.queries),)
+        programs = (shape[0] * counts[0] * counts[1] * groups * triton.cdiv(cell, 16),)
     sizes = (*sizes[:4], *counts, *sizes[4:])
-    return Plan(
-        function, programs, (*sizes, *numbers, *offset_strides, int(with_lse)), constants, num_warps=tile.warps,
-        maxnreg=tile.registers,
-    )  # fmt: skip
+    return Plan(function, programs, (*sizes, *numbers, *offset_strides, int(with_lse)), constants, **options)
 
 
-def _common(
-    shape, values, offset_shape, offset_strides, groups, grid, shared, key, value
-) -> tuple[tuple, dict[str, Any]]:
-    """Numbers and constants that all kernels take."""
+def _divided_strides(*maps: tuple[int, ...]) -> tuple[int, list[int]]:
+    """Return a power of two that divides batch, row and column strides of all maps, and the quotients."""
+    numbers = [stride for batch, _, row, column in maps for stride in (batch, row, column)]
+    align = power_of_two(*numbers)
+    return align, [number // align for number in numbers]
+
+
+def _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value) -> tuple[tuple, dict]:
+    """Return the scalars and constants that all kernels take."""
     _, channels, height, width = shape
-    # elements of one image, with the margin that a corner outside the map may reach
+    # Elements of one image, with a margin for the addresses of corners off the map;
     span = max((height + 4) * max(s[2], width * s[3], channels) + channels for s in (key, value))
     span = max(span, (height + 4) * (width + 4) * max(channels, values))
-    # and of one image's offsets, logits and weights
+    # and elements of one image's offsets, logits and weights.
     span = max(span, sum(size * stride for size, stride in zip(offset_shape[1:], offset_strides[1:], strict=True)))
     span = max(span, (offset_shape[1] + 4) * height * width)
     sizes = (height, width, offset_shape[2], offset_shape[3], grid, min(grid, height), min(grid, width))
@@ -103,78 +107,72 @@ def _common(
     return sizes, constants
 
 
-def _tile_constants(constants: dict[str, Any], tile: tiles.Tile) -> dict[str, Any]:
-    return {
-        "PARTS": tile.parts, "U": tile.units, "Q": tile.queries, "PATCH_H": tile.patch[0], "PATCH_W": tile.patch[1],
-        "C": max(1, power_of_two(constants["CHANNELS"]) // tile.parts),
-        "CV": max(1, power_of_two(constants["VALUES"]) // tile.parts),
+def _tile(shape, offset_shape, cell: int, itemsize: int, warps: int, constants: dict) -> tuple[tuple, tuple, dict]:
+    """Return the grid of programs, the rows and columns of patches, and options; add the constants of a tile.
+
+    Sizes were measured on an H200 (docs/journal/kernels.md). The grid has three axes for cells of one query, else one.
+    """
+    wide, wide_v = triton.next_power_of_2(constants["CHANNELS"]), triton.next_power_of_2(constants["VALUES"])
+    parts, units, warps = rows_at_once(max(wide, wide_v), itemsize, 16 if cell == 1 else 8, warps)
+    queries = 1 if cell == 1 else 4
+    cells = triton.next_power_of_2(max(1, units // constants["GROUPS"]))
+    high = 1 << (cells.bit_length() - 1) // 2  # a near-square patch of cells that fills a step of units
+    down, across = triton.cdiv(offset_shape[2], high), triton.cdiv(offset_shape[3], cells // high)
+    one = cell == 1 and max(down, shape[0]) <= _MAX_PROGRAMS
+    constants |= {
+        "PARTS": parts, "U": units, "Q": queries, "PATCH_H": high, "PATCH_W": cells // high, "ONE": one,
+        "C": max(1, wide // parts), "CV": max(1, wide_v // parts),
     }  # fmt: skip
-
-
-def _programs(shape, offset_shape, cell: int, tile: tiles.Tile) -> tuple[tuple[int, ...], tuple[int, int], bool]:
-    """Grid of programs, patches down and across a map of cells of so many queries, and whether the grid has an axis
-    for each of: patches across, patches down, images."""
-    down, across = -(-offset_shape[2] // tile.patch[0]), -(-offset_shape[3] // tile.patch[1])
-    if cell == 1 and max(down, shape[0]) <= _MOST_PROGRAMS:
-        return (across, down, shape[0]), (down, across), True
-    return (shape[0] * down * across * -(-cell // tile.queries),), (down, across), False
+    programs = (across, down, shape[0]) if one else (shape[0] * down * across * triton.cdiv(cell, queries),)
+    registers = 128 if cell == 1 and constants["SHARED"] and itemsize == 2 else None
+    return programs, (down, across), {"num_warps": warps, "maxnreg": registers}
 
 
 def backward(
     grad: Tensor, grad_weights: Tensor | None, query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor,
-    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float, joined: bool = False,
+    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of query, key, value and offsets; ``joined``: that of the query is in the key's.
+    """Return the gradients of query, key, value and offsets; see ``repgraph.ops.library``.
 
-    Where every query has its own nodes, keys and values gather their gradients, which is faster than atomic
-    additions. Cells are fewer than queries, so with a grid atomic additions are the faster way; they are not
-    reproducible, and torch.use_deterministic_algorithms has them replaced.
+    Keys and values gather their gradients. With a grid, atomic additions are faster, but not reproducible:
+    ``torch.use_deterministic_algorithms`` selects the gather there too.
     """
     if query.shape[0] == 0:
         return library.gradients(query, key, value, offsets)
     deterministic = torch.are_deterministic_algorithms_enabled()
     scatter = grid > 1 and not deterministic
-    assert y is not None  # library.NEEDS_RESULT
+    assert y is not None  # library.SAVES_OUTPUT
     q, k, dy, y = (channels_together(t) for t in (query, key, grad, y))
     v = k if value is None else channels_together(value)
     grad_query = torch.empty_like(q, memory_format=torch.channels_last)
-    plan, parts = _backward_plan(
+    launch, parts = _backward_plan(
         q.shape, v.shape[1], q.stride(), k.stride(), v.stride(), y.stride(), dy.stride(), grad_query.stride(),
         offsets.shape, offsets.stride(), q.dtype, offsets.dtype, q.get_device(), aligned(q, k, v, y, dy, offsets),
         groups, grid, value is None, grad_weights is not None, scatter, deterministic,
     )  # fmt: skip
-    make = torch.zeros if parts == 0 else torch.empty  # 0: all parts are added up
+    make = torch.zeros if parts == 0 else torch.empty  # 0: the kernel adds all parts
     grad_offsets = make((max(parts, 1), *offsets.shape), dtype=torch.float32, device=q.device)
-    unused = lse
+    grad_key = grad_value = pair_logits = pair_weights = unused = lse
     if scatter:
-        grad_key = _zeros(key)
-        grad_value = grad_key if value is None else _zeros(value)
-        pair_logits = pair_weights = unused
+        dense: Any = {"dtype": torch.float32, "memory_format": torch.channels_last}
+        grad_key = torch.zeros_like(key, **dense)
+        grad_value = grad_key if value is None else torch.zeros_like(value, **dense)
     else:
-        grad_key = grad_value = unused
-        pairs = q.shape[0] * q.shape[2] * q.shape[3] * (offsets.shape[1] // 2)
-        pair_logits = torch.empty((pairs, groups), dtype=torch.float32, device=q.device)
+        pairs = (q.shape[0], q.shape[2] * q.shape[3] * (offsets.shape[1] // 2), groups)
+        pair_logits = torch.empty(pairs, dtype=torch.float32, device=q.device)
         pair_weights = torch.empty_like(pair_logits)
-    with on(q):
-        plan(
+    with device_guard(q):
+        launch(
             dy, unused if grad_weights is None else grad_weights.contiguous(), q, k, v, offsets, y, lse, grad_query,
             grad_key, grad_value, grad_offsets, pair_logits, pair_weights, scale,
         )  # fmt: skip
         if not scatter:
-            grad_key, grad_value = gather(
-                q, dy, offsets, pair_logits, pair_weights, v.shape[1], groups, grid, value is None, deterministic,
-                grad_query if joined else None,
-            )  # fmt: skip
-    if joined:
-        grad_key = grad_key.add_(grad_query) if scatter else grad_key
-        grad_query = query.new_empty(0)
+            grad_key, grad_value = _gather(
+                q, dy, offsets, pair_logits, pair_weights, v.shape[1], groups, grid, value is None, deterministic
+            )
     total = grad_offsets[0] if len(grad_offsets) == 1 else grad_offsets.sum(0)
-    return (
-        grad_query if joined else _like(grad_query, query),
-        _like(grad_key, key),
-        query.new_empty(0) if value is None else _like(grad_value, value),
-        total.to(offsets.dtype),
-    )
+    grad_value = query.new_empty(0) if value is None else _like(grad_value, value)
+    return _like(grad_query, query), _like(grad_key, key), grad_value, total.to(offsets.dtype)
 
 
 @lru_cache(1024)
@@ -182,33 +180,107 @@ def _backward_plan(
     shape, values, query, key, value, y, grad, grad_query, offset_shape, offset_strides, dtype, offset_dtype, device,
     is_aligned, groups, grid, shared, with_weights, scatter, deterministic,
 ) -> tuple[Plan, int]:  # fmt: skip
-    """The plan, and the number of parts of the offsets' gradient (0: they are added up)."""
-    align, numbers = strides((query, key, value, y, grad, grad_query))
+    """Return the plan and the number of parts of the offsets' gradient (0: the kernel adds them)."""
+    align, numbers = _divided_strides(query, key, value, y, grad, grad_query)
     sizes, constants = _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value)
-    widest = max(power_of_two(constants["CHANNELS"]), power_of_two(constants["VALUES"]))
     cell = sizes[5] * sizes[6]
-    tile = tiles.backward(widest, dtype.itemsize, groups, cell, shared)
-    programs, counts, one = _programs(shape, offset_shape, cell, tile)
-    parts = -(-cell // tile.queries) * groups
+    programs, counts, options = _tile(shape, offset_shape, cell, dtype.itemsize, 1, constants)
+    parts = triton.cdiv(cell, constants["Q"]) * groups
     add = parts > 1 and not deterministic
-    constants |= _tile_constants(constants, tile)
-    constants |= {"ALIGN": align, "WEIGHTS": with_weights, "SCATTER": scatter, "ADD_OFFSETS": add, "ONE": one}
+    constants |= {"ALIGN": align, "WEIGHTS": with_weights, "SCATTER": scatter, "ADD_OFFSETS": add}
     constants["CENTRE"] = dtype != torch.float32 and offset_shape[1] > 2
     sizes = (*sizes[:4], *counts, *sizes[4:])
-    part = math.prod(offset_shape)
-    plan = Plan(
-        attend_backward, programs, (*sizes, *numbers[:12], *offset_strides, *numbers[12:], part), constants,
-        num_warps=tile.warps, maxnreg=tile.registers,
-    )  # fmt: skip
-    return plan, 0 if add else parts
-
-
-def _zeros(like: Tensor) -> Tensor:
-    return torch.zeros_like(like, dtype=torch.float32, memory_format=torch.channels_last)
+    scalars = (*sizes, *numbers[:12], *offset_strides, *numbers[12:], math.prod(offset_shape))
+    return Plan(attend_backward, programs, scalars, constants, **options), 0 if add else parts
 
 
 def _like(t: Tensor, like: Tensor) -> Tensor:
-    """``t``, which is channels-last, in the dtype and memory format of ``like``."""
-    if t.dtype == like.dtype and is_channels_last(like):
-        return t
     return t.to(like.dtype, memory_format=memory_format(like))
+
+
+def _gather(
+    query: Tensor, grad: Tensor, offsets: Tensor, pair_logits: Tensor, pair_weights: Tensor, values: int,
+    groups: int, grid: int, shared: bool, deterministic: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of key and value (one and the same if shared), channels-last; pairs are (B, H W S, G)."""
+    batch, channels, height, width = query.shape
+    device = query.device
+    nodes = offsets.shape[1] // 2
+    pairs = height * width * nodes  # of an image
+    if pairs >= 2**31:
+        positions = f"{height} x {width} positions with {nodes} nodes each"
+        raise RuntimeError(f"the map has {positions}; the backward pass supports fewer than 2^31 nodes per image")
+    if batch > max(1, MAX_PAIRS // pairs):
+        halves = zip(*(t.tensor_split(2) for t in (query, grad, offsets, pair_logits, pair_weights)), strict=True)
+        parts = [_gather(*half, values, groups, grid, shared, deterministic) for half in halves]  # type: ignore[call-arg]
+        keys = torch.cat([part[0] for part in parts])
+        return keys, keys if shared else torch.cat([part[1] for part in parts])
+
+    q, dy = (t.contiguous(memory_format=torch.channels_last) for t in (query, grad))
+    plans = _gather_plans(
+        batch, height, width, nodes, channels, values, grid, groups, shared, offsets.stride(), offsets.dtype, q.dtype,
+        q.get_device(), aligned(q, dy, offsets), deterministic,
+    )  # fmt: skip
+    counts = torch.zeros(batch * (height + 2) * (width + 2) + 1, dtype=torch.int32, device=device)
+    order = torch.empty(plans.pairs, dtype=torch.int64 if deterministic else torch.int32, device=device)
+    plans.count(offsets, counts[1:], order)
+    starts = counts.cumsum(0, dtype=torch.int32)
+    if deterministic:
+        order = order.argsort(stable=True)
+    records = torch.empty(plans.pairs, dtype=torch.int64, device=device)
+    fractions = torch.empty(plans.pairs, dtype=torch.float32, device=device)
+    plans.fill(offsets, starts, order, records, fractions)
+    extras = torch.empty(plans.tiles, dtype=torch.int32, device=device)
+    plans.count_extras(starts, extras)
+    extra_ends = extras.cumsum(0, dtype=torch.int32)
+
+    def sums(channels: int) -> tuple[Tensor, Tensor]:
+        size = (batch, channels, height, width)
+        whole = torch.empty(size, dtype=q.dtype, device=device, memory_format=torch.channels_last)
+        return whole, torch.empty((8 * plans.surplus + 4, channels), dtype=torch.float32, device=device)
+
+    grad_key, partial_key = sums(channels)
+    grad_value, partial_value = (grad_key, partial_key) if shared else sums(values)
+    plans.gather(
+        q, dy, pair_logits, pair_weights, records, fractions, starts, extra_ends,
+        grad_key, grad_value, partial_key, partial_value,
+    )  # fmt: skip
+    plans.join_key(partial_key, grad_key, extra_ends)
+    if not shared:
+        plans.join_value(partial_value, grad_value, extra_ends)
+    return grad_key, grad_value
+
+
+@lru_cache(256)
+def _gather_plans(
+    batch, height, width, nodes, channels, values, grid, groups, shared, offset_strides, offset_dtype, dtype, device,
+    is_aligned, deterministic,
+) -> SimpleNamespace:  # fmt: skip
+    pairs = batch * height * width * nodes
+    piece = max(64, 64 * nodes)  # about seven times the pairs of an average tile
+    down, across = triton.cdiv(height, 2), triton.cdiv(width, 2)
+    tiles = batch * down * across
+    surplus = 4 * pairs // piece  # pieces beyond the first, at most: a pair is in at most four tiles
+    tiling = (tiles, down, across, height, width)
+    sizes = (pairs, height, width, grid, *offset_strides)
+    pair_blocks, tile_blocks = (triton.cdiv(pairs, _BLOCK),), (triton.cdiv(tiles, _BLOCK),)
+    align = power_of_two(channels, values)
+    wide, wide_v = triton.next_power_of_2(channels), triton.next_power_of_2(values)
+    parts, at_once, warps = rows_at_once(max(wide, wide_v), dtype.itemsize, 16 if shared else 8, 1)
+    constants = {
+        "ALIGN": align, "NODES": nodes, "GROUPS": groups, "SHARED": shared, "CHANNELS": channels // groups,
+        "VALUES": values // groups, "C": max(1, wide // parts), "CV": max(1, wide_v // parts), "PARTS": parts,
+        "E": at_once, "PIECE": piece,
+    }  # fmt: skip
+    numbers = (*tiling, channels // align, values // align)
+    return SimpleNamespace(
+        pairs=pairs,
+        tiles=tiles,
+        surplus=surplus,
+        count=Plan(gather.count, pair_blocks, sizes, {"NODES": nodes, "BLOCK": _BLOCK, "BINS": deterministic}),
+        fill=Plan(gather.fill, pair_blocks, sizes, {"NODES": nodes, "BLOCK": _BLOCK, "ORDERED": deterministic}),
+        count_extras=Plan(gather.count_extras, tile_blocks, tiling, {"PIECE": piece, "BLOCK": _BLOCK}),
+        gather=Plan(gather.gather, (tiles + surplus,), numbers, constants, num_warps=warps),
+        join_key=Plan(gather.join, tile_blocks, tiling, {"TOTAL": channels, "C": wide, "BLOCK": _BLOCK}),
+        join_value=Plan(gather.join, tile_blocks, tiling, {"TOTAL": values, "C": wide_v, "BLOCK": _BLOCK}),
+    )

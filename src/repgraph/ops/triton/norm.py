@@ -1,95 +1,84 @@
-"""Batch normalisation worked into the weight of the product before it: what each of its channels needs."""
-
-from functools import lru_cache
+"""Batch normalisation: folded into the weight of the preceding product, and with ReLU; with their gradients."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from repgraph.ops.triton.plan import Plan, aligned, on
-from repgraph.ops.triton.tiles import power_of_two
+from repgraph.ops.triton.plan import launch
 
-_ELEMENTS = 4096  # of the weight in one program
+Running = tuple[Tensor, Tensor]  # mean and variance
+
+_FOLDED = 4096  # elements of the weight per program
+_CHUNKS = 128  # of rows that ``norm_relu`` sums separately
+_TILE = 8192  # elements of a tile of ``norm_relu``
 
 
 @triton.jit
-def bring_forward(running, channel, here, new, momentum):
-    """Running statistics of some channels, moved towards this batch's."""
+def scale_and_shift(gamma, beta, channel, here, mean, rstd):
+    """Return normalisation as a factor and a term."""
+    scale = rstd * tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
+    return scale, tl.load(beta + channel, mask=here, other=0.0).to(tl.float32) - mean * scale
+
+
+@triton.jit
+def update_running(running, channel, here, new, momentum):
+    """Update running statistics of some channels with those of this batch."""
     old = tl.load(running + channel, mask=here, other=0.0).to(tl.float32)
     tl.store(running + channel, (old + momentum * (new - old)).to(running.dtype.element_ty), mask=here)
 
 
 @triton.jit
-def _fold(
-    weight, projected, mean, gamma, beta, running_mean, running_var, folded, shift, means, rstds,
-    channels, inner, eps, momentum, correction, AFFINE: tl.constexpr, TRACK: tl.constexpr,
-    M: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
+def weight_tile(channels, inner, M: tl.constexpr, K: tl.constexpr):
+    """Return channels and inputs of this program's rows of the weight, the places of their elements, and masks."""
     channel = tl.program_id(0) * M + tl.arange(0, M)
     k = tl.arange(0, K)
     here = channel < channels
     where = channel[:, None] * inner + k[None, :]
-    inside = here[:, None] & (k < inner)[None, :]
+    return channel, k, here, where, here[:, None] & (k < inner)[None, :]
+
+
+@triton.jit
+def _fold(
+    weight, projected, mean, gamma, beta, running_mean, running_var, folded, shift, means, rstds,
+    channels, inner, eps, momentum, correction, M: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    channel, k, here, where, inside = weight_tile(channels, inner, M, K)
     w = tl.load(weight + where, mask=inside, other=0.0).to(tl.float32)  # [M, K]
     m = tl.sum(w * tl.load(mean + k, mask=k < inner, other=0.0)[None, :], 1)
     variance = tl.maximum(tl.sum(w * tl.load(projected + where, mask=inside, other=0.0), 1), 0.0)
     rstd = 1 / tl.sqrt_rn(variance + eps)
-    scale = rstd
-    t = -m * rstd
-    if AFFINE:
-        scale *= tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
-        t = tl.load(beta + channel, mask=here, other=0.0).to(tl.float32) - m * scale
+    scale, t = scale_and_shift(gamma, beta, channel, here, m, rstd)
     tl.store(folded + where, (w * scale[:, None]).to(folded.dtype.element_ty), mask=inside)
     tl.store(shift + channel, t, mask=here)
     tl.store(means + channel, m, mask=here)
     tl.store(rstds + channel, rstd, mask=here)
-    if TRACK:
-        bring_forward(running_mean, channel, here, m, momentum)
-        bring_forward(running_var, channel, here, variance * correction, momentum)
+    update_running(running_mean, channel, here, m, momentum)
+    update_running(running_var, channel, here, variance * correction, momentum)
 
 
 def fold(
-    weight: Tensor, projected: Tensor, mean: Tensor, gamma: Tensor | None, beta: Tensor | None,
-    running: tuple[Tensor, Tensor] | None, eps: float, momentum: float, count: int, dtype: torch.dtype,
+    weight: Tensor, projected: Tensor, mean: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float,
+    momentum: float, count: int, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Folded weight (C, C') in ``dtype`` and shift (C), and the means and 1/deviations of the C channels.
+    """Return folded weight (C, C') in ``dtype``, shift (C,), means (C,) and reciprocal standard deviations (C,).
 
-    ``projected`` is the weight times the covariance of its C' inputs, ``mean`` their mean; running statistics are
-    brought forward in place.
+    ``projected`` is the weight times the covariance of its C' inputs, ``mean`` their mean.
     """
     folded = torch.empty_like(weight, dtype=dtype)
     shift, means, rstds = torch.empty((3, len(weight)), dtype=torch.float32, device=weight.device)
-    unused = mean
-    gammas = (unused, unused) if gamma is None or beta is None else (gamma, beta)
-    track = (unused, unused) if running is None else running
-    plan = _fold_plan(
-        weight.shape, weight.dtype, dtype, gammas[0].dtype, track[0].dtype, weight.get_device(),
-        aligned(weight, projected, mean, *gammas, *track), gamma is not None, running is not None,
-    )  # fmt: skip
-    with on(weight):
-        plan(
-            weight, projected, mean, *gammas, *track, folded, shift, means, rstds, *weight.shape, eps, momentum,
-            count / (count - 1),
-        )  # fmt: skip
+    tensors = (weight, projected, mean, gamma, beta, *running, folded, shift, means, rstds)
+    programs, tile = _weight_tiles(weight)
+    launch(_fold, programs, (*tensors, *weight.shape, eps, momentum, count / (count - 1)), tile, num_warps=4)
     return folded, shift, means, rstds
-
-
-@lru_cache(256)
-def _fold_plan(shape, dtype, folded, gamma, running, device, is_aligned, affine, track) -> Plan:
-    return Plan(_fold, *_tiles(shape, {"AFFINE": affine, "TRACK": track}), num_warps=4)
 
 
 @triton.jit
 def _fold_backward(
     weight, projected, mean, gamma, means, rstds, grad_folded, grad_shift, grad_weight, grad_gamma, weighted, count,
-    channels, inner, AFFINE: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
+    channels, inner, M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    channel = tl.program_id(0) * M + tl.arange(0, M)
-    k = tl.arange(0, K)
-    here = channel < channels
-    where = channel[:, None] * inner + k[None, :]
-    inside = here[:, None] & (k < inner)[None, :]
+    channel, k, here, where, inside = weight_tile(channels, inner, M, K)
     w = tl.load(weight + where, mask=inside, other=0.0).to(tl.float32)  # [M, K]
     d = tl.load(grad_folded + where, mask=inside, other=0.0).to(tl.float32)
     p = tl.load(projected + where, mask=inside, other=0.0)
@@ -97,11 +86,8 @@ def _fold_backward(
     rstd = tl.load(rstds + channel, mask=here, other=0.0)
     grad_t = tl.load(grad_shift + channel, mask=here, other=0.0)
     grad_scale = tl.sum(d * w, 1) - grad_t * m
-    scale = rstd
-    if AFFINE:
-        g = tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
-        scale *= g
-        tl.store(grad_gamma + channel, (grad_scale * rstd).to(grad_gamma.dtype.element_ty), mask=here)
+    scale = rstd * tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
+    tl.store(grad_gamma + channel, (grad_scale * rstd).to(grad_gamma.dtype.element_ty), mask=here)
     grad_variance = -0.5 * grad_scale * scale * rstd * rstd
     grad_mean = -grad_t * scale
     from_mean = grad_mean[:, None] * tl.load(mean + k, mask=k < inner, other=0.0)[None, :]
@@ -113,66 +99,191 @@ def _fold_backward(
 
 
 def fold_backward(
-    weight: Tensor, projected: Tensor, mean: Tensor, gamma: Tensor | None, means: Tensor, rstds: Tensor,
+    weight: Tensor, projected: Tensor, mean: Tensor, gamma: Tensor, means: Tensor, rstds: Tensor,
     grad_folded: Tensor, grad_shift: Tensor, count: int,
-) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
-    """Gradients of weight and gamma; and (C, C' + 1), of ``count`` rows: the weight times twice the mean gradient of
-    each channel's variance, and beside it that of its mean."""
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of weight and gamma, and a matrix (C, C' + 1) for the gradient of the input.
+
+    The matrix is the weight times 2 / ``count`` times the gradients of variances, and those of means / ``count``.
+    """
     channels, inner = weight.shape
-    grad_weight, grad_gamma = torch.empty_like(weight), None if gamma is None else torch.empty_like(gamma)
+    grad_weight, grad_gamma = torch.empty_like(weight), torch.empty_like(gamma)
     weighted = torch.empty((channels, inner + 1), dtype=torch.float32, device=weight.device)
-    unused = mean
-    gammas = (unused, unused) if gamma is None else (gamma, grad_gamma)
-    plan = _fold_backward_plan(
-        weight.shape, weight.dtype, grad_folded.dtype, gammas[0].dtype, weight.get_device(),
-        aligned(weight, projected, mean, gammas[0], grad_folded), gamma is not None,
-    )  # fmt: skip
-    with on(weight):
-        plan(
-            weight, projected, mean, gammas[0], means, rstds, grad_folded, grad_shift, grad_weight, gammas[1],
-            weighted, float(count), *weight.shape,
-        )  # fmt: skip
+    inputs = (weight, projected, mean, gamma, means, rstds, grad_folded, grad_shift)
+    arguments = (*inputs, grad_weight, grad_gamma, weighted, float(count), channels, inner)
+    programs, tile = _weight_tiles(weight)
+    launch(_fold_backward, programs, arguments, tile, num_warps=4)
     return grad_weight, grad_gamma, weighted
 
 
-@lru_cache(256)
-def _fold_backward_plan(shape, dtype, folded, gamma, device, is_aligned, affine) -> Plan:
-    return Plan(_fold_backward, *_tiles(shape, {"AFFINE": affine}), num_warps=4)
+def _weight_tiles(weight: Tensor) -> tuple[int, dict[str, int]]:
+    """Return the number of programs, and the rows and columns of the weight in each."""
+    k = triton.next_power_of_2(weight.shape[1])
+    m = max(1, _FOLDED // k)
+    return triton.cdiv(len(weight), m), {"M": m, "K": k}
 
 
 @triton.jit
-def _settle(product, mean, slope, shift, inner, K: tl.constexpr):
-    row = tl.program_id(0)
-    k = tl.arange(0, K)
-    here = k < inner
-    place = product + row * (inner + 1)
-    s = tl.load(place + k, mask=here, other=0.0).to(slope.dtype.element_ty)
-    tl.store(slope + row * inner + k, s, mask=here)
-    moved = tl.sum(s.to(tl.float32) * tl.load(mean + k, mask=here, other=0.0), 0)
-    tl.store(shift + row, (tl.load(place + inner) - moved).to(shift.dtype.element_ty))
+def place_of(columns, N: tl.constexpr):
+    """Return the columns of this program's tile, and its place down the rows."""
+    across = tl.cdiv(columns, N)
+    column = tl.program_id(0) % across * N + tl.arange(0, N)
+    return column, (tl.program_id(0) // across).to(tl.int64)
 
 
-def settle(product: Tensor, mean: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Slope (C', C') and shift (C') in ``dtype`` from a product (C', C' + 1), the slope and what is beside it.
+@triton.jit  # sums differences to the first row of the chunk: a small variance keeps its precision next to a large mean
+def _moments(x, parts, rows, columns, chunk, M: tl.constexpr, N: tl.constexpr):
+    column, part = place_of(columns, N)
+    first = part * chunk
+    last = min(first + chunk, rows)
+    here = column < columns
+    origin = tl.load(x + min(first, rows - 1) * columns + column, mask=here, other=0.0).to(tl.float32)
+    total = tl.zeros((M, N), tl.float32)
+    squares = tl.zeros((M, N), tl.float32)
+    for start in range(0, chunk, M):
+        row = first + start + tl.arange(0, M)
+        inside = (row < last)[:, None] & here[None, :]
+        values = tl.load(x + row[:, None] * columns + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        values = tl.where(inside, values - origin[None, :], 0.0)
+        total += values
+        squares += values * values
+    count = tl.maximum(last - first, 1).to(tl.float32)
+    s = tl.sum(total, 0)
+    where = part * columns + column
+    tl.store(parts + where, origin + s / count, mask=here)
+    where += tl.num_programs(0) // tl.cdiv(columns, N) * columns
+    tl.store(parts + where, tl.sum(squares, 0) - s * s / count, mask=here)
 
-    The shift is what is beside it, less the rounded slope times ``mean``, so that the means cancel.
-    """
-    inner = len(mean)
-    slope = torch.empty((inner, inner), dtype=dtype, device=mean.device)
-    shift = torch.empty(inner, dtype=dtype, device=mean.device)
-    with on(mean):
-        _settle_plan(inner, dtype, mean.get_device(), aligned(product, mean))(product, mean, slope, shift)
-    return slope, shift
+
+@triton.jit
+def _join(
+    parts, gamma, beta, running_mean, running_var, scale, shift, means, rstds, rows, columns, chunk, count, eps,
+    momentum, PARTS: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(0) * N + tl.arange(0, N)
+    part = tl.arange(0, PARTS)
+    here = column < columns
+    inside = (part < count)[:, None] & here[None, :]
+    where = part[:, None] * columns + column[None, :]
+    n = tl.maximum(tl.minimum(rows - part * chunk, chunk), 0).to(tl.float32)[:, None]
+    mean = tl.load(parts + where, mask=inside, other=0.0)
+    spread = tl.load(parts + count * columns + where, mask=inside & (n > 0), other=0.0)
+    m = tl.sum(n * mean, 0) / rows
+    apart = mean - m[None, :]
+    variance = tl.sum(tl.where(inside, spread + n * apart * apart, 0.0), 0) / rows
+    rstd = 1 / tl.sqrt_rn(variance + eps)
+    s, t = scale_and_shift(gamma, beta, column, here, m, rstd)
+    tl.store(scale + column, s, mask=here)
+    tl.store(shift + column, t, mask=here)
+    tl.store(means + column, m, mask=here)
+    tl.store(rstds + column, rstd, mask=here)
+    update_running(running_mean, column, here, m, momentum)
+    update_running(running_var, column, here, variance * (rows / (rows - 1.0)), momentum)
 
 
-@lru_cache(256)
-def _settle_plan(inner, dtype, device, is_aligned) -> Plan:
-    return Plan(_settle, (inner,), (inner,), {"K": power_of_two(inner)}, num_warps=2)
+@triton.jit
+def tile_of(rows, columns, M: tl.constexpr, N: tl.constexpr):
+    """Return the columns of this program's tile and their mask, and the places of its elements and their mask."""
+    column, strip = place_of(columns, N)
+    row = strip * M + tl.arange(0, M)
+    here = column < columns
+    return column, here, row[:, None] * columns + column[None, :], (row < rows)[:, None] & here[None, :]
 
 
-def _tiles(shape: tuple[int, int], constants: dict[str, bool]) -> tuple[tuple[int], tuple, dict]:
-    """Programs, no numbers of a plan's own, and constants."""
-    channels, inner = shape
-    k = power_of_two(inner)
-    m = max(1, _ELEMENTS // k)
-    return (-(-channels // m),), (), {**constants, "M": m, "K": k}
+@triton.jit
+def _apply(x, y, scale, shift, rows, columns, M: tl.constexpr, N: tl.constexpr):
+    column, here, where, inside = tile_of(rows, columns, M, N)
+    s = tl.load(scale + column, mask=here, other=0.0)
+    t = tl.load(shift + column, mask=here, other=0.0)
+    z = tl.load(x + where, mask=inside, other=0.0).to(tl.float32) * s[None, :] + t[None, :]
+    z = tl.where(z < 0, 0.0, z)  # NaN stays NaN
+    tl.store(y + where, z.to(y.dtype.element_ty), mask=inside)
+
+
+def norm_relu(
+    x: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """Return relu(batch_norm(x)) of a matrix (R, C), R > 1, and float32 numbers (4, C) for the backward pass."""
+    rows, columns = x.shape
+    y = torch.empty_like(x)
+    numbers = torch.empty((4, columns), dtype=torch.float32, device=x.device)  # scale, shift, mean, rstd
+    parts, chunk, n, across = _chunks(x)
+    tile = {"M": max(1, _TILE // n), "N": n}
+    count = parts.shape[1]
+    launch(_moments, count * across, (x, parts, rows, columns, chunk), tile, num_warps=4)
+    arguments = (parts, gamma, beta, *running, *numbers, rows, columns, chunk, count, eps, momentum)
+    constants = {"PARTS": triton.next_power_of_2(count), "N": 16}
+    launch(_join, triton.cdiv(columns, 16), arguments, constants, num_warps=4)
+    programs = triton.cdiv(rows, tile["M"]) * across
+    launch(_apply, programs, (x, y, numbers[0], numbers[1], rows, columns), tile, num_warps=4)
+    return y, numbers
+
+
+def _chunks(x: Tensor) -> tuple[Tensor, int, int, int]:
+    """Return memory for two sums of each chunk of rows, the rows of a chunk, columns of a tile, and tiles across."""
+    rows, columns = x.shape
+    parts = torch.empty((2, min(_CHUNKS, rows), columns), dtype=torch.float32, device=x.device)
+    n = min(64, triton.next_power_of_2(columns))
+    return parts, triton.cdiv(rows, parts.shape[1]), n, triton.cdiv(columns, n)
+
+
+@triton.jit
+def read_numbers(numbers, column, here, columns):
+    """Return scale, shift, mean and reciprocal standard deviation of some columns."""
+    s = tl.load(numbers + column, mask=here, other=0.0)
+    t = tl.load(numbers + columns + column, mask=here, other=0.0)
+    mean = tl.load(numbers + 2 * columns + column, mask=here, other=0.0)
+    rstd = tl.load(numbers + 3 * columns + column, mask=here, other=0.0)
+    return s, t, mean, rstd
+
+
+@triton.jit
+def read_gradient(grad, x, where, inside, s, t):
+    """Return the features, and the gradient behind the ReLU."""
+    values = tl.load(x + where, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(grad + where, mask=inside, other=0.0).to(tl.float32)
+    return values, tl.where(values * s[None, :] + t[None, :] <= 0, 0.0, g)
+
+
+@triton.jit
+def _grad_sums(grad, x, numbers, parts, rows, columns, chunk, M: tl.constexpr, N: tl.constexpr):
+    column, part = place_of(columns, N)
+    here = column < columns
+    s, t, mean, rstd = read_numbers(numbers, column, here, columns)
+    total = tl.zeros((M, N), tl.float32)
+    along = tl.zeros((M, N), tl.float32)
+    last = min(part * chunk + chunk, rows)
+    for start in range(0, chunk, M):
+        row = part * chunk + start + tl.arange(0, M)
+        inside = (row < last)[:, None] & here[None, :]
+        values, g = read_gradient(grad, x, row[:, None] * columns + column[None, :], inside, s, t)
+        total += g
+        along += g * (values - mean[None, :])
+    tl.store(parts + part * columns + column, tl.sum(total, 0), mask=here)
+    where = (tl.num_programs(0) // tl.cdiv(columns, N) + part) * columns + column
+    tl.store(parts + where, tl.sum(along, 0) * rstd, mask=here)
+
+
+@triton.jit
+def _grad_apply(grad, x, numbers, sums, grad_x, rows, columns, M: tl.constexpr, N: tl.constexpr):
+    column, here, where, inside = tile_of(rows, columns, M, N)
+    s, t, mean, rstd = read_numbers(numbers, column, here, columns)
+    of_all = tl.load(sums + column, mask=here, other=0.0) / rows
+    along = tl.load(sums + columns + column, mask=here, other=0.0) / rows * rstd
+    values, g = read_gradient(grad, x, where, inside, s, t)
+    d = s[None, :] * (g - of_all[None, :] - (values - mean[None, :]) * along[None, :])
+    tl.store(grad_x + where, d.to(grad_x.dtype.element_ty), mask=inside)
+
+
+def norm_relu_backward(grad: Tensor, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient of x, and float32 gradients (2, C) of beta and gamma."""
+    rows, columns = x.shape
+    grad_x = torch.empty_like(x)
+    parts, chunk, n, across = _chunks(x)
+    tile = {"M": max(1, _TILE // n // 2), "N": n}
+    arguments = (grad, x, numbers, parts, rows, columns, chunk)
+    launch(_grad_sums, parts.shape[1] * across, arguments, tile, num_warps=4)
+    sums = parts.sum(1)
+    programs = triton.cdiv(rows, tile["M"]) * across
+    launch(_grad_apply, programs, (grad, x, numbers, sums, grad_x, rows, columns), tile, num_warps=4)
+    return grad_x, sums

@@ -1,0 +1,65 @@
+"""The figure of a table: the scores of all seeds, a row for each entry."""
+
+import statistics
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
+from repgraph.visualize.figures import BLUE, GREY, ORANGE, TEXT, WIDTH, new_figure
+
+GRID = "#dddddd"
+LABEL, TITLE, NOTE = 44, 78, 120  # characters per line
+LINE, GAP, REST = 0.13, 0.1, 1.0  # inches: a line of text, the gap between labels, and title, axis and note
+KEY = 'Hollow: a seed; filled: mean ± sample standard deviation (two seeds: the range); line: mean of "{}".'
+
+
+def draw_scores(
+    title: str, labels: Sequence[str], scores: Sequence[Sequence[float]], reference: int, axis: str, note: str
+) -> Figure:
+    """Draw a row for each label, the first on top. Call it within :func:`~repgraph.visualize.figures.figure_style`.
+
+    Args:
+        scores: Scores of each row, one for each seed; a row without scores stays empty.
+        reference: Row at whose mean a vertical line is drawn.
+        axis: Label of the axis.
+        note: Text at the bottom, before the key of the marks.
+    """
+    wrapped = [textwrap.fill(label, LABEL) for label in labels]
+    heading = textwrap.fill(title, TITLE)
+    footer = "\n".join(textwrap.fill(text, NOTE) for text in (note, KEY.format(labels[reference])))
+    rows = len(labels) * (GAP + LINE * max(1 + label.count("\n") for label in wrapped))
+    height = rows + REST + LINE * (heading + footer).count("\n")
+    figure = new_figure(WIDTH, height, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06))
+    axes = figure.add_subplot()
+    # Not clipped: dots at the end of the axis are drawn in full.
+    dots: dict[str, Any] = dict(linestyle="", marker="o", clip_on=False, in_layout=False, zorder=3)
+    for row, values in enumerate(scores):
+        if len(values) > 1:
+            mean, deviation = statistics.fmean(values), statistics.stdev(values)
+            bar = (min(values), max(values)) if len(values) == 2 else (mean - deviation, mean + deviation)
+            axes.plot(bar, [row, row], color=BLUE, linewidth=2, solid_capstyle="butt", zorder=2, gid="bar")
+            axes.plot([mean], [row], color=BLUE, markersize=7.5, markeredgewidth=0, gid="mean", **dots)
+        seeds = axes.plot(values, [row] * len(values), color=TEXT, markersize=3.6, gid="seeds", **dots)[0]
+        seeds.set(markeredgewidth=0.7, markerfacecolor="white")
+    if scores[reference]:
+        axes.axvline(statistics.fmean(scores[reference]), color=ORANGE, linewidth=0.8, zorder=1, gid="reference")
+    if any(map(any, scores)):
+        axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
+    else:  # nothing, or nothing but zeros
+        axes.set_xlim(0, 100)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_yticks(range(len(labels)), wrapped, parse_math=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(True, axis="y", color=GRID, linewidth=0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+    axes.set_xlabel(axis, parse_math=False)
+    figure.suptitle(heading, x=0.012, ha="left", fontsize="large", fontweight="bold", parse_math=False)
+    figure.supxlabel(footer, x=0.012, ha="left", fontsize="small", color=GREY, parse_math=False)
+    return figure

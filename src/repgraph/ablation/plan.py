@@ -1,0 +1,203 @@
+"""The plan of an ablation: which tables, on which data and how, expanded into runs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from repgraph import recipes
+from repgraph.ablation import tables, tuning
+from repgraph.ablation.key import differences, key
+from repgraph.ablation.results import Record
+from repgraph.ablation.tables import Table, TableEntry, resolve
+from repgraph.data import NAMES as DATASETS
+from repgraph.errors import UsageError
+from repgraph.recipes import Recipe, nearest, with_settings, with_values
+
+ALL, TUNE = "all", "tune"
+LOCAL_BACKENDS = ("threading", "loky")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What :func:`repgraph.ablation.ablate` trains, and how: the options of ``repgraph ablate``, see its help."""
+
+    table: str
+    dataset: str = "voc"
+    data: str = ""
+    weights: str = ""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    out: Path = Path("results")
+    settings: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+    jobs: int = 1
+    backend: str = "threading"
+    cluster: str = ""
+    tuned: Path | None = None
+    of: tuple[str, ...] = ()
+    trials: int = tuning.TRIALS
+    reference: str = ""
+
+    def __post_init__(self) -> None:
+        is_tune, is_one = self.table == TUNE, self.table not in (ALL, TUNE)
+        for wrong, message in (
+            (len(set(self.seeds)) < max(1, len(self.seeds)), f"--seeds is {self.seeds}; expected different seeds"),
+            (self.jobs < 1, f"--jobs is {self.jobs}; expected a positive integer"),
+            (is_tune and not self.of, f"tune needs --of: one or several of {', '.join(tuning.SPACES)}"),
+            (self.of and not is_tune, f"--of is for tune, not for {self.table}; leave it out"),
+            (self.tuned and is_tune, "--tuned is for tables, not for tune; leave it out"),
+            ((self.entries or self.reference) and not is_one, "--entries and --reference are for one table only"),
+        ):
+            if wrong:
+                raise UsageError(message)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training. ``key`` names its folder; ``settings`` is how its recipe differs from that of the data set."""
+
+    label: str
+    recipe: Recipe
+    key: str
+    settings: str
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.train.seed
+
+    def __str__(self) -> str:
+        return f"{self.label}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class EntryRuns:
+    """An entry with its runs, one for each seed; or the reason why it does not fit the network (``misfit``)."""
+
+    entry: TableEntry
+    runs: tuple[PlannedRun, ...]
+    misfit: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The runs of a plan, by table. ``start`` is the recipe that entries start from."""
+
+    start: Recipe
+    tables: list[tuple[Table, list[EntryRuns]]]
+    notes: list[str]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """Every run once; all entries with the first seed come first."""
+        found: dict[str, PlannedRun] = {}
+        for run in (run for _, rows in self.tables for row in rows for run in row.runs):
+            found.setdefault(run.key, run)
+        seeds = list(dict.fromkeys(run.seed for run in found.values()))
+        return sorted(found.values(), key=lambda run: seeds.index(run.seed))
+
+
+def lay_out(plan: Plan, records: Mapping[str, Record]) -> Layout:
+    """Expand a plan into runs.
+
+    Weights that the plan lacks are those of ``records`` on the same data set, if all of them have the same.
+    """
+    wanted = _tables(plan)
+    _check_settings(plan, wanted)
+    start = start_recipe(plan)
+    if not start.model.weights:
+        known = sorted({record.weights for record in records.values() if record.dataset == plan.dataset})
+        if len(known) > 1:
+            raise UsageError(f"the results on {plan.dataset} have different weights: --weights {' or '.join(known)}?")
+        start = with_values(start, {"model.weights": known[0]}) if known else start
+    if plan.table == TUNE:
+        wanted = tuning.tables(plan.of, start, plan.trials)
+    kinds = [entry.kind for table in wanted for entry in table.entries]
+    tuned = tuning.load(plan.tuned, plan.dataset, kinds) if plan.tuned else {}
+    usual = with_values(_dataset_recipe(plan.dataset), {"model.weights": start.model.weights})
+    found, notes = [], []
+    for table in wanted:
+        rows = []
+        for entry in table.entries:
+            recipe, misfit = resolve(entry, start, tuned.get(entry.kind))
+            if misfit and entry.name == plan.reference:
+                raise UsageError(f"--reference {plan.reference} does not fit {plan.dataset}: {misfit}")
+            # Seed and weights have columns of their own.
+            settings = differences(with_values(recipe, {"train.seed": usual.train.seed}), usual)
+            seeded = [with_values(recipe, {"train.seed": seed}) for seed in plan.seeds if not misfit]
+            runs = tuple(PlannedRun(entry.label, each, key(each), settings) for each in seeded)
+            rows.append(EntryRuns(entry, runs, misfit))
+        own = [row for row in rows if row.entry.name not in (table.reference, "baseline", "control")] or rows
+        if not all(row.misfit for row in own):
+            found.append((table, rows))
+            continue
+        notes.append(f"table {table.name} does not fit {start.data.name}: {own[0].misfit}")
+        if plan.table != ALL:
+            raise UsageError(notes[-1])
+    return Layout(start, found, notes)
+
+
+def _tables(plan: Plan) -> list[Table]:
+    """Return the tables of a plan, with its entries and reference; those of "tune" depend on the recipe."""
+    if plan.table in (ALL, TUNE):
+        return list(tables.TABLES.values()) if plan.table == ALL else []
+    if plan.table not in tables.TABLES:
+        raise UsageError(f"there is no table {plan.table!r}{nearest(plan.table, [*tables.TABLES, ALL, TUNE])}")
+    table = tables.TABLES[plan.table]
+    reference = table.entry(plan.reference or table.reference).name
+    names = [table.entry(name).name for name in plan.entries] or [entry.name for entry in table.entries]
+    chosen = [entry for entry in table.entries if entry.name in (*names, reference)]
+    return [Table(table.name, table.title, reference, *chosen)]
+
+
+def _check_settings(plan: Plan, wanted: Sequence[Table]) -> None:
+    """Raise an error for ``--set`` of something that the table varies, or that has an option of its own."""
+    entries = [(table, entry) for table in wanted for entry in table.entries]
+    varied = {name: table.name for table, entry in entries for name in entry.settings}
+    if "model.inserted" in varied:
+        varied["model.inserted_options"] = varied["model.inserted"]
+    varied |= {"model.context": "every table", "train.seed": "--seeds", "data.name": "--dataset"}
+    if plan.table == TUNE:
+        varied["data.hold_out"] = TUNE
+    if plan.tuned:
+        varied |= {name: "--tuned" for _, entry in entries for name in tuning.SPACES[entry.kind]}
+    for setting in plan.settings:
+        name = setting.partition("=")[0].strip()
+        for other, owner in varied.items():
+            if name == other or other.startswith(f"{name}.") or name.startswith(f"{other}."):
+                raise UsageError(f"--set {name}: {owner} sets {other}; leave it out")
+
+
+def start_recipe(plan: Plan) -> Recipe:
+    """Return the recipe that entries start from: RGNet on a data set, tested at the end, with images in memory."""
+    settings = ["data.cache=true", "train.validate_every=0", *plan.settings]
+    if plan.data:
+        settings.append(f"data.root={os.path.abspath(os.path.expanduser(plan.data))}")
+    if plan.weights:
+        is_name = plan.weights in ("none", "pretrained") or plan.weights.startswith("timm:")
+        weights = plan.weights if is_name else os.path.abspath(os.path.expanduser(plan.weights))
+        settings.append(f"model.weights={weights}")
+    if plan.table == TUNE:
+        settings.append(f"data.hold_out={tuning.HOLD_OUT}")
+    return with_settings(_dataset_recipe(plan.dataset), settings)
+
+
+def _dataset_recipe(dataset: str) -> Recipe:
+    if dataset not in DATASETS:
+        raise UsageError(f"--dataset {dataset!r} has no recipe to start from{nearest(dataset, DATASETS)}")
+    name = f"{dataset}-r50-rgnet"
+    return cast(Recipe, recipes.get(name if name in recipes.NAMES else f"{dataset}-rgnet"))
+
+
+def check_ready(plan: Plan) -> None:
+    """Raise an error, before any run, for what would make all of them fail."""
+    from repgraph.train.task import make_task
+
+    start = start_recipe(plan)
+    if not start.model.weights:
+        choices = "--weights FILE, 'pretrained', 'timm:NAME' or 'none'"
+        raise UsageError(f"the backbone {start.model.backbone} needs initial weights: {choices}")
+    if plan.backend in LOCAL_BACKENDS:  # elsewhere the files may exist on the workers only
+        make_task(start).splits()
+        if os.sep in start.model.weights and not Path(start.model.weights).is_file():
+            raise UsageError(f"--weights {start.model.weights}: no such file")

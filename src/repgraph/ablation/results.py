@@ -1,0 +1,115 @@
+"""``results.csv``: one row for each run that has ended. Tables are made from it alone."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from repgraph import files
+from repgraph.errors import UsageError
+
+NAME, LOCK = "results.csv", ".lock"
+OK, DIVERGED, FAILED = "ok", "diverged", "failed"
+SCORES = ("miou", "pixel_accuracy", "mean_accuracy")
+Score = Annotated[float, Field(ge=0, le=1)] | None
+
+
+class Record(BaseModel):
+    """How a run ended; a row of ``results.csv``.
+
+    A run is "diverged" if losses, weights or logits were not finite, which is a result and is not repeated, and
+    "failed" for any other reason, such as a crash or too little memory. Scores are fractions. ``settings`` is how the
+    recipe differs from that of the data set, ``reason`` why there are no scores, and ``seconds`` the time over all
+    sessions, except those that were killed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    key: str
+    dataset: str
+    seed: int
+    status: Literal["ok", "diverged", "failed"]
+    miou: Score
+    pixel_accuracy: Score
+    mean_accuracy: Score
+    iterations: int
+    seconds: float
+    settings: str
+    weights: str
+    device: str
+    repgraph: str
+    torch: str
+    python: str
+    finished: str
+    reason: str
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is not to be repeated."""
+        return self.status in (OK, DIVERGED)
+
+    @field_validator(*SCORES, mode="before")
+    @classmethod
+    def _read_score(cls, value: Any, info: ValidationInfo) -> Any:
+        if value in ("", None) and info.data.get("status") == OK:
+            raise ValueError("a score is missing")
+        return None if value == "" else value
+
+
+COLUMNS = list(Record.model_fields)
+
+
+class Results:
+    """The results in a folder; several processes may add to them at the same time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / NAME
+
+    def read(self) -> dict[str, Record]:
+        """Return all records by key. Of several with the same key, the first one that is done counts."""
+        records: dict[str, Record] = {}
+        for place, row in read_csv(self.path, COLUMNS) if self.path.exists() else ():
+            try:
+                record = Record.model_validate(row)
+            except ValidationError as error:
+                first = error.errors()[0]
+                problem = f"{' '.join(map(str, first['loc']))}: {first['msg']}"
+                raise UsageError(f"{place} is damaged ({problem}); remove the line to repeat its run") from None
+            if record.key not in records or not records[record.key].done:
+                records[record.key] = record
+        return records
+
+    def add(self, new: Iterable[Record]) -> dict[str, Record]:
+        """Add records and return all; a run that has scores is not replaced."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / LOCK):
+            records = self.read()
+            for record in new:
+                if record.key not in records or records[record.key].status != OK:
+                    records[record.key] = record
+            rows = (list(record.model_dump().values()) for record in records.values())
+            files.write(self.path, files.to_csv(COLUMNS, rows))
+        return records
+
+
+def read_csv(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each row of a CSV file with its place, such as "results.csv, line 3"; the header may be repeated."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        if next(reader, []) != columns:
+            raise UsageError(f"{path} was written by another version: expected the columns {', '.join(columns)}")
+        for row in reader:
+            if len(row) not in (0, len(columns)):
+                raise csv.Error(f"{len(row)} values, expected {len(columns)}")
+            if row and row != columns:
+                yield f"{path}, line {reader.line_num}", dict(zip(columns, row, strict=True))
+    except csv.Error as error:
+        raise UsageError(f"{path}, line {reader.line_num} is damaged ({error}); remove the line") from error

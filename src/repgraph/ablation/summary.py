@@ -1,0 +1,160 @@
+"""Tables from results: mean and spread over seeds, paired differences, and the paper's scores, as text and picture."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repgraph import files
+from repgraph.ablation.results import DIVERGED, OK, SCORES, Record
+from repgraph.ablation.tables import PAPER_DATA, Table, TableEntry
+
+if TYPE_CHECKING:
+    from repgraph.ablation.plan import EntryRuns
+
+TITLES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy", "mean_accuracy": "mean accuracy"}
+PARTS = ("mean", "deviation", "low", "high")
+DPI = 140
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Values of several seeds: their number, mean, sample standard deviation (None for one value) and range."""
+
+    count: int
+    mean: float
+    deviation: float | None
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Stat | None":
+        if not values:
+            return None
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(len(values), statistics.fmean(values), deviation, min(values), max(values))
+
+    def text(self, sign: str = "") -> str:
+        """Format in per cent: with the deviation, or with the range of two values."""
+        mean = f"{100 * self.mean:{sign}.2f}"
+        if self.deviation is None:
+            return mean
+        if self.count == 2:
+            return f"{mean} ({100 * self.low:{sign}.2f} to {100 * self.high:{sign}.2f})"
+        return f"{mean} ± {100 * self.deviation:.2f}"
+
+
+@dataclass(frozen=True)
+class EntrySummary:
+    """The results of an entry so far."""
+
+    runs: "EntryRuns"
+    scores: dict[str, Stat | None]  # by name, over seeds
+    miou: list[float]  # of each seed, in order of the seeds
+    gain: Stat | None  # difference in mIoU to the reference, over the seeds that both have
+    failed: list[Record]  # or diverged
+    missing: int  # runs to do
+
+    @property
+    def entry(self) -> TableEntry:
+        return self.runs.entry
+
+    @property
+    def seeds(self) -> str:
+        text = str(len(self.miou))
+        if self.failed:
+            all_diverged = all(record.status == DIVERGED for record in self.failed)
+            text += f", {len(self.failed)} {'diverged' if all_diverged else 'failed'}"
+        return text + (f", {self.missing} to do" if self.missing else "")
+
+
+def summarize(table: Table, rows: "Sequence[EntryRuns]", records: Mapping[str, Record]) -> list[EntrySummary]:
+    """Return what there is for each entry of a table."""
+    ended = {row.entry.name: [records[run.key] for run in row.runs if run.key in records] for row in rows}
+    scored = {name: {each.seed: each for each in found if each.status == OK} for name, found in ended.items()}
+    reference = scored.get(table.reference, {})
+    found = []
+    for name, row in zip(ended, rows, strict=True):
+        own = dict(sorted(scored[name].items()))
+        miou = {seed: record.miou or 0.0 for seed, record in own.items()}
+        common = [seed for seed in own if seed in reference and name != table.reference]
+        found.append(
+            EntrySummary(
+                runs=row,
+                scores={score: Stat.of([getattr(record, score) for record in own.values()]) for score in SCORES},
+                miou=list(miou.values()),
+                gain=Stat.of([miou[seed] - (reference[seed].miou or 0.0) for seed in common]),
+                failed=[record for record in ended[name] if record.status != OK],
+                missing=len(row.runs) - len(ended[name]),
+            )
+        )
+    return found
+
+
+def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -> str:
+    """Format a table for people, with notes below it."""
+    paper = any(row.entry.paper for row in rows)
+    reference = table.entry(table.reference).label
+    head = ["", *TITLES.values(), "seeds", f"mIoU against {reference}"]
+    head += ["paper: mIoU", "paper: pixel accuracy"] if paper else []
+    body = []
+    for row in rows:
+        scores = [stat.text() if stat else "" for stat in row.scores.values()]
+        cells = [*scores, row.seeds, row.gain.text("+") if row.gain else ""]
+        if row.runs.misfit:
+            cells = ["", "", "", "does not fit", ""]
+        if paper:
+            cells += [f"{value:g}" if value is not None else "" for value in row.entry.paper or (None, None)]
+        body.append([row.entry.label, *cells])
+    lines = [
+        "Scores are in per cent: mean ± sample standard deviation over seeds (with two seeds the range). "
+        f"Differences are paired: to the entry {reference!r} of the same seed.",
+        *([f"The paper's figures are its own, on its data ({PAPER_DATA})."] if paper else []),
+        *notes,
+        *(f"{row.entry.label} does not fit: {row.runs.misfit}." for row in rows if row.runs.misfit),
+        *(f"{row.entry.label}, seed {r.seed}, {r.status}: {r.reason}" for row in rows for r in row.failed),
+    ]
+    return f"## {table.title}\n\n{_aligned(head, body)}\n\n" + "".join(f"- {line}\n" for line in lines)
+
+
+def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    rows = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *body)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, f"|{'|'.join('-' * (width + 2) for width in widths)}|")
+    return "\n".join(lines)
+
+
+def to_csv(table: Table, rows: Sequence[EntrySummary]) -> str:
+    """Format a table for programs: fractions, and per cent for the paper's scores."""
+    columns = ["table", "entry", "label", "seeds", "failed", "missing"]
+    columns += [f"{name}_{part}" for name in SCORES for part in PARTS]
+    columns += ["reference", "gain_pairs", *(f"gain_{part}" for part in PARTS)]
+    columns += ["paper_miou", "paper_pixel_accuracy", "settings"]
+    lines = []
+    for row in rows:
+        line = [table.name, row.entry.name, row.entry.label, len(row.miou), len(row.failed), row.missing]
+        line += [value for name in SCORES for value in (getattr(row.scores[name], part, None) for part in PARTS)]
+        line += [table.reference, *(getattr(row.gain, part, None) for part in ("count", *PARTS))]
+        settings = row.runs.runs[0].settings if row.runs.runs else ""
+        lines.append([*line, *(row.entry.paper or ("", "")), settings])
+    return files.to_csv(columns, lines)
+
+
+def draw(table: Table, rows: Sequence[EntrySummary], path: Path, axis: str, note: str) -> Path:
+    """Draw the mIoU of each entry and seed, with a label of the axis and small print; needs matplotlib."""
+    from repgraph.ablation.figure import draw_scores
+    from repgraph.visualize.figures import figure_style, save
+
+    with figure_style():
+        figure = draw_scores(
+            table.title,
+            [row.entry.label for row in rows],
+            [[100 * score for score in row.miou] for row in rows],
+            [row.entry.name for row in rows].index(table.reference),
+            axis,
+            note,
+        )
+        return save(figure, path, DPI)

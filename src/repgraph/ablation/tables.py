@@ -1,0 +1,210 @@
+"""The paper's tables: what each entry changes in a recipe, and the paper's scores.
+
+An entry is a competitor (:data:`KINDS`), its own settings, and the paper's mIoU and pixel accuracy in per cent, on
+ADE20K val with ResNet-50. Settings are those of recipes; None removes an option. Stages have the paper's names, res2 to
+res5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from repgraph.errors import UsageError
+from repgraph.recipes import Recipe, nearest, with_values
+
+# What is between backbone and classifier. Layers with nodes keep the options of the recipe.
+KINDS: dict[str, dict[str, Any]] = {
+    "baseline": {"model.context": "none", "model.context_options": {}},
+    "control": {"model.context": "control", "model.context_options": {}},
+    "nl": {"model.context": "non_local", "model.context_options": {}},
+    "simple": {"model.context": "simple", "model.context_options.norm_expand": None},  # it has no such norm
+    "rgnet": {"model.context": "repgraph"},
+}
+TITLES = {
+    "baseline": "backbone baseline",
+    "control": "control: the layer's convolutions, no sampling",
+    "nl": "non-local (NL) baseline",
+    "simple": "Simple RepGraph",
+    "rgnet": "RGNet (Bottleneck RepGraph)",
+}
+PAPER_DATA = "ADE20K, ResNet-50"
+STAGES = {"res2": "layer1", "res3": "layer2", "res4": "layer3", "res5": "layer4"}  # the paper's and timm's names
+INSERTED_NODES = 9
+
+Paper = tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A row of a table; its ``settings`` override those of its ``kind`` and tuned ones."""
+
+    name: str
+    label: str
+    kind: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: Paper = None
+
+
+class Table:
+    """Entries, and the ``reference`` from which differences are taken."""
+
+    def __init__(self, name: str, title: str, reference: str, *entries: TableEntry) -> None:
+        self.name, self.title, self.reference, self.entries = name, title, reference, entries
+
+    def entry(self, name: str) -> TableEntry:
+        for entry in self.entries:
+            if entry.name == name:
+                return entry
+        raise UsageError(f"table {self.name} has no entry {name!r}{nearest(name, [e.name for e in self.entries])}")
+
+
+def _rgnet(name: str, label: str, paper: Paper = None, rate: float | None = None, **options: Any) -> TableEntry:
+    """RGNet with nine nodes, options of its layer, and a multiple of the rate for its offsets."""
+    settings = {f"model.context_options.{option}": value for option, value in {"nodes": 9, **options}.items()}
+    return TableEntry(name, label, "rgnet", settings if rate is None else {**settings, "optim.offset": rate}, paper)
+
+
+def _form(name: str, label: str, **options: Any) -> TableEntry:
+    """RGNet with these options; the others are what suits a head."""
+    return _rgnet(name, label, **{"scale": None, "node_view": None, "norm_expand": None, **options})
+
+
+def _fused(kind: str, label: str, fusion: str, paper: Paper) -> TableEntry:
+    nodes = {"model.context_options.nodes": 9} if kind in ("simple", "rgnet") else {}
+    return TableEntry(f"{kind}-{fusion}", f"{label}, {fusion}", kind, {"model.fusion": fusion, **nodes}, paper)
+
+
+def _inserted(name: str, label: str, paper: Paper, **stages: int) -> TableEntry:
+    return TableEntry(name, label, "baseline", {"model.inserted": stages}, paper)
+
+
+BASELINE = TableEntry("baseline", TITLES["baseline"], "baseline", {}, (36.48, 77.57))
+CONTROL = TableEntry("control", TITLES["control"], "control", {"model.fusion": "concat"})
+
+_TABLES = (
+    Table(
+        "nodes",
+        "Representative nodes",
+        "baseline",
+        BASELINE,
+        TableEntry("nl", TITLES["nl"], "nl", {"model.fusion": "concat"}, (40.97, 79.96)),
+        CONTROL,
+        _rgnet("s1", "S = 1", (42.53, 80.08), nodes=1),
+        _rgnet("s9", "S = 9", (43.12, 80.27), nodes=9),
+        _rgnet("s12", "S = 12", (42.60, 80.43), nodes=12),
+        _rgnet("s15", "S = 15", (42.99, 80.45), nodes=15),
+        _rgnet("s18", "S = 18", (42.85, 80.44), nodes=18),
+        _rgnet("s27", "S = 27", (43.06, 80.64), nodes=27),
+    ),
+    Table(
+        "instantiations",
+        "Instantiations",
+        "baseline",
+        BASELINE,
+        _fused("nl", "NL", "sum", (40.3, 79.96)),
+        _fused("nl", "NL", "concat", (40.97, 80.01)),
+        _fused("control", "control", "sum", None),
+        _fused("control", "control", "concat", None),
+        _fused("simple", "Simple", "sum", (42.61, 80.191)),
+        _fused("simple", "Simple", "concat", (42.98, 80.41)),
+        _fused("rgnet", "Bottleneck", "sum", (42.67, 80.46)),
+        _fused("rgnet", "Bottleneck", "concat", (43.12, 80.27)),
+    ),
+    Table(
+        "stages",
+        "Stages: one layer in the backbone, plain head",
+        "baseline",
+        BASELINE,
+        _inserted("res2", "res2", (41.52, 79.67), res2=1),
+        _inserted("res3", "res3", (41.59, 79.97), res3=1),
+        _inserted("res4", "res4", (41.25, 79.69), res4=1),
+        _inserted("res5", "res5", (41.34, 79.89), res5=1),
+    ),
+    Table(
+        "deeper",
+        "Deeper: several layers in the backbone, plain head",
+        "baseline",
+        BASELINE,
+        _inserted("1-layer", "1 layer (res3)", (41.59, 79.97), res3=1),
+        _inserted("3-layer", "3 layers (res3, res4, res5)", (41.86, 79.85), res3=1, res4=1, res5=1),
+        _inserted("5-layer", "5 layers (res3, 2 res4, 2 res5)", (41.76, 79.89), res3=1, res4=2, res5=2),
+    ),
+    Table(
+        "grid",
+        "Spatial group: nodes shared by cells of g_s x g_s positions",
+        "g1",
+        BASELINE,
+        _rgnet("g1", "g_s = 1", (43.12, 80.27)),
+        _rgnet("g5", "g_s = 5", (42.40, 80.17), grid=5),
+        _rgnet("g13", "g_s = 13", (41.82, 80.01), grid=13),
+        # The paper's 65 is the whole map of its crops; a spread over the map has no radius.
+        _rgnet("map", "the whole map", (41.23, 79.73), grid="map", radius=None),
+    ),
+    Table(
+        "group",
+        "Channel group: g_c groups that attend on their own",
+        "g1",
+        BASELINE,
+        _rgnet("g1", "g_c = 1", (43.12, 80.27)),
+        _rgnet("g4", "g_c = 4", (42.78, 80.20), groups=4),
+        _rgnet("g8", "g_c = 8", (43.01, 80.32), groups=8),
+        _rgnet("g16", "g_c = 16", (42.96, 80.19), groups=16),
+        _rgnet("g32", "g_c = 32", (42.38, 80.18), groups=32),
+    ),
+    Table(
+        "offsets",
+        "Offsets: where nodes start, and how fast they learn (not in the paper)",
+        "ring-8-x10",
+        CONTROL,
+        _rgnet("default-x1", "default, rate x 1", rate=1.0, spread="default", radius=None),
+        _rgnet("ring-4-x10", "ring 4, rate x 10", rate=10.0, spread="ring", radius=4.0),
+        _rgnet("ring-8-x0", "ring 8, fixed", rate=0.0, spread="ring", radius=8.0),
+        _rgnet("ring-8-x1", "ring 8, rate x 1", rate=1.0, spread="ring", radius=8.0),
+        _rgnet("ring-8-x10", "ring 8, rate x 10", rate=10.0, spread="ring", radius=8.0),
+        _rgnet("grid-x0", "grid, fixed", rate=0.0, spread="grid", radius=None),
+        _rgnet("grid-x10", "grid, rate x 10", rate=10.0, spread="grid", radius=None),
+    ),
+    Table(
+        "forms",
+        "Forms of the layer: what a node is, scale of the logits, the last normalisation (not in the paper)",
+        "usual",
+        _form("usual", "RGNet's: scale 1/C', nodes of 15 x 15 positions, no last normalisation"),
+        _form(
+            "paper",
+            "the paper's: scale 1, points, offsets as PyTorch initialises them",
+            **{"scale": 1.0, "spread": "default", "radius": None, "node_view": 1, "norm_expand": True},
+        ),
+        _form("norm", "normalisation after expand, as in the paper", norm_expand=True),
+        _form("points", "nodes of one position, as in the paper", node_view=1),
+        _form("nodes-5", "nodes of 5 x 5 positions", node_view=5),
+        _form("nodes-9", "nodes of 9 x 9 positions", node_view=9),
+        _form("nodes-25", "nodes of 25 x 25 positions", node_view=25),
+        _form(
+            "nodes-79", "nodes of 79 x 79 positions: on VOC the mean of the map, or zero for nodes off it", node_view=79
+        ),
+        _form("scale-1", "scale 1, as in the paper", scale=1.0),
+        _form("scale-16", "scale 1/16", scale=1 / 16),
+    ),
+)
+TABLES: dict[str, Table] = {table.name: table for table in _TABLES}
+
+
+def resolve(entry: TableEntry, start: Recipe, tuned: Mapping[str, Any] | None = None) -> tuple[Recipe, str]:
+    """Return an entry's recipe, from ``start`` and the settings ``tuned`` for its kind, and why it cannot be built."""
+    settings = {**KINDS[entry.kind], **(tuned or {}), **entry.settings}
+    model = start.model
+    if stages := settings.get("model.inserted"):
+        if not any(name in model.backbone for name in ("resnet", "resnext")):
+            return start, f"its backbone {model.backbone!r} is no ResNet, and has no stage {', '.join(stages)}"
+        settings["model.inserted"] = {STAGES[name]: count for name, count in stages.items()}
+        settings["model.inserted_options"] = {**model.context_options, "nodes": INSERTED_NODES}
+    if entry.kind == "control" and "norm_expand" in model.context_options:  # the same convolutions as the layer
+        settings["model.context_options.norm_expand"] = model.context_options["norm_expand"]
+    removed = [name.removeprefix("model.context_options.") for name, value in settings.items() if value is None]
+    recipe = with_values(start, {name: value for name, value in settings.items() if value is not None})
+    options = {name: value for name, value in recipe.model.context_options.items() if name not in removed}
+    recipe = with_values(recipe, {"model.context_options": options})
+    groups, inner = options.get("groups", 1), options.get("mid_channels") or model.channels // 2
+    if not isinstance(groups, int) or not isinstance(inner, int) or groups < 1 or inner % groups:
+        return start, f"groups={groups} does not divide the layer's {inner} inner channels"
+    return recipe.model_copy(update={"name": f"{start.data.name}-{entry.name}", "description": ""}), ""

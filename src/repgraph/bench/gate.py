@@ -1,0 +1,64 @@
+"""The correctness gate: what computes something wrong is not measured.
+
+The result and the gradients of a candidate are compared with those of a plain PyTorch version in float64. The tolerance
+is little more than the error of the plain version in the candidate's own dtype, and limited.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repgraph.bench.table import Setting
+
+FACTOR = 2.0  # on the error of the plain version
+STEPS = 4  # rounding steps that are tolerated in addition
+# Gradients that are zero in theory consist of rounding errors: norms are at least this share of the usual gradient's.
+MIN_NORM = 0.1
+Results = dict[str, Tensor]
+
+
+class Precision(NamedTuple):
+    """The rounding step of the products of a dtype, and limits of the errors of results and gradients."""
+
+    step: float
+    result: float
+    gradient: float
+
+
+# Errors of correct layers on the CPU were up to a tenth of the limit of results, and a quarter of that of gradients.
+PRECISIONS = {
+    "float32": Precision(2.0**-23, 1e-5, 1e-4),
+    "tf32": Precision(2.0**-10, 0.01, 0.1),
+    "float16": Precision(2.0**-10, 0.01, 0.1),
+    "bfloat16": Precision(2.0**-7, 0.03, 0.15),
+}
+
+
+def results(function: Callable[[], Tensor], leaves: Mapping[str, Tensor], setting: Setting) -> Results:
+    """Return the result of a function and its gradients, for a random cotangent that the setting's dtype represents."""
+    y = function()
+    cotangent = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(setting.dtype).to(y)
+    if y.dim() == 4:
+        cotangent = cotangent.contiguous(memory_format=setting.memory_format)
+    gradients = torch.autograd.grad(y, list(leaves.values()), cotangent, allow_unused=True)
+    found = {f"gradient of {name}": g for name, g in zip(leaves, gradients, strict=True) if g is not None}
+    return {"result": y.detach(), **found}
+
+
+def mistake(precision: Precision, found: Results, plain: Results, exact: Results) -> str | None:
+    """Return what is wrong with the results of a candidate, or None. Errors are relative, in the L2 norm.
+
+    ``plain`` and ``exact`` are the results of the plain version, in the candidate's dtype and in float64.
+    """
+    gradients = [g for name, g in exact.items() if name != "result"]
+    mean_square = sum(float(g.square().sum()) for g in gradients) / max(1, sum(g.numel() for g in gradients))
+    for name, want in exact.items():
+        norm = max(float(want.norm()), MIN_NORM * (mean_square * want.numel()) ** 0.5, 1e-30)
+        error, plain_error = (float((r[name].double() - want).norm()) / norm for r in (found, plain))
+        limit = precision.result if name == "result" else precision.gradient
+        tolerance = min(FACTOR * plain_error + STEPS * precision.step, limit)
+        if not error <= tolerance:  # NaN is wrong, too
+            return f"the {name} differs from float64 by {error:.1e} (tolerance {tolerance:.1e})"
+    return None

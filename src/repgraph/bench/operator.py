@@ -1,0 +1,209 @@
+"""The table of the operator: representative attention, and what could be used instead of it."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch._functorch.config
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from repgraph.bench import gate, measure
+from repgraph.bench.harness import first_line
+from repgraph.bench.measure import Call
+from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table
+from repgraph.ops import backends, representative_attention
+from repgraph.ops.geometry import cells, position_dtype
+
+REPRESENTATIVE, NON_LOCAL = "representative", "non-local"  # families
+SMALL = (13, 18)  # size of the maps for the gate: not a multiple of tiles, with several cells of any usual grid
+CLEARANCE = 2.0**-6  # of nodes from the lines between pixels, in the gate: there the gradient of offsets jumps
+SDPA_KERNELS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+Leaves = dict[str, Tensor]  # query, key, value (unless it is the key) and offsets
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorSetting(Setting):
+    """The arguments of the operator apart from the data."""
+
+    groups: int = 1
+    grid: int = 1
+    shared_kv: bool = False  # the value is the key
+
+    @property
+    def case(self) -> str:
+        return f"{self.dtype_name}-{'shared' if self.shared_kv else 'separate'}-kv"
+
+
+def arguments(leaves: Leaves) -> list[Tensor]:
+    return [leaves.get(name, leaves["key"]) for name in ("query", "key", "value", "offsets")]
+
+
+def composition(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int = 1, grid: int = 1) -> Tensor:
+    """Compute representative attention with ``grid_sample``, as users would compose it, for H and W of at least 2.
+
+    A shared key and value is sampled once. 16-bit features are sampled in float32, because ``grid_sample`` expects
+    features and positions of one dtype, and 16-bit positions are wrong by pixels. The rest is in the features' dtype
+    with sums and softmax in float32, as under autocast.
+    """
+    batch, channels, height, width = query.shape
+    _, twice_nodes, rows, columns = offsets.shape
+    nodes = twice_nodes // 2
+    wide = position_dtype(query.dtype)
+    xs = torch.arange(columns, dtype=wide, device=query.device) * grid
+    ys = torch.arange(rows, dtype=wide, device=query.device)[:, None] * grid
+    o = offsets.to(wide).view(batch, nodes, 2, rows, columns)
+    x, y = (xs + o[:, :, 0]) * 2 / (width - 1) - 1, (ys + o[:, :, 1]) * 2 / (height - 1) - 1
+    where = torch.stack((x, y), -1).flatten(1, 2)  # [B, S Hc, Wc, 2]
+
+    def sample(feature: Tensor) -> Tensor:  # [B, G, C/G, S, Hc, 1, Wc, 1]
+        read = F.grid_sample(feature.to(wide), where, align_corners=True).to(feature.dtype)
+        return read.view(batch, groups, feature.shape[1] // groups, nodes, rows, 1, columns, 1)
+
+    keys = sample(key)
+    values = keys if value is key else sample(value)
+    if (rows * grid, columns * grid) != (height, width):
+        query = F.pad(query, (0, columns * grid - width, 0, rows * grid - height))
+    q = query.unflatten(3, (columns, grid)).unflatten(2, (rows, grid))
+    q = q.unflatten(1, (groups, channels // groups))[:, :, :, None]  # [B, G, C/G, 1, Hc, g, Wc, g]
+    weights = torch.softmax((q * keys).sum(2, dtype=wide), 2).to(query.dtype)  # [B, G, S, Hc, g, Wc, g]
+    y = (weights[:, :, None] * values).sum(3, dtype=wide).to(query.dtype)  # [B, G, Cv/G, Hc, g, Wc, g]
+    return y.flatten(5, 6).flatten(3, 4).flatten(1, 2)[:, :, :height, :width]
+
+
+def non_local(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, kernel: SDPBackend | None = None) -> Tensor:
+    """Compute softmax(q k^T) v over all positions with one head, by a kernel of SDPA or as the formula is written."""
+    q, k, v = (t.flatten(2).transpose(1, 2).contiguous()[:, None] for t in (query, key, value))  # [B, 1, N, C]
+    if kernel is None:
+        y = torch.softmax(q @ k.transpose(2, 3), 3) @ v
+    else:
+        with sdpa_kernel(kernel):
+            y = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    return y[:, 0].transpose(1, 2).unflatten(2, query.shape[2:])
+
+
+def why_not_sdpa(kernel: str, setting: Any) -> str | None:
+    """Return why a kernel of SDPA cannot run forward and backward with one head of the setting's width, or None."""
+    if setting.device.type == "cpu" and kernel not in ("math", "flash"):
+        return "PyTorch has this kernel for CUDA only"
+    with warnings.catch_warnings(record=True) as caught:  # PyTorch warns why
+        warnings.simplefilter("always")
+        try:
+            width = getattr(setting, "mid_channels", setting.channels)  # layers have it
+            x = torch.zeros((1, 1, 64, width), dtype=setting.dtype, device=setting.device, requires_grad=True)
+            with sdpa_kernel(SDPA_KERNELS[kernel]):
+                y = F.scaled_dot_product_attention(x, x, x, scale=1.0)
+            torch.autograd.grad(y, x, torch.ones_like(y))
+        except Exception as error:
+            messages = [str(w.message).split(" (Triggered")[0].strip() for w in caught]
+            messages = [m for m in messages if "runtime disabled" not in m and "not used because" not in m]
+            return " ".join(dict.fromkeys(messages)) or first_line(error)
+    return None
+
+
+def _operator(setting: OperatorSetting, backend: str = "reference") -> Callable[..., Tensor]:
+    return partial(representative_attention, groups=setting.groups, grid=setting.grid, backend=backend)
+
+
+def _composition(setting: OperatorSetting) -> Callable[..., Tensor]:
+    return partial(composition, groups=setting.groups, grid=setting.grid)
+
+
+def _compiled_composition(setting: OperatorSetting) -> Callable[..., Tensor]:
+    torch.compiler.reset()  # code for other sizes would slow down the lookup
+    return torch.compile(_composition(setting), fullgraph=True, dynamic=False)
+
+
+def _why_not_backend(name: str, setting: OperatorSetting) -> str | None:
+    if name == "triton" and setting.device.type == "cpu":
+        return "needs a CUDA device; interpreted on the CPU, its time would mean nothing"
+    return backends.why_not(name, setting.device, setting.dtype)
+
+
+def _backend_candidate(name: str) -> Candidate:
+    return Candidate(name, partial(_operator, backend=name), REPRESENTATIVE, partial(_why_not_backend, name))
+
+
+def _sdpa_candidate(name: str) -> Candidate:
+    build = partial(non_local, kernel=SDPA_KERNELS[name])
+    return Candidate(f"sdpa-{name}", lambda _: build, NON_LOCAL, partial(why_not_sdpa, name))
+
+
+class OperatorTable(Table):
+    """Forward and backward passes of the operator's backends, of its composition, and of non-local attention."""
+
+    name = "operator"
+    passes = ("forward", "backward")
+    candidates = (
+        *map(_backend_candidate, ("reference", "cpu", "triton")),
+        Candidate("composition", _composition, REPRESENTATIVE),
+        Candidate("composition-compiled", _compiled_composition, REPRESENTATIVE),
+        *map(_sdpa_candidate, SDPA_KERNELS),
+    )
+    baselines = (
+        Baseline("composition", "comp.", ["composition"]),
+        Baseline("best_sdpa", "SDPA", [f"sdpa-{name}" for name in SDPA_KERNELS]),
+    )
+
+    def context(self) -> AbstractContextManager[Any]:
+        # A compiled backward pass may otherwise overwrite what the forward pass saved; ours runs many times.
+        return torch._functorch.config.patch(donated_buffer=False)
+
+    def inputs(self, setting: OperatorSetting) -> tuple[Leaves, Tensor]:
+        """Return normal features with logits of order one and normal offsets in float32, and a normal cotangent."""
+        generator = torch.Generator(setting.device).manual_seed(setting.seed)
+
+        def normal(channels: int, rows: int, columns: int) -> Tensor:
+            return torch.randn(setting.batch, channels, rows, columns, generator=generator, device=setting.device)
+
+        def feature(factor: float = 1.0) -> Tensor:
+            values = normal(setting.channels, setting.height, setting.width).mul_(factor)
+            return values.to(setting.dtype).contiguous(memory_format=setting.memory_format)
+
+        leaves = {"query": feature((setting.channels // setting.groups) ** -0.5), "key": feature()}
+        if not setting.shared_kv:
+            leaves["value"] = feature()
+        rows, columns = cells(setting.height, setting.grid), cells(setting.width, setting.grid)
+        leaves["offsets"] = normal(2 * setting.nodes, rows, columns).mul_(setting.sigma)
+        return {name: t.requires_grad_() for name, t in leaves.items()}, feature()
+
+    def call(self, row: Row, inputs: tuple[Leaves, Tensor]) -> Call:
+        function, (leaves, cotangent) = row.candidate.build(row.setting), inputs
+        given = arguments(leaves)
+        if row.pass_ == "forward":
+            return torch.no_grad()(partial(function, *given))
+        function(*given)  # may compile
+        before = measure.allocated_memory(row.setting.device)
+        y = function(*given)
+        after = measure.allocated_memory(row.setting.device)
+        if before is not None and after is not None:
+            row.facts.setdefault("kept_bytes", max(0, after - before - y.nbytes))  # from forward to backward
+        unused = "offsets" if row.candidate.family == NON_LOCAL else ""
+        wanted = [t for name, t in leaves.items() if name != unused]
+        return lambda: torch.autograd.grad(y, wanted, cotangent, retain_graph=True)
+
+    def small(self, setting: OperatorSetting) -> OperatorSetting:
+        return replace(setting, height=SMALL[0], width=SMALL[1], sigma=4.0)
+
+    def check(self, candidate: Candidate, setting: OperatorSetting) -> str | None:
+        leaves = {name: t.detach() for name, t in self.inputs(setting)[0].items()}
+        whole = leaves["offsets"].floor()
+        leaves["offsets"] = whole + (leaves["offsets"] - whole).clamp(CLEARANCE, 1 - CLEARANCE)
+        is_non_local = candidate.family == NON_LOCAL
+        expected: Callable[..., Tensor] = non_local if is_non_local else _operator(setting)
+        results = []
+        for function, dtype in ((candidate.build(setting), None), (expected, None), (expected, torch.float64)):
+            given = {name: t.to(dtype or t.dtype, copy=True).requires_grad_() for name, t in leaves.items()}
+            results.append(gate.results(partial(function, *arguments(given)), given, setting))
+        tf32 = setting.tf32 and is_non_local  # PyTorch may use it there
+        return gate.mistake(gate.PRECISIONS["tf32" if tf32 else setting.dtype_name], *results)

@@ -1,0 +1,216 @@
+"""The results of a benchmark: CSV file, tables and notes in the terminal, and plots."""
+
+import csv
+import platform
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from repgraph.bench.harness import run
+from repgraph.bench.measure import Effort
+from repgraph.bench.table import CANNOT, OK, WRONG, Baseline, Row, Setting, Table, number
+from repgraph.files import check_writable, replacing
+from repgraph.info import device_name, versions
+from repgraph.progress import Progress
+
+# Okabe and Ito's colours for colour-blind readers.
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+MARKERS, LINES = "osD^", ("-", "--", ":", "-.")
+
+
+def benchmark(table: Table, settings: Sequence[Any], effort: Effort, candidates: Sequence[Any], folder: Path) -> int:
+    """Run a benchmark, show and write its results (the CSV file after each setting), and return the exit code."""
+    path = folder / f"{table.name}.csv"
+    check_writable(path)
+    rows: list[Row] = []
+
+    def keep(found: list[Row]) -> None:
+        rows.extend(found)
+        write_csv(table, rows, effort, path)
+
+    code = 0
+    try:
+        with Progress(f"bench {table.name}", len(settings), sys.stderr, unit="settings") as progress:
+            run(table, settings, effort, candidates, progress.update, keep)
+    except KeyboardInterrupt:
+        code = 130
+    console = Console(width=max(80, Console().width))
+    for shown in terminal_tables(table, rows):
+        console.print(shown, "")
+    lines = notes(table, rows)
+    if code == 130:
+        lines.append(f"interrupted: {len({row.setting for row in rows})} of {len(settings)} settings measured")
+    if rows:
+        lines.append("written: " + ", ".join(map(str, [path, *write_plots(table, rows, folder)])))
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=line.startswith("written"))
+    return code or (0 if any(row.status == OK for row in rows) else 1)
+
+
+def compare(table: Table, row: Row, rows: Iterable[Row], baseline: Baseline) -> tuple[float | None, str, float | None]:
+    """Return how many times faster a row is than the fastest of a baseline, by which times, and how much smaller."""
+    others = [(other.times.median, other) for other in rows if other.times and other.candidate.name in baseline.names]
+    if row.times is None or not others:
+        return None, "", None
+    median, fastest = min(others, key=lambda pair: pair[0])
+    own, its = _extra(table, row), _extra(table, fastest)
+    memory = its / own if own and its is not None else None
+    if row.graph and fastest.graph:  # if both have one
+        median = min(other.graph.median for _, other in others if other.graph)
+        return median / row.graph.median, "graph", memory
+    return median / row.times.median, "events" if row.setting.device.type == "cuda" else "wall", memory
+
+
+def _extra(table: Table, row: Row) -> int | None:
+    return next(iter(table.memory(row).values()))
+
+
+def by_setting(rows: Iterable[Row]) -> dict[tuple[Any, str], list[Row]]:
+    grouped: dict[tuple[Any, str], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault((row.setting, row.pass_), []).append(row)
+    return grouped
+
+
+def record(table: Table, row: Row, rows: Iterable[Row], effort: Effort) -> dict[str, Any]:
+    """Return a row of the CSV file; ``rows`` are those of its setting and pass."""
+    columns: dict[str, Any] = {table.noun: row.candidate.name, "family": row.candidate.family, "pass": row.pass_}
+    columns |= {"status": row.status, "reason": row.reason} | row.setting.columns() | row.facts
+    for prefix, times in (("", row.times), ("graph_", row.graph)):
+        values = asdict(times) if times else dict.fromkeys(("median", "min", "p20", "p80", "count"))
+        columns |= {f"{prefix}{name}" + ("" if name == "count" else "_ms"): value for name, value in values.items()}
+    columns |= table.memory(row)
+    for baseline in table.baselines:
+        speed, basis, memory = compare(table, row, rows, baseline)
+        columns |= {f"versus_{baseline.column}": speed, f"versus_{baseline.column}_basis": basis}
+        columns[f"memory_versus_{baseline.column}"] = memory
+    device = row.setting.device
+    columns |= {"device": str(device), "device_name": device_name(device), "threads": torch.get_num_threads()}
+    columns |= {"platform": f"{platform.system()} {platform.machine()}", **versions()}
+    return columns | asdict(effort)
+
+
+def write_csv(table: Table, rows: Sequence[Row], effort: Effort, path: Path) -> None:
+    """Write all rows; the file is replaced as a whole."""
+    grouped = by_setting(rows)
+    records = [record(table, row, grouped[row.setting, row.pass_], effort) for row in rows]
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for found in records for name in found)))
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def terminal_tables(table: Table, rows: Sequence[Row]) -> Iterator[RichTable]:
+    """Yield the table's summary, and a table for each setting and pass."""
+    if summary := table.summary(rows):
+        yield _terminal_table(*summary)
+    for (setting, pass_), found in by_setting(rows).items():
+        lines = [_cells(table, row, found) for row in found if row.status != CANNOT]
+        if lines:
+            yield _terminal_table(f"{setting.title}: {pass_}", lines)
+
+
+def _cells(table: Table, row: Row, rows: Sequence[Row]) -> dict[str, str]:
+    cells = {table.noun: row.candidate.name}
+    if row.times is None:
+        return cells | {"ms": row.status}
+    cells |= {"ms": number(row.times.median), "graph": number(row.graph.median if row.graph else None)}
+    compared = {baseline.head: compare(table, row, rows, baseline) for baseline in table.baselines}
+    cells |= {f"x {head}": number(speed) for head, (speed, _, _) in compared.items()}
+    memory = _extra(table, row)
+    cells["MiB"] = "" if memory is None else f"{memory / 2**20:.1f}"
+    return cells | {f"m {head}": number(ratio) for head, (_, _, ratio) in compared.items()}
+
+
+def _terminal_table(title: str, lines: Sequence[Mapping[str, str]]) -> RichTable:
+    """Return a table of all columns that are not empty."""
+    heads = [head for head in max(lines, key=len) if any(line.get(head) for line in lines)]
+    look: Any = dict(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    new = RichTable(title=title, title_justify="left", **look)
+    for index, head in enumerate(heads):  # all tables are equally wide, and fit into 80 columns
+        new.add_column(head, justify="right" if index else "left", no_wrap=True, min_width=6 if index else 21)
+    for line in lines:
+        new.add_row(*(line.get(head, "") for head in heads))
+    return new
+
+
+def notes(table: Table, rows: Sequence[Row]) -> list[str]:
+    """Return why candidates could not be measured, the conditions, and the meaning of the columns."""
+    found: dict[str, None] = {}  # each note once
+    for row in rows:
+        if row.reason:
+            size = "" if row.status in (CANNOT, WRONG) else f" at {row.setting.size}"
+            found[f"{row.candidate.name}{size}: {row.status}: {row.reason}"] = None
+    if not any(row.times for row in rows):
+        return list(found)
+    for baseline in table.baselines:
+        names = ("the fastest of " if len(baseline.names) > 1 else "") + ", ".join(baseline.names)
+        found[f"x {baseline.head}, m {baseline.head}: how many times faster, and less memory, than {names}"] = None
+    if rows[0].setting.device.type == "cuda":
+        found["ms: between events; graph: GPU time of a CUDA graph, which ratios are of where both have one"] = None
+        found[f"MiB: peak of PyTorch's allocator, {table.memory_note}"] = None
+    else:
+        found[f"MiB: peak of the process's resident memory, {table.memory_note}"] = None
+    settings = dict.fromkeys(row.setting for row in rows)
+    return [*found, *dict.fromkeys(map(conditions, settings))]
+
+
+def conditions(setting: Setting) -> str:
+    """Return the conditions apart from the size: settings, hardware and versions."""
+    shown = {n: v for n, v in setting.columns().items() if n not in ("height", "width", "positions", "seed")}
+    shown |= {"on": device_name(setting.device)}
+    if setting.device.type == "cpu":
+        shown["threads"] = torch.get_num_threads()
+    return ", ".join(f"{name} {value}" for name, value in (shown | versions()).items() if value is not None)
+
+
+def write_plots(table: Table, rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Write a figure for each case, as PNG and SVG, and return the paths."""
+    figures: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.times:
+            figures.setdefault(row.setting.case, []).append(row)
+    written = []
+    for case, found in figures.items():
+        chart = figure(table, found)
+        for suffix in ("png", "svg"):
+            written.append(folder / f"{table.name}-{case}.{suffix}")
+            chart.savefig(written[-1], dpi=150)
+    return written
+
+
+def figure(table: Table, rows: Sequence[Row]) -> Figure:
+    """Plot time (above) and memory (below) of each pass against the number of positions, on logarithmic axes."""
+    chart = Figure(figsize=(10, 8), layout="constrained")
+    axes = chart.subplots(2, len(table.passes), sharex=True, squeeze=False)
+    times = "time [ms], median" + (" of CUDA graphs" if any(row.graph for row in rows) else "")
+    for column, pass_ in enumerate(table.passes):
+        for axis, title in zip(axes[:, column], (times, "extra peak memory [MiB]"), strict=True):
+            axis.set(xscale="log", yscale="log")
+            axis.set_title(f"{pass_}: {title}", fontsize="medium")
+            axis.tick_params(axis="x", labelsize=7)
+            axis.grid(True, which="major", alpha=0.3)
+        for index, candidate in enumerate(table.candidates):
+            found = [row for row in rows if row.pass_ == pass_ and row.candidate.name == candidate.name]
+            medians = [(row.setting.positions, timed.median) for row in found if (timed := row.graph or row.times)]
+            memory = [(row.setting.positions, extra / 2**20) for row in found if (extra := _extra(table, row))]
+            style: Any = dict(color=COLOURS[index % 8], marker=MARKERS[index // 8], linestyle=LINES[index // 8])
+            for axis, points in zip(axes[:, column], (medians, memory), strict=True):
+                if points:
+                    axis.plot(*zip(*points, strict=True), label=candidate.name, **style)
+        axes[1, column].set_xlabel("positions N = H W")
+    sizes = {row.setting.positions: row.setting.size for row in rows}
+    axes[0, 0].set_xticks(list(sizes), [f"{n}\n{size}" for n, size in sizes.items()])
+    axes[0, 0].set_xticks([], minor=True)
+    chart.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
+    chart.supxlabel("\n".join(textwrap.wrap(conditions(rows[0].setting), 130)), fontsize=8)
+    return chart

@@ -1,0 +1,99 @@
+"""``repgraph ablate``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def ablate(
+    table: Annotated[
+        str,
+        typer.Argument(help="nodes, instantiations, stages, deeper, grid, group, offsets, forms, 'all' or 'tune'."),
+    ],
+    data: Annotated[str, typer.Option(metavar="ROOT", help="Folder of the data set.")] = "",
+    weights: Annotated[str, typer.Option(metavar="FILE", help="A file, 'pretrained', 'timm:NAME', or 'none'.")] = "",
+    dataset: Annotated[str, typer.Option(metavar="NAME", help="Data set whose recipe entries start from.")] = "voc",
+    seeds: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="N", min=0, max=2**63 - 1, help="Seeds to train every entry with.", show_default="0 1 2; 0 for tune"
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("results"),
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Settings of all entries; several at once.")
+    ] = None,
+    entries: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only these entries of the table, and its reference.")
+    ] = None,
+    reference: Annotated[str, typer.Option(metavar="NAME", help="Another entry to take differences from.")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Number of simultaneous runs; they share GPUs and cores.")] = 1,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="Backend of joblib: threading, loky or dask.")
+    ] = "threading",
+    cluster: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")] = "",
+    of: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="For tune: baseline, control, nl, simple, rgnet.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="For tune: number of trials of each competitor.")] = 8,
+    tuned: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use the settings that tune chose (tuning.csv).")
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the table of the results so far and exit.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and exit.")] = False,
+) -> int:
+    """Train the entries of one of the paper's tables with several seeds, and make the table.
+
+    Examples:
+      repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --dry-run    list the runs
+      repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --jobs 4     four runs at a time
+      repgraph ablate nodes --show                                                     the results so far
+      repgraph ablate nodes --show --reference nl                                      against the non-local block
+      repgraph ablate tune --of baseline nl control rgnet --data VOC2012 --weights resnet50.safetensors --seeds 0
+      repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
+      repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
+      repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --backend dask --cluster tcp://host:8786
+
+    Finished runs are never repeated; the same command resumes after an interruption. The exit code is 0, 1 if a run
+    failed or diverged, 2 for a mistake in the command, the data or the results, and 130 or 143 if stopped by SIGINT or
+    SIGTERM. See docs/ablations.md.
+    """
+    from repgraph import ablation
+
+    plan = ablation.Plan(
+        table=table,
+        dataset=dataset,
+        data=data,
+        weights=weights,
+        seeds=tuple(seeds or ([0] if table == "tune" else [0, 1, 2])),
+        out=out,
+        settings=tuple(settings or ()),
+        entries=tuple(entries or ()),
+        jobs=jobs,
+        backend=backend,
+        cluster=cluster,
+        tuned=tuned,
+        of=tuple(of or ()),
+        trials=trials,
+        reference=reference,
+    )
+    if dry_run:
+        print(ablation.listing(plan))
+        return 0
+    report = ablation.show_tables(plan) if show else ablation.ablate(plan, sys.stderr)
+    print("\n".join(report.tables), end="")
+    for path in report.files:
+        print(f"written: {path}", file=sys.stderr)
+    notes = list(report.notes)
+    if report.left:
+        names = ", ".join(str(run) for run in report.left[:3])
+        more = f" and {len(report.left) - 3} more" if len(report.left) > 3 else ""
+        how = "the command without --show trains them" if show else "repeat the command to continue"
+        notes.append(f"{len(report.left)} runs are left ({names}{more}); {how}")
+    if report.failed:
+        notes.append(f"{len(report.failed)} run(s) failed or diverged; the reasons are below the table")
+    for note in notes:
+        print(f"repgraph ablate: {note}", file=sys.stderr)
+    return 0 if show else report.code

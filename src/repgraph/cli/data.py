@@ -1,0 +1,55 @@
+"""``repgraph data``."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repgraph.cli import options
+from repgraph.errors import UsageError
+
+SHOWN = 10  # problems of one kind without --all
+WORKERS = min(8, os.cpu_count() or 1)
+
+
+def check(
+    name: Annotated[
+        str, typer.Argument(help="Data set: ade20k, camvid, cityscapes, coco, folder, pascal_context, stanford or voc.")
+    ],
+    root: Annotated[Path, typer.Argument(help="Its folder, in the layout of its release (docs/data.md).")],
+    split: Annotated[
+        list[str] | None, typer.Option(metavar="SPLIT", help="Splits to check.", show_default="train, val and test")
+    ] = None,
+    option: options.ReaderOptions = None,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Threads that read files.")] = WORKERS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all problems.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help=f"Show all problems, not {SHOWN} of each kind.")] = False,
+) -> int:
+    """Read all files of a data set, report what is wrong with them, and count the classes.
+
+    Examples:
+      repgraph data check voc data/VOC2012
+      repgraph data check cityscapes data/cityscapes --split val --workers 8
+      repgraph data check coco data/coco
+      repgraph data check coco my-data --split train --option images=photos annotations=objects.json
+      repgraph data check folder my-data --option classes=3 --json > report.json
+
+    The exit code is 0 if there are no problems, 1 if there are some, and 2 for a mistake in the command.
+    """
+    if name == "scenes":
+        raise UsageError("scenes are drawn by the program and have no files to check")
+    from repgraph.data.check import check
+
+    reports = check(name, root, split, options.named_values("--option", option), workers, sys.stderr)
+    problems = sum(len(report.problems) for report in reports)
+    if as_json:
+        content = {"name": name, "root": str(root), "problems": problems}
+        print(json.dumps({**content, "splits": [report.to_dict() for report in reports]}, indent=2))
+    else:
+        for report in reports:
+            print(report.format(name, None if show_all else SHOWN))
+        print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "no problems found")
+    return 1 if problems else 0

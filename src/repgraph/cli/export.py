@@ -1,0 +1,101 @@
+"""``repgraph export``."""
+
+import importlib.util
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from repgraph.cli import options
+from repgraph.errors import UsageError
+
+SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
+ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+
+
+def export(
+    model: options.Model,
+    to: Annotated[
+        Literal["torch", "onnx", "safetensors"],
+        typer.Option(help="torch: a program of torch.export; onnx; safetensors: weights and config."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Output file.", show_default="the model's name and a suffix")
+    ] = None,
+    size_text: Annotated[
+        str, typer.Option("--size", metavar="HxW", help="Size of the images in pixels; of an example with --dynamic.")
+    ] = "512x512",
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="torch, onnx: Allow images of any size, and any batch size.")
+    ] = False,
+    image: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="onnx of a Mask R-CNN: Also compare on this photo of objects.")
+    ] = None,
+) -> int:
+    """Export a network to torch.export, ONNX or safetensors; the file's outputs are compared with the network's.
+
+    Examples:
+      repgraph export runs/voc --to onnx --out voc.onnx --size 512x512
+      repgraph export runs/voc --to torch --dynamic
+      repgraph export runs/voc/checkpoints/best.ckpt --to safetensors --out best.safetensors
+      repgraph export my-mask-rcnn --to onnx --size 480x640 --image photo.jpg
+
+    The exit code is 0, 1 if the outputs differ (nothing is written), or 2 for a mistake in the command.
+    """
+    size = options.parse_size("--size", size_text)
+    path = _output_path(model, to, out)
+    if dynamic and to == "safetensors":
+        raise UsageError("--dynamic is for --to torch and --to onnx; weights are for any size")
+    missing = [name for name in ONNX_PACKAGES if to == "onnx" and importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
+
+    from repgraph import export, files
+    from repgraph.inference.inputs import read_upright
+    from repgraph.models import MaskRCNN, load
+
+    network = load(model)
+    is_detector = isinstance(network, MaskRCNN)
+    if is_detector and to == "torch":
+        raise UsageError(
+            "torch.export cannot export a Mask R-CNN: the number of boxes depends on the image; "
+            "use --to onnx or --to safetensors"
+        )
+    if is_detector and dynamic:
+        raise UsageError("--dynamic is not for a Mask R-CNN: its ONNX file is for images of one --size")
+    if image is not None and not (is_detector and to == "onnx"):
+        raise UsageError("--image is for --to onnx of a Mask R-CNN")
+    files.check_writable(path)
+    start = time.perf_counter()
+    print(f"{model}: {network.config['backbone']}, {network.extra_repr()}; exporting ...", file=sys.stderr, flush=True)
+    if to == "safetensors":
+        content = network.to_bytes()
+    else:
+        if isinstance(network, MaskRCNN):
+            example = None if image is None else read_upright(image.expanduser())
+            exported = export.detector_to_onnx(network, size, example)
+        elif to == "onnx":
+            exported = export.to_onnx(network, size, dynamic)
+        else:
+            exported = export.to_torch(network, size, dynamic)
+        print(f"the file and the network: {exported.comparison}", file=sys.stderr)
+        if not exported.difference <= export.TOLERANCE:
+            print(f"repgraph export: that is more than {export.TOLERANCE:g}: {path} is not written", file=sys.stderr)
+            return 1
+        content = exported.data
+    files.write(path, content)
+    print(f"{path} ({len(content) / 1e6:.1f} MB, {time.perf_counter() - start:.0f} s)")
+    return 0
+
+
+def _output_path(model: Path, to: str, out: Path | None) -> Path:
+    suffix = SUFFIXES[to]
+    if out is None:
+        path = model.resolve()
+        name = path.parent.name if path.name == "model" else path.stem if path.suffix == ".ckpt" else path.name
+        return Path((name.removesuffix(suffix) or "model") + suffix)
+    if out.suffix != suffix:
+        raise UsageError(f"--out is {out}; expected a file name that ends in {suffix} for --to {to}")
+    return out.expanduser()

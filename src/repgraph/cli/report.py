@@ -1,0 +1,52 @@
+"""``repgraph report``."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repgraph.cli import options
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page.", show_default="report.html in the run, or here for several"),
+    ] = None,
+    data: options.Root = None,
+    limit: options.Limit = None,
+    pictures: Annotated[
+        int, typer.Option(min=0, max=100, metavar="N", help="Number of the best and of the worst images.")
+    ] = 4,
+    no_evaluate: Annotated[bool, typer.Option("--no-evaluate", help="Use only the logs.")] = False,
+    device: options.Device = "auto",
+    workers: options.Workers = options.WORKERS,
+) -> int:
+    """Write an HTML page about one or several runs: curves, scores, images, recipes and sessions.
+
+    Examples:
+      repgraph report runs/voc-r50-rgnet                         the page is runs/voc-r50-rgnet/report.html
+      repgraph report runs/baseline runs/rgnet --out comparison.html
+      repgraph report runs/rgnet --data /elsewhere/VOC2012 --limit 100
+      repgraph report runs/* --no-evaluate                       from the logs only, without data
+
+    Each network is evaluated on the run's validation images, as during training. Unfinished runs, damaged files and
+    missing data are reported on the page. See docs/report.md.
+    """
+    from repgraph import files
+    from repgraph.distributed import parse_device
+    from repgraph.report import Options
+    from repgraph.report import report as make_report
+
+    path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    if out is not None or path.parent.is_dir():  # create no folder for a run that does not exist
+        files.check_writable(path)
+    given = Options(data, limit, pictures, not no_evaluate, parse_device(device), workers)
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    page = make_report(runs, given, show=sys.stderr, command=command)
+    files.write(path, page.encode(errors="replace"))
+    print(f"written: {path}")
+    return 0

@@ -1,0 +1,148 @@
+"""``repgraph train``."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from repgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from repgraph.recipes import AnyRecipe
+    from repgraph.train import Outcome
+
+
+def train(
+    recipe: Annotated[str | None, typer.Argument(help="Name of a recipe (see --list), or a JSON file.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="ROOT", help="Folder of the data set.")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Initial weights: a file, 'pretrained', 'timm:NAME', or 'none'."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run's folder.", show_default="runs/RECIPE")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Settings, such as optim.lr=0.02; several at once."),
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Number of iterations (train.iterations).")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Images per iteration, over all devices (train.batch).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed (train.seed).")] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of GPUs, or of processes on the CPU (train.devices).", show_default="all GPUs"
+        ),
+    ] = None,
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None, typer.Option(help="Precision of the network (train.precision).")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=1024, help="Processes that load images (data.workers).")
+    ] = None,
+    compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile (train.compile).")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Resume a run: its folder, or one of its checkpoints.")
+    ] = None,
+    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes and exit.")] = False,
+    print_recipe: Annotated[bool, typer.Option("--print", help="Print the resolved recipe as JSON and exit.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure images/s with the data and with one batch in memory, and exit.")
+    ] = False,
+) -> int:
+    """Train a network by a recipe, or resume a run.
+
+    Examples:
+      repgraph train --list                                     all recipes, and the paper's scores
+      repgraph train scenes-rgnet --out runs/scenes             a small network, on the CPU
+      repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
+      repgraph train folder-r50-rgnet --data my-data --weights pretrained --set optim.lr=0.005 data.crop=384
+      repgraph train voc_instances-r50-repgraph --data VOC2012 --weights resnet50.safetensors
+      repgraph train --resume runs/voc-r50-rgnet
+      repgraph train voc-r50-rgnet --data VOC2012 --weights none --measure
+      torchrun --nproc-per-node 8 -m repgraph train ade20k-r101-rgnet --data ADE20K --weights r101.pth
+
+    The exit code is 0, 2 for a mistake in the command or the data, 3 if losses, weights or a validation are not
+    finite, and 130 or 143 if training was stopped by SIGINT or SIGTERM. See docs/training.md.
+    """
+    if list_recipes:
+        print(_listing())
+        return 0
+    given = {
+        "data.root": data,
+        "model.weights": weights,
+        "train.seed": seed,
+        "train.devices": devices,
+        "train.precision": precision,
+        "data.workers": workers,
+        "train.iterations": iterations,
+        "train.batch": batch,
+        "train.compile": "true" if compiled else None,
+    }
+    changes = [f"{name}={value}" for name, value in given.items() if value is not None] + (settings or [])
+    if resume is not None:
+        if recipe or out or measure or print_recipe:
+            raise UsageError("--resume takes the recipe and the folder from the run; leave the other options out")
+        from repgraph.train import resume as resume_run
+
+        return _finish(resume_run(resume, changes, show=sys.stderr))
+    if recipe is None:
+        raise UsageError("give the name of a recipe (repgraph train --list shows all), a JSON file, or --resume RUN")
+
+    from repgraph import recipes
+
+    resolved = recipes.with_settings(_find_recipe(recipe), changes)
+    if print_recipe:
+        print(recipes.to_json(resolved), end="")
+        return 0
+    if measure:
+        from repgraph import train as training
+        from repgraph.distributed import destroy_process_group, rank
+
+        throughput = training.measure(resolved, show=sys.stderr)
+        if rank() == 0:
+            print(throughput)
+        destroy_process_group()
+        return 0
+    from repgraph.train import train as train_run
+
+    return _finish(train_run(resolved, out or Path("runs") / resolved.name, show=sys.stderr))
+
+
+def _find_recipe(name: str) -> "AnyRecipe":
+    from repgraph import recipes
+
+    return recipes.load(name) if name.endswith(".json") or "/" in name else recipes.get(name)
+
+
+def _listing() -> str:
+    """Return all recipes, one per line, with the paper's scores."""
+    from repgraph import recipes
+
+    width = max(map(len, recipes.NAMES))
+    lines = []
+    for name in recipes.NAMES:
+        title, _command, *paper = (line.strip() for line in recipes.get(name).description.splitlines())
+        lines.append(f"{name:<{width}}  {' '.join([title, *paper])}")
+    return "\n".join(lines)
+
+
+def _finish(outcome: "Outcome") -> int:
+    """Print how a run ended; only the first of several processes prints, and has an exit code of its own."""
+    from repgraph.distributed import destroy_process_group
+
+    destroy_process_group()
+    if not outcome.is_first:
+        return 0
+    if outcome.stop is not None:
+        again = f"; resume with: repgraph train --resume {outcome.folder}" if outcome.stop.signal else ""
+        print(f"repgraph train: {outcome.stop.reason}{again}", file=sys.stderr)
+        return outcome.exit_code
+    if outcome.validation is not None:
+        print(outcome.validation.summary)
+    print(f"{outcome.folder / 'model'}: the network after {outcome.iteration} iterations")
+    return 0

@@ -1,0 +1,271 @@
+"""``repgraph explore``, ``repgraph nodes`` and ``repgraph affinity``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from repgraph.cli import options
+from repgraph.errors import UsageError
+
+MAX_ROWS = 24  # images in a figure of nodes
+SPLIT_IMAGES = 4  # images of a split in the explorer by default
+
+Images = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="IMAGE", help="Images, folders, or patterns; with --split, numbers or names in it."),
+]
+Split = Annotated[str | None, typer.Option(help="Use a split of a data set: train, val, test, ...")]
+Layer = Annotated[
+    str | None, typer.Option(metavar="PATH", help="Path of the layer, or the end of it.", show_default="the last")
+]
+Width = Annotated[
+    float, typer.Option(min=1, max=50, metavar="IN", help="Width of the figure in inches; 4.8 fits a page of LNCS.")
+]
+Dpi = Annotated[int, typer.Option(min=20, max=2400, help="Resolution in pixels per inch.")]
+
+
+def explore(
+    model: Annotated[
+        Path, typer.Option(metavar="RUN", help="Folder of a run or a network, a checkpoint, or a .safetensors file.")
+    ],
+    images: Images = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("explorer.html"),
+    truth: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="MASK", help="Label files in the ids of the network's data set, one for each image."),
+    ] = None,
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Paths of layers, or the ends of paths.", show_default="all"),
+    ] = None,
+    side: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Shrink images from files to N pixels on the longer side.")
+    ] = None,
+    score: Annotated[float, typer.Option(min=0, max=1, help="Minimum score of objects.")] = 0.5,
+    title: Annotated[str | None, typer.Option(help="Title of the page.", show_default="the name of the run")] = None,
+    data: options.Root = None,
+    dataset: options.Dataset = None,
+    split: Split = None,
+    option: options.ReaderOptions = None,
+    limit: options.Limit = None,
+    device: options.Device = "auto",
+) -> int:
+    """Write a page that shows the nodes of any position of images.
+
+    Examples:
+      repgraph explore dog.jpg bus.jpg --model runs/voc-r50-rgnet --out dogs.html
+      repgraph explore photo.png --truth mask.png --model runs/my-run
+      repgraph explore 0 17 2007_000033 --model runs/voc-r50-rgnet --data VOC2012 --split val
+
+    The page is one file that opens from disk. Point at a pixel to see its representative nodes, click to pin them; ?
+    lists the keys. Images run through the network whole and at their size. Photos are rotated by their EXIF
+    orientation, except with --truth. With --split and without IMAGE, the first images are used. See docs/explorer.md.
+    """
+    reader_options = options.named_values("--option", option)
+
+    from repgraph import files
+    from repgraph.distributed import parse_device
+    from repgraph.inference import network as networks
+    from repgraph.inference.inputs import large_images, printable
+    from repgraph.progress import Progress
+    from repgraph.visualize import explorer
+    from repgraph.visualize.collect import find_layers
+    from repgraph.visualize.images import open_images
+
+    files.check_writable(out)
+    network = networks.load(model, parse_device(device))
+    find_layers(network.model, layers or None)
+    source = (data, dataset, split, reader_options)
+    limit = limit or (None if images else SPLIT_IMAGES)
+    found = open_images(network, images or (), [out], *source, limit=limit, masks=truth, side=side)
+    networks.check_classes(network.model.classes, found.labels)
+    config, recipe = network.model.config, network.recipe
+    about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
+    about += f", recipe {recipe.name}" if recipe else ""
+    run = model.expanduser().absolute()
+    run = run.parent if run.name in ("model", "checkpoints") else run
+    with large_images(), Progress("collecting", len(found), sys.stderr) as progress:
+        page = explorer.explore(
+            network.model,
+            (explorer.ExplorerImage(name, *found.read(index)) for index, name in enumerate(found.names)),
+            network.labels or found.labels,
+            title=printable(title or run.name),
+            about=about,
+            layers=layers or None,
+            score=score,
+            progress=progress.update,
+        )
+    files.write(out, page)
+    print(f"{len(found)} image{'s' * (len(found) > 1)}: {out} ({len(page) / 1e6:.1f} MB); open it in a browser")
+    return 0
+
+
+def nodes(
+    model: options.Model,
+    out: Annotated[list[Path], typer.Option(metavar="FILE", help="The figure: .png, .svg or .pdf; several at once.")],
+    images: Images = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(metavar="X,Y...", help="Positions in pixels, for all images; or once for each image."),
+    ] = None,
+    positions: Annotated[int, typer.Option(min=1, max=20, help="Number of positions to choose without --at.")] = 4,
+    layer: Layer = None,
+    under: Annotated[Literal["image", "prediction"], typer.Option(help="Picture under the nodes.")] = "image",
+    data: options.Root = None,
+    dataset: options.Dataset = None,
+    split: Split = None,
+    option: options.ReaderOptions = None,
+    limit: options.Limit = None,
+    width: Width = 6.9,
+    dpi: Dpi = 300,
+    device: options.Device = "auto",
+) -> int:
+    """Draw the nodes of positions of images, as in the paper's appendix.
+
+    Examples:
+      repgraph nodes runs/voc-r50-rgnet dog.jpg bus.jpg --out nodes.pdf
+      repgraph nodes runs/voc-r50-rgnet dog.jpg bus.jpg --at 120,80 300,210 --at 50,60 90,90 --out nodes.pdf
+      repgraph nodes runs/voc-r50-rgnet --data VOC2012 --split val --limit 3 --out nodes.pdf
+
+    The figure has a row for each image, with the prediction and a column for each position. The position is blue, its
+    nodes are red and larger for more weight. Without --at, positions are chosen in the middle of predicted regions, or
+    on detected objects. For a layer that attends to all positions, the 64 strongest are shown. See docs/figures.md.
+    """
+    reader_options = options.named_values("--option", option)
+    pixels = [[_parse_pixel(word) for word in words.split()] for words in at or ()]
+
+    from repgraph import files
+    from repgraph.distributed import parse_device
+    from repgraph.inference import network as networks
+    from repgraph.inference.inputs import large_images
+    from repgraph.visualize import figures, nodes_figure
+    from repgraph.visualize.collect import DenseLayer, find_layer
+    from repgraph.visualize.images import open_images
+
+    for path in out:
+        figures.file_format(path)
+        files.check_writable(path)
+    network = networks.load(model, parse_device(device))
+    layer = find_layer(network.model, layer)
+    found = open_images(network, images or (), out, data, dataset, split, reader_options, limit=limit)
+    if len(found) > MAX_ROWS:
+        raise UsageError(f"a figure has at most {MAX_ROWS} rows, but there are {len(found)} images; use --limit")
+    if len(pixels) not in (0, 1, len(found)):
+        raise UsageError(f"--at is given {len(pixels)} times for {len(found)} images; give it once, or for each image")
+    labels = network.labels or found.labels
+    rows = []
+    for number, name in enumerate(found.names):
+        own = pixels[number % len(pixels)] if pixels else None
+        with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
+            image = found.read(number)[0]
+            row = nodes_figure.figure_row(network.model, name, image, layer, labels, own, under=under, count=positions)
+        for cell in row:
+            if cell.nodes is not None:
+                print(f"{name} at {cell.nodes.x:g},{cell.nodes.y:g} ({cell.caption}): {cell.nodes.describe()}")
+        rows.append(row)
+    node = "attended position" if isinstance(network.model.get_submodule(layer), DenseLayer) else "node"
+    with figures.figure_style():
+        figure = nodes_figure.draw_nodes(rows, width=width, dpi=dpi, node=node)
+        written = [figures.save(figure, path, dpi) for path in out]
+    print(f"layer {layer}; written: {', '.join(map(str, written))}")
+    return 0
+
+
+def affinity(
+    model: options.Model,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the figure and its numbers.")],
+    images: Images = None,
+    layer: Layer = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X,Y",
+            help="Position for the single histogram, in pixels of the first image.",
+            show_default="the one with the median effective number",
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of weights for the share of the largest weights.")] = 9,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="Formats of the figure: png, svg, pdf; several at once.", show_default="all"),
+    ] = None,
+    data: options.Root = None,
+    dataset: options.Dataset = None,
+    split: Split = None,
+    option: options.ReaderOptions = None,
+    limit: options.Limit = None,
+    width: Width = 6.9,
+    dpi: Dpi = 300,
+    device: options.Device = "auto",
+    workers: options.Workers = options.WORKERS,
+) -> int:
+    """Measure how much weight a few positions have in a non-local layer, as in the paper's first figure.
+
+    Examples:
+      repgraph affinity runs/voc-r50-nl --data VOC2012 --split val --out affinity
+      repgraph affinity runs/voc-r50-nl photo.jpg --at 210,140 --out affinity
+
+    OUT gets affinity.png, .svg and .pdf (histograms of the attention weights of all positions and of one position),
+    affinity.json and affinity.csv (statistics), histogram.csv, and images.csv (means of each image). Shares are
+    fractions in files, and percent elsewhere. Images run through the network whole and at their size. See
+    docs/figures.md.
+    """
+    reader_options = options.named_values("--option", option)
+    pixel = None if at is None else _parse_pixel(at)
+
+    from repgraph import files
+    from repgraph.data.files import prefetch
+    from repgraph.distributed import process_group, shard
+    from repgraph.inference import network as networks
+    from repgraph.inference.inputs import large_images
+    from repgraph.progress import Progress
+    from repgraph.visualize import affinity, figures
+    from repgraph.visualize.collect import DenseLayer, check_inside, find_layer
+    from repgraph.visualize.images import open_images
+
+    paths = [out / f"affinity.{suffix}" for suffix in formats or ("png", "svg", "pdf")]
+    for path in paths:
+        figures.file_format(path)
+    with process_group(device) as process:
+        if process.is_first:
+            files.check_writable(out / "affinity.json")
+        network = networks.load(model, process.device)
+        find_layer(network.model, layer, DenseLayer)
+        found = open_images(network, images or (), paths, data, dataset, split, reader_options, limit=limit)
+        if pixel is not None:
+            check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
+        own = shard(len(found))
+        with (
+            large_images(),
+            networks.memory_hints(["smaller images", "--device cpu"]),
+            Progress("collecting", len(own), sys.stderr if process.is_first else None) as progress,
+        ):
+            tensors = (image for image, _ in prefetch(found.read, own, workers))
+            statistics = affinity.affinity_statistics(
+                network.model, tensors, layer=layer, top=top, progress=progress.update
+            )
+        if not process.is_first:
+            return 0
+    image = found.read(0)[0]
+    position = affinity.position_affinity(network.model, image, pixel, layer=statistics.layer, top=top)
+    print(affinity.describe(statistics, position, found.names[0], found.description))
+    about = {"model": str(model), "data": found.description}
+    written = affinity.write(out, about, statistics, position, found.names)
+    with figures.figure_style(width):
+        figure = figures.draw_affinity(statistics, position, image.permute(1, 2, 0).numpy(), width=width)
+        written += [figures.save(figure, path, dpi) for path in paths]
+    print(f"written: {', '.join(map(str, written))}")
+    return 0
+
+
+def _parse_pixel(text: str) -> tuple[float, float]:
+    x, _, y = text.partition(",")
+    try:
+        pixel = float(x), float(y)
+    except ValueError:
+        pixel = -1.0, -1.0
+    if not all(0 <= value < 1e9 for value in pixel):
+        raise UsageError(f"--at is {text[:60]!r}; expected X,Y in pixels, such as 120,80")
+    return pixel

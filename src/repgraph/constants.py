@@ -1,0 +1,5 @@
+"""Constants that models and data share."""
+
+MEAN = (0.485, 0.456, 0.406)  # of ImageNet images, RGB from 0 to 1
+STD = (0.229, 0.224, 0.225)
+IGNORE = 255  # class index of unlabelled pixels in masks

@@ -1,0 +1,121 @@
+"""Masks in COCO's formats, by pycocotools: polygons and run-length encodings (RLE).
+
+An RLE is a dict ``{"size": [H, W], "counts": str}``; its counts are the lengths of alternating runs of zeros and ones,
+column by column, compressed to a string. pycocotools does not validate its input and can crash the process on malformed
+masks: :func:`check_counts` and :func:`check_polygons` are for masks from files.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+RLE = dict[str, Any]
+MAX_OUTLINE = 1e7  # pixels; pycocotools allocates 40 bytes for each
+
+
+def encode(mask: np.ndarray) -> RLE:
+    """Encode a mask (H, W), in which all values but 0 count."""
+    return _as_text(pycocotools().encode(np.asfortranarray(np.asarray(mask) != 0, dtype=np.uint8)))
+
+
+def encode_part(part: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> RLE:
+    """Encode a mask of ``size`` (H, W) that is 0 but for a part (h, w) at ``corner``."""
+    mask = np.zeros(size, np.uint8, order="F")
+    mask[corner[0] :, corner[1] :][: part.shape[0], : part.shape[1]] = part != 0
+    return encode(mask)
+
+
+def decode(rle: RLE) -> np.ndarray:
+    """Decode a mask to uint8 (H, W) with 0 and 1."""
+    return pycocotools().decode(rle)
+
+
+def area(rle: RLE) -> int:
+    """Return the number of pixels of a mask."""
+    return int(pycocotools().area(rle))
+
+
+def bounding_box(rle: RLE) -> list[float]:
+    """Return x, y, width and height of the smallest box around a mask."""
+    return pycocotools().toBbox(encode(decode(rle))).tolist()  # anew: empty runs would enlarge the box
+
+
+def from_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> RLE:
+    """Return the union of polygons, each x, y, x, y, ... of its corners; see :func:`check_polygons`."""
+    tools = pycocotools()
+    return _as_text(tools.merge(tools.frPyObjects(list(polygons), height, width)))
+
+
+def check_polygons(polygons: Sequence[Any]) -> list[np.ndarray]:
+    """Return the polygons with three or more corners; raise a ValueError if one cannot be drawn."""
+    valid = []
+    for polygon in polygons:
+        try:
+            corners = np.array(polygon, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            corners = np.array(np.nan)
+        if corners.ndim != 1 or len(corners) % 2 or not np.isfinite(corners).all():
+            raise ValueError("a polygon is not a list of finite numbers x, y, x, y, ...")
+        closed = np.append(corners, corners[:2]).reshape(-1, 2)
+        if np.abs(np.diff(closed, axis=0)).max(axis=1).sum() > MAX_OUTLINE:
+            raise ValueError(f"the outline of a polygon is longer than {MAX_OUTLINE:g} pixels")
+        if len(corners) >= 6:
+            valid.append(corners)
+    if not valid:
+        raise ValueError("no polygon has three corners")
+    return valid
+
+
+def check_counts(counts: Any, height: int, width: int) -> str:
+    """Return counts, a string or a list, as a string; raise a ValueError if they are not those of such a mask."""
+    if isinstance(counts, list) and all(isinstance(run, int) for run in counts):
+        runs = counts
+    elif isinstance(counts, str):
+        runs = _decompress(counts)
+    else:
+        raise ValueError("its counts are neither a string nor a list of integers")
+    if min(runs, default=0) < 0 or sum(runs) != height * width:
+        raise ValueError(f"its counts are not runs of {width} x {height} pixels")
+    if isinstance(counts, str):
+        return counts
+    return _as_text(pycocotools().frPyObjects({"size": [height, width], "counts": runs}, height, width))["counts"]
+
+
+def _decompress(text: str) -> list[int]:
+    """Return the runs of compressed counts.
+
+    Each character stores 6 bits, offset by "0": 5 bits of a number, lowest first, and a bit that is set if more follow.
+    The highest of the last 5 bits is the sign. From the fourth on, a number is the difference to the run two before.
+    """
+    if not re.fullmatch("([P-o]{0,6}[0-O])*", text):  # up to 7 characters for a number
+        raise ValueError("its counts are malformed or truncated")
+    runs: list[int] = []
+    number = shift = 0
+    for character in text:
+        bits = ord(character) - ord("0")
+        number |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            if bits & 16:
+                number -= 1 << shift
+            runs.append(number + (runs[-2] if len(runs) > 2 else 0))
+            number = shift = 0
+    return runs
+
+
+def _as_text(rle: RLE) -> RLE:
+    """Return an RLE that JSON can hold."""
+    return {"size": [int(side) for side in rle["size"]], "counts": rle["counts"].decode("ascii")}
+
+
+def pycocotools() -> Any:
+    """Return the module ``pycocotools.mask``."""
+    try:
+        from pycocotools import mask
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "annotations in COCO's format need pycocotools: pip install 'repgraph[detection]'", name="pycocotools"
+        ) from error
+    return mask

@@ -1,0 +1,119 @@
+"""The process's rank, its device, and collective operations; everything works with a single process, too."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from repgraph.errors import UsageError
+
+# Processes that evaluate wait for each other once, at the end; torchrun ends all of them if one fails.
+TIMEOUT = timedelta(days=7)
+T = TypeVar("T")
+
+
+class Process(NamedTuple):
+    """One of ``world_size`` processes, on ``device``."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def shard(count: int) -> range:
+    """Return the indices of the items that this process works on: of n processes, every one takes every n-th item."""
+    return range(rank(), count, world_size())
+
+
+def all_reduce(value: Tensor, op: Any = None) -> Tensor:
+    """Reduce a tensor over all processes, in place (sum by default). Every process has to call it."""
+    if world_size() > 1:
+        moved = value.cuda() if dist.get_backend() == "nccl" else value
+        dist.all_reduce(moved, dist.ReduceOp.SUM if op is None else op)
+        value.copy_(moved)
+    return value
+
+
+def gather(value: T) -> list[T]:
+    """Return the values of all processes to the first one, and an empty list to the others."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] | None = [None] * world_size() if rank() == 0 else None
+    dist.gather_object(value, values)
+    return values or []
+
+
+def broadcast(value: T) -> T:
+    """Return the first process's value to all of them."""
+    if world_size() == 1:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]
+
+
+@contextlib.contextmanager
+def process_group(device: str) -> Iterator[Process]:
+    """Join the processes that torchrun started, if any, and leave them at the end.
+
+    Under torchrun, the devices ``auto`` and ``cuda`` give each process a GPU of its own.
+    """
+    try:
+        count, beside = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        number, local = (int(os.environ[name]) if count > 1 else 0 for name in ("RANK", "LOCAL_RANK"))
+    except (KeyError, ValueError):
+        raise UsageError(
+            "WORLD_SIZE is set, but not RANK and LOCAL_RANK; start several processes with torchrun"
+        ) from None
+    if count == 1:
+        yield Process(0, 1, parse_device(device))
+        return
+    found, gpus = parse_device(device), torch.cuda.device_count()
+    shared = found.type == "cpu" or found.index is not None or beside > gpus
+    if found.type == "cuda":
+        found = found if found.index is not None else torch.device("cuda", local % gpus)
+        torch.cuda.set_device(found)
+    # NCCL needs a GPU for each process.
+    dist.init_process_group("gloo" if shared else "nccl", timeout=TIMEOUT, device_id=None if shared else found)
+    try:
+        yield Process(number, count, found)
+    finally:
+        destroy_process_group()
+
+
+def destroy_process_group() -> None:
+    """Leave the process group, if there is one; its threads may otherwise abort the process at exit."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def parse_device(text: str) -> torch.device:
+    """Return the device of that name if it is available; ``auto`` is CUDA if possible."""
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {text!r} is not supported; choose cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise UsageError(f"--device {text!r} is not available (CUDA devices: {count}); see repgraph info")
+    return device

@@ -1,0 +1,1 @@
+"""Pictures of predictions: label overlays and detected objects."""

@@ -1,0 +1,71 @@
+"""HTML pages in one file: Jinja2 templates with escaped values, images as data URIs, and a content policy.
+
+A template extends ``base.html`` of this package; ``page.css`` is a style for documents, in light and dark.
+"""
+
+import base64
+import hashlib
+import io
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image
+
+
+def read_asset(package: str, name: str) -> str:
+    """Return a text file of a package."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def render(
+    template: str,
+    package: str = __package__,
+    *,
+    title: str,
+    style: str,
+    script: str = "",
+    style_attributes: bool = False,
+    **values: Any,
+) -> str:
+    """Render a template of a package.
+
+    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates. The page's content policy
+    allows no requests, and no scripts and styles but the given ones.
+
+    Args:
+        style: The page's CSS; trusted.
+        script: The page's JavaScript; trusted.
+        style_attributes: Also allow ``style`` attributes.
+        values: Variables of the template. Use ``{{ name | tojson }}`` for data in a ``<script>`` element.
+    """
+    styles, scripts = "'unsafe-inline'" if style_attributes else _hash(style), _hash(script) if script else "'none'"
+    policy = f"default-src 'none'; img-src data:; style-src {styles}; script-src {scripts}"
+    trusted = {"style": Markup(style), "script": Markup(script)}
+    return _environment(package).get_template(template).render(title=title, policy=policy, **trusted, **values)
+
+
+def data_uri(picture: Any, *, photo: bool = False) -> str:
+    """Return a picture, (H, W, 3) or a Pillow image, as a data URI: an exact PNG, or a JPEG for a photo."""
+    image = picture if isinstance(picture, Image.Image) else Image.fromarray(np.ascontiguousarray(picture))
+    buffer = io.BytesIO()
+    if photo:
+        image.save(buffer, "JPEG", quality=88)
+    else:
+        image.save(buffer, "PNG", optimize=True)
+    return f"data:image/{'jpeg' if photo else 'png'};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+@cache
+def _environment(package: str) -> Environment:
+    loaders = [PackageLoader(name, ".") for name in (package, __package__)]
+    environment = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

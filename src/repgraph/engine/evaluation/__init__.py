@@ -1,1 +1,0 @@
-"""How good a network is on a data set."""

@@ -1,1 +1,0 @@
-"""Trained networks for other programs: torch.export, ONNX, safetensors."""

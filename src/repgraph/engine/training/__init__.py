@@ -1,1 +1,0 @@
-"""What :func:`repgraph.engine.train.train` is made of. The unit is the iteration: all chance is a function of it."""

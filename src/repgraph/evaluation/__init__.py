@@ -1,0 +1,16 @@
+"""Evaluation of networks over data sets: mIoU of segmentations, COCO's average precision of detections."""
+
+from repgraph.evaluation.detection import CocoEvaluation, DetectionEvaluation, DetectionScores, evaluate_detection
+from repgraph.evaluation.metrics import Confusion, Scores
+from repgraph.evaluation.segmentation import Evaluation, evaluate
+
+__all__ = [
+    "CocoEvaluation",
+    "Confusion",
+    "DetectionEvaluation",
+    "DetectionScores",
+    "Evaluation",
+    "Scores",
+    "evaluate",
+    "evaluate_detection",
+]

@@ -1,0 +1,221 @@
+"""Evaluation of object detection: COCO's average precision of boxes and masks, computed by pycocotools."""
+
+import contextlib
+import io
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from repgraph import files
+from repgraph.data.coco import InstanceData
+from repgraph.data.files import prefetch
+from repgraph.distributed import broadcast, gather, rank, shard
+from repgraph.errors import UsageError
+from repgraph.evaluation.metrics import nan_to_none
+from repgraph.inference import Detections, NotFinite, detect
+from repgraph.inference.network import check_classes, not_finite_in_all_processes
+
+KINDS = ("both", "bbox", "segm")
+SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
+
+Progress = Callable[[int, int], None]  # images done, images in total; of this process
+
+
+@dataclass(frozen=True)
+class AverageRecall:
+    """Average recall as fractions, with at most 1, 10 and 100 detections per image; the last one also by object size.
+
+    nan without objects.
+    """
+
+    ar1: float
+    ar10: float
+    ar100: float
+    small: float
+    medium: float
+    large: float
+
+
+@dataclass(frozen=True)
+class AveragePrecision:
+    """Average precision as fractions; nan without objects.
+
+    ``ap`` is the mean over IoU thresholds from 0.5 to 0.95; ``small``, ``medium`` and ``large`` are those of objects
+    below 32 x 32 pixels, up to 96 x 96 pixels, and above; ``classes`` has the ``ap`` of each class.
+    """
+
+    ap: float
+    ap50: float
+    ap75: float
+    small: float
+    medium: float
+    large: float
+    classes: tuple[float, ...]
+    recall: AverageRecall
+
+
+@dataclass(frozen=True)
+class DetectionScores:
+    """Scores of boxes, and of masks (None without masks), over a number of images."""
+
+    box: AveragePrecision
+    mask: AveragePrecision | None
+    images: int
+
+    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the scores for JSON, with None for nan; with ``names``, those of classes are dicts by name."""
+        record = nan_to_none(asdict(self))
+        for kind in ("box", "mask"):
+            if names and record[kind] is not None:
+                record[kind]["classes"] = dict(zip(names, record[kind]["classes"], strict=True))
+        return record
+
+
+class CocoEvaluation:
+    """Collects the detections of a data set's images, writes them, and scores them.
+
+    Under torch.distributed, every process updates its own with any part of the images; ``reduce`` brings them together.
+    An image counts once: if it was passed twice (to fill the last batch), the detections of the first process count.
+    Scores are over the images that were passed. docs/detection.md has an example.
+    """
+
+    def __init__(self, data: InstanceData) -> None:
+        if not data.labelled:
+            raise UsageError(
+                f"{data.annotations.path} has no annotations to compare with; "
+                f"repgraph predict --split {data.split} writes results for COCO's server"
+            )
+        self.data = data
+        self._sizes = {item.id: item.size for item in data.items}
+        self._detections: dict[int, Detections] = {}
+
+    def update(self, image_ids: Iterable[int], detections: Iterable[Mapping[str, Tensor] | Detections]) -> None:
+        """Add the detections of images with these ids, as detectors return them or as :class:`Detections`."""
+        count = len(self.data.labels)
+        for image_id, output in zip(map(int, image_ids), detections, strict=True):
+            if image_id not in self._sizes:
+                raise ValueError(f"image {image_id} is not in {self.data!r}")
+            try:
+                found = Detections.from_output(output, self._sizes[image_id])
+            except ValueError as error:
+                raise ValueError(f"image {image_id}: {error}") from None
+            wrong = [label for label in found.labels.tolist() if not 1 <= label <= count]
+            if wrong:
+                raise ValueError(f"image {image_id}: label is {wrong[0]}; expected 1 to {count}")
+            self._detections.setdefault(image_id, found)
+
+    def reduce(self) -> "CocoEvaluation":
+        """Gather the detections of all processes in the first one; every process has to call it."""
+        merged: dict[int, Detections] = {}
+        for part in gather(self._detections):
+            merged = part | merged  # the first process that has an image counts
+        self._detections = merged
+        return self
+
+    @property
+    def image_ids(self) -> list[int]:
+        """Ids of the images that were passed, in the order of the data; after ``reduce``, in the first process."""
+        return [image_id for image_id in self._sizes if image_id in self._detections]
+
+    def results(self, kind: str = "both") -> list[dict[str, Any]]:
+        """Return boxes ("bbox"), masks ("segm") or both as COCO has them; all images' in the first process."""
+        if kind not in KINDS:
+            raise UsageError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
+        found, ids = self._detections, self.data.labels.ids
+        return [result for image_id in self.image_ids for result in found[image_id].coco_results(image_id, ids, kind)]
+
+    def write(self, path: str | Path, kind: str = "both") -> Path | None:
+        """Write a results file, in the first process only; COCO's server takes those of kind "bbox" and "segm"."""
+        if rank() > 0:
+            return None
+        return files.write(Path(os.path.expanduser(path)), json.dumps(self.results(kind)))
+
+    def scores(self) -> DetectionScores:
+        """Return the scores of boxes and, if there are masks, of masks.
+
+        After ``reduce``, every process has to call it: the first one computes the scores, and all get them.
+        """
+        return broadcast(self._scores() if rank() == 0 else None)  # type: ignore[return-value]
+
+    def _scores(self) -> DetectionScores:
+        from pycocotools.coco import COCO
+
+        masks = all(found.masks is not None for found in self._detections.values() if len(found))
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints the duration of each step
+            truth = COCO()
+            truth.dataset = self.data.truth()
+            truth.createIndex()
+            box = self._average_precision(truth, "bbox")
+            mask = self._average_precision(truth, "segm") if masks else None
+        return DetectionScores(box, mask, len(self.image_ids))
+
+    def _average_precision(self, truth: Any, kind: str) -> AveragePrecision:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+
+        # Each kind from results of its own: with both, pycocotools takes the box's area for that of the mask.
+        results = self.results(kind)
+        found = truth.loadRes(results) if results else COCO()  # loadRes fails for no results
+        evaluation = COCOeval(truth, found, kind)
+        evaluation.params.imgIds = self.image_ids
+        evaluation.params.catIds = [category["id"] for category in truth.dataset["categories"]]
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+        # Of all areas, with 100 detections: [thresholds, recalls, classes]; -1 is unknown.
+        precision = evaluation.eval["precision"][:, :, :, 0, -1]
+        known = [values[values > -1] for values in np.moveaxis(precision, 2, 0)]
+        classes = tuple(float(values.mean()) if values.size else math.nan for values in known)
+        ap, ap50, ap75, small, medium, large, *recall = (
+            float(value) if value > -1 else math.nan for value in evaluation.stats
+        )
+        return AveragePrecision(ap, ap50, ap75, small, medium, large, classes, AverageRecall(*recall))
+
+
+@dataclass(frozen=True)
+class DetectionEvaluation:
+    """Scores over a data set, and the detections of all processes, in the first one."""
+
+    scores: DetectionScores
+    results: CocoEvaluation
+    images: int
+    seconds: float
+
+
+def evaluate_detection(
+    model: nn.Module,
+    data: InstanceData,
+    *,
+    limit: int | None = None,
+    workers: int = 2,
+    precision: str = "fp32",
+    progress: Progress | None = None,
+) -> DetectionEvaluation:
+    """Detect the objects in every image of a data set, and score them by COCO's protocol.
+
+    ``model`` and ``precision`` are as for :func:`~repgraph.inference.detect`, the rest as for
+    :func:`~repgraph.evaluation.evaluate`.
+    """
+    check_classes(getattr(model, "classes", None), data.labels)
+    start = time.perf_counter()
+    count = len(data) if limit is None else min(limit, len(data))
+    items = [data.items[index] for index in shard(count)]
+    evaluation = CocoEvaluation(data)
+    with not_finite_in_all_processes():
+        for done, (item, image) in enumerate(prefetch(lambda item: (item, data.read(item)), items, workers), 1):
+            try:
+                evaluation.update([item.id], [detect(model, image, precision=precision)])
+            except NotFinite as error:
+                raise NotFinite(f"{item.image}: {error}") from error
+            if progress:
+                progress(done, len(items))
+    scores = evaluation.reduce().scores()
+    return DetectionEvaluation(scores, evaluation, count, time.perf_counter() - start)

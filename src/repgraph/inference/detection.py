@@ -1,0 +1,186 @@
+"""Objects in an image, found by Mask R-CNN in bounded memory; outputs that are not finite are an error.
+
+torchvision makes a float32 map of the image's size for every mask. Here masks are made one at a time, each no larger
+than its box. The result is the same.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torchvision.models.detection import roi_heads
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.transform import resize_boxes
+
+from repgraph.data.coco import masks as coco_masks
+from repgraph.data.coco.masks import RLE
+from repgraph.inference.network import NotFinite, device_and_dtype, evaluation_mode, overflow_hint
+from repgraph.inference.sliding_window import Settings, check_image
+from repgraph.models import MaskRCNN
+
+MASK_THRESHOLD = 0.5
+MASK_PADDING = 1  # in pixels of the mask, as in torchvision
+
+
+@dataclass(frozen=True)
+class Detections:
+    """Objects in an image.
+
+    Args:
+        size: (H, W) of the image.
+        boxes: float64 (N, 4): left, top, right, bottom in pixels.
+        labels: (N,), from 1.
+        scores: (N,).
+        masks: N run-length encoded masks (:mod:`repgraph.data.coco.masks`) of the image's size, or None.
+    """
+
+    size: tuple[int, int]
+    boxes: np.ndarray
+    labels: np.ndarray
+    scores: np.ndarray
+    masks: Sequence[RLE] | None = None
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    @classmethod
+    def from_output(cls, output: "Mapping[str, Tensor] | Detections", size: tuple[int, int]) -> "Detections":
+        """Convert the output of one of torchvision's detectors for an image of this size (H, W).
+
+        "masks" are optional: (N, 1, H, W) or (N, H, W), as probabilities, or 0 and 1.
+        """
+        if not isinstance(output, Detections):
+            arrays = {name: value.detach().as_subclass(Tensor).cpu().numpy() for name, value in output.items()}
+            boxes, masks, mask_size = arrays["boxes"].reshape(-1, 4).astype(np.float64), None, size
+            if "masks" in arrays:
+                mask_size = arrays["masks"].shape[-2:]
+                binary = arrays["masks"].reshape(-1, *mask_size) > MASK_THRESHOLD  # also of 0 and 1
+                masks = [coco_masks.encode(mask) for mask in binary]
+            output = cls(mask_size, boxes, arrays["labels"], arrays["scores"], masks)
+        if output.size != size:
+            raise ValueError(f"the masks have size {output.size}, the image has size {size}")
+        counts = [len(part) for part in (output.boxes, output.labels, output.scores, output.masks) if part is not None]
+        if len(set(counts)) > 1:
+            raise ValueError(f"the numbers of boxes, labels, scores and masks differ: {counts}")
+        if not np.isfinite(output.boxes).all() or not np.isfinite(output.scores).all():
+            raise ValueError("a box or a score is not finite")
+        return output
+
+    def coco_results(self, image_id: int, category_ids: Sequence[int], kind: str = "both") -> list[dict[str, Any]]:
+        """Return the objects as in COCO's results files: boxes ("bbox"), masks ("segm") or both.
+
+        The category of an object has the id ``category_ids[label - 1]``.
+        """
+        corner, far = self.boxes[:, :2], self.boxes[:, 2:]
+        boxes = np.concatenate([corner, far - corner], axis=1).round(4).tolist()
+        results = []
+        for index, (score, label) in enumerate(zip(self.scores.tolist(), self.labels.tolist(), strict=True)):
+            result: dict[str, Any] = {"image_id": image_id, "category_id": category_ids[label - 1]}
+            if kind != "segm":
+                result["bbox"] = boxes[index]
+            if kind != "bbox" and self.masks is not None:
+                result["segmentation"] = self.masks[index]
+            results.append({**result, "score": score})
+        return results
+
+
+def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Detections:
+    """Detect the objects in an image.
+
+    The network runs where its parameters are, in evaluation mode; the mode of its modules is restored.
+
+    Args:
+        model: A :class:`~repgraph.models.MaskRCNN`, or a network with the interface of torchvision's detectors.
+        image: (3, H, W) RGB: uint8, or floating point from 0 to 1.
+        precision: "fp32", or "bf16" and "fp16" under autocast.
+    """
+    check_image(image)
+    dtype = Settings(precision=precision).autocast
+    size = int(image.shape[1]), int(image.shape[2])
+    device, _ = device_and_dtype(model, image)
+    with evaluation_mode(model), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+        if not isinstance(model, MaskRCNN):
+            return Detections.from_output(model([image.to(device)])[0], size)
+        return _detect(model.detector, image.as_subclass(Tensor).to(device), size, precision)
+
+
+def _detect(detector: Any, image: Tensor, size: tuple[int, int], precision: str) -> Detections:
+    """Run the steps of torchvision's Mask R-CNN, except for the last one, which pastes the masks."""
+    transform = detector.transform
+    image = stretch_narrow(image, transform.max_size)
+    image = image.float().div_(255) if image.dtype == torch.uint8 else image.clone()
+    mean, std = (torch.tensor(each).to(image).view(3, 1, 1) for each in (transform.image_mean, transform.image_std))
+    image = transform.resize(image.sub_(mean).div_(std))[0]
+    shape = int(image.shape[1]), int(image.shape[2])
+    images = ImageList(transform.batch_images([image], transform.size_divisible), [shape])
+    with _check_finite(detector, precision):
+        features = detector.backbone(images.tensors)
+        proposals, _ = detector.rpn(images, features)
+        outputs, _ = detector.roi_heads(features, proposals, images.image_sizes)
+    del features, images
+    output = outputs[0]
+    boxes = resize_boxes(output["boxes"].float(), list(shape), list(size))
+    return Detections(
+        size,
+        boxes.cpu().numpy().astype(np.float64),
+        output["labels"].cpu().numpy(),
+        output["scores"].float().cpu().numpy(),
+        _encode_masks(output["masks"].float(), boxes, size),
+    )
+
+
+def stretch_narrow(image: Tensor, max_size: int) -> Tensor:
+    """Repeat rows or columns of images (N, H, W) that would be less than a pixel wide at the network's size."""
+    short, long = sorted(image.shape[1:])
+    required = long // max_size + 1
+    if short >= required:
+        return image
+    dim = 1 if image.shape[1] == short else 2
+    return image.index_select(dim, torch.arange(required, device=image.device) * short // required)
+
+
+def _encode_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> list[RLE]:
+    """Paste masks, probabilities (N, 1, m, m), into their boxes (N, 4), and encode them."""
+    height, width = size
+    padded, scale = roi_heads.expand_masks(masks, MASK_PADDING)
+    expanded = roi_heads.expand_boxes(boxes, scale).to(torch.int64).tolist()
+    encoded = []
+    for mask, (left, top, right, bottom) in zip(padded, expanded, strict=True):
+        x, y = min(max(left, 0), width), min(max(top, 0), height)
+        w, h = max(min(right + 1, width) - x, 0), max(min(bottom + 1, height) - y, 0)
+        box = [left - x, top - y, right - x, bottom - y]
+        part = roi_heads.paste_mask_in_image(mask[0], box, h, w) > MASK_THRESHOLD
+        encoded.append(coco_masks.encode_part(part.cpu().numpy(), (y, x), size))
+    return encoded
+
+
+@contextmanager
+def _check_finite(detector: Any, precision: str) -> Iterator[None]:
+    """Raise an error if a part of the network returns values that are not finite: torchvision drops such boxes."""
+    parts = {
+        "the backbone": detector.backbone,
+        "the region proposal network": detector.rpn.head,
+        "the box head": detector.roi_heads.box_predictor,
+        "the mask head": detector.roi_heads.mask_predictor,
+    }
+    finite: dict[str, Tensor] = {}
+
+    def check(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        finite[name] = torch.stack([tensor.isfinite().all() for tensor in tensors]).all()
+
+    hooks = [part.register_forward_hook(partial(check, name)) for name, part in parts.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not torch.stack(list(finite.values())).all():
+        part = next(name for name, value in finite.items() if not value)
+        raise NotFinite(f"the outputs of {part} are not finite: its weights are not finite{overflow_hint(precision)}")

@@ -1,0 +1,185 @@
+"""Predictions of many images as files in a folder: images are read ahead, and files are written in the background."""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from PIL import Image
+from torch import Tensor, nn
+
+from repgraph import files
+from repgraph.data.coco import masks
+from repgraph.data.files import prefetch
+from repgraph.data.labels import DataError, Labels
+from repgraph.drawing import detections as detection_drawing
+from repgraph.drawing import overlay as label_drawing
+from repgraph.inference.detection import Detections, detect
+from repgraph.inference.inputs import Source, check_not_overwritten
+from repgraph.inference.network import NotEnoughMemory, NotFinite, memory_hints
+from repgraph.inference.sliding_window import Settings, predict
+
+LABELS, OVERLAYS = "labels", "overlays"  # folders
+DETECTIONS, BOXES, MASKS = "detections.json", "bbox.json", "segm.json"
+
+Result = TypeVar("Result")
+SIDE = 4096  # overlays of larger images are shrunk
+
+
+def predict_files(
+    model: nn.Module,
+    sources: Sequence[Source],
+    labels: Labels,
+    out: Path,
+    settings: Settings,
+    *,
+    plain: bool = False,
+    overlays: bool = True,
+    **work: Any,
+) -> tuple[int, int]:
+    """Predict the labels of images; write label files to ``out/labels`` and overlays to ``out/overlays``.
+
+    The values of label files are the ids of ``labels``; ``plain`` ones have no palette. ``work`` has ``workers``,
+    ``progress`` (called with the number of images done) and ``warn``. Returns the numbers of files written, and of
+    images that failed.
+    """
+    pictures: dict[str, Callable[[Tensor, Tensor], Image.Image]] = {
+        LABELS: lambda image, classes: label_image(classes, labels, plain=plain)
+    }
+    if overlays:
+        pictures[OVERLAYS] = lambda image, classes: label_drawing.overlay(
+            image.permute(1, 2, 0).numpy(), classes, labels, side=SIDE
+        )
+    return _process(
+        sources, out, lambda _, image: predict(model, image, settings), pictures, settings.memory_hints, **work
+    )
+
+
+def detect_files(
+    model: nn.Module,
+    sources: Sequence[Source],
+    labels: Labels,
+    out: Path,
+    *,
+    precision: str = "fp32",
+    overlays: bool = True,
+    score: float = 0.5,
+    **work: Any,
+) -> tuple[dict[int, Detections], int, int]:
+    """Detect the objects in images; write overlays of those with at least this score to ``out/overlays``.
+
+    Returns the detections by the images' ids, and the numbers of :func:`predict_files`.
+    """
+    detections: dict[int, Detections] = {}
+
+    def run(source: Source, image: Tensor) -> Detections:
+        detections[source.id] = detect(model, image, precision=precision)
+        return detections[source.id]
+
+    def draw(image: Tensor, found: Detections) -> Image.Image:
+        return detection_drawing.draw(image.permute(1, 2, 0).numpy(), found, labels.names, score=score, side=SIDE)
+
+    pictures = {OVERLAYS: draw} if overlays else {}
+    return detections, *_process(sources, out, run, pictures, detection_memory_hints(model, precision), **work)
+
+
+def detection_memory_hints(model: nn.Module, precision: str) -> list[str]:
+    """What to try on the command line if a detector runs out of memory."""
+    on_gpu = next((tensor.is_cuda for tensor in model.parameters()), False)
+    hints = ["--precision bf16"] if precision == "fp32" and on_gpu else []
+    return [*hints, "--device cpu" if on_gpu else "smaller images", "a network with a smaller max_size"]
+
+
+def write_detections(out: Path, sources: Sequence[Source], detections: Mapping[int, Detections], labels: Labels) -> int:
+    """Write ``detections.json``, COCO's annotations with a score for each object; return the number of files."""
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for source in (source for source in sources if source.id in detections):  # the others failed
+        found = detections[source.id]
+        height, width = found.size
+        images.append(dict(id=source.id, file_name=str(source.path), height=height, width=width))
+        for result in found.coco_results(source.id, labels.ids):
+            area = masks.area(result["segmentation"])
+            annotations.append({"id": len(annotations) + 1, **result, "area": area, "iscrowd": 0})
+    categories = [dict(id=number, name=name) for number, name in zip(labels.ids, labels.names, strict=True)]
+    content = dict(images=images, categories=categories, annotations=annotations)
+    files.write(out / DETECTIONS, json.dumps(content) + "\n")
+    return 1
+
+
+def write_coco_results(out: Path, detections: Mapping[int, Detections], labels: Labels) -> int:
+    """Write ``bbox.json`` and ``segm.json``, as COCO's evaluation server takes them; return the number of files."""
+    for name, kind in ((BOXES, "bbox"), (MASKS, "segm")):
+        results = [each for key in sorted(detections) for each in detections[key].coco_results(key, labels.ids, kind)]
+        files.write(out / name, json.dumps(results) + "\n")
+    return 2
+
+
+def label_image(classes: Tensor, labels: Labels, *, plain: bool = False) -> Image.Image:
+    """Return classes (H, W) as an image of the data set's ids: 8 bits with a palette (not if ``plain``), or 16 bits."""
+    values = labels.to_file(classes.numpy())
+    image = Image.fromarray(values)
+    if values.dtype == np.uint8 and not plain:
+        palette = np.zeros((256, 3), dtype=np.uint8)
+        for value, colour in zip(labels.ids, labels.palette, strict=True):
+            if 0 <= value < 256:
+                palette[value] = colour
+        image.putpalette(palette.tobytes())
+    return image
+
+
+def _process(
+    sources: Sequence[Source],
+    out: Path,
+    run: Callable[[Source, Tensor], Result],
+    pictures: Mapping[str, Callable[[Tensor, Result], Image.Image]],
+    hints: Sequence[str],
+    *,
+    workers: int = 2,
+    progress: Callable[[int], None] = lambda done: None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> tuple[int, int]:
+    """Run the network on every image and write pictures; return the numbers of files and of failed images.
+
+    An image that cannot be read or does not fit into memory fails with a warning (``hints`` are what to try), and the
+    others go on. Outputs that are not finite, and files that cannot be written, raise an error. ``pictures`` has, by
+    folder in ``out``, what draws a picture from image and result; ``workers`` threads read, and as many write.
+    """
+    check_not_overwritten(sources, [out / folder / f"{source.name}.png" for source in sources for folder in pictures])
+    failed = 0
+
+    def read(source: Source) -> tuple[Source, Tensor | DataError]:
+        try:
+            return source, source.read().as_subclass(Tensor)
+        except DataError as error:
+            return source, error
+
+    def results() -> Iterator[tuple[Source, Tensor, Result]]:
+        nonlocal failed
+        for done, (source, image) in enumerate(prefetch(read, sources, workers), 1):
+            try:
+                if isinstance(image, DataError):
+                    raise image
+                with memory_hints(hints, f"{source.path} ({image.shape[2]} x {image.shape[1]} pixels): "):
+                    result = run(source, image)
+            except NotFinite as error:
+                raise NotFinite(f"{source.path}: {error}") from error
+            except (DataError, NotEnoughMemory) as error:
+                failed += 1
+                warn(str(error))
+            else:
+                yield source, image, result
+            progress(done)
+
+    def write(item: tuple[Source, Tensor, Result]) -> int:
+        source, image, result = item
+        for folder, draw in pictures.items():
+            content = io.BytesIO()
+            draw(image, result).save(content, "PNG")
+            files.write(out / folder / f"{source.name}.png", content.getvalue())
+        return len(pictures)
+
+    written = sum(prefetch(write, results(), workers))
+    return written, failed

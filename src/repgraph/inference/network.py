@@ -1,0 +1,153 @@
+"""Trained networks: loading them with their labels and recipe, opening their data, and running them safely."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from repgraph import data as datasets
+from repgraph import models, recipes
+from repgraph.data.labels import Labels, spread_palette
+from repgraph.distributed import all_reduce
+from repgraph.errors import UsageError, out_of_memory
+from repgraph.models import MaskRCNN, RGNet
+from repgraph.recipes import AnyRecipe
+
+RECIPE = "recipe.json"
+TRAINING_OPTIONS = ("crowds", "empty")  # options of COCO data that skip objects and images, which count in a test
+
+
+class NotFinite(UsageError):
+    """The network's outputs are not finite."""
+
+
+class NotEnoughMemory(UsageError):
+    """An image does not fit into memory; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network with its labels and its recipe, as far as they are known."""
+
+    model: RGNet | MaskRCNN
+    labels: Labels | None
+    recipe: AnyRecipe | None
+
+    @property
+    def is_detector(self) -> bool:
+        return isinstance(self.model, MaskRCNN)
+
+    @property
+    def default_precision(self) -> str:
+        """The precision of the recipe's training on a GPU, and fp32 elsewhere."""
+        on_gpu = next(self.model.parameters()).is_cuda
+        return self.recipe.train.precision if self.recipe is not None and on_gpu else "fp32"
+
+    def labels_or_numbers(self) -> Labels:
+        """Return the labels; if they are unknown, "class 0" and so on (from 1 for a detector)."""
+        if self.labels is not None:
+            return self.labels
+        count = self.model.classes
+        ids = tuple(range(1, count + 1) if self.is_detector else range(count))
+        return Labels(tuple(f"class {number}" for number in ids), spread_palette(count), ids)
+
+    def open_data(self, root: str | None, dataset: str | None, split: str | None, options: dict[str, Any]) -> Any:
+        """Open a split of a data set for evaluation or prediction; what is None is the recipe's.
+
+        Without recipe, ``dataset`` is "coco" for a detector, and ``split`` is "val".
+        """
+        name = dataset or (self.recipe.data.name if self.recipe else "coco" if self.is_detector else None)
+        choices = ", ".join(datasets.INSTANCES if self.is_detector else datasets.NAMES)
+        if name is None:
+            raise UsageError(f"the network has no recipe, so --dataset is required: one of {choices}")
+        if self.is_detector != (name in datasets.INSTANCES):
+            does = "detects objects" if self.is_detector else "labels pixels"
+            raise UsageError(f"the network {does}, which {name} is not for; choose --dataset from {choices}")
+        settings = self.recipe.data if self.recipe is not None and self.recipe.data.name == name else None
+        root = root or (settings.root if settings else None) or None
+        if root is None and name != "scenes":
+            raise UsageError(f"--data is required: the folder of {name}")
+        known = dict(settings.options) if settings else {}
+        if self.is_detector:
+            known = {key: value for key, value in known.items() if key not in TRAINING_OPTIONS}
+        split = split or (settings.val_split if settings else "") or "val"
+        return datasets.load(name, root, split, **(known | options))
+
+
+def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
+    """Load a network for inference, from any path that :func:`repgraph.models.load` takes."""
+    model = models.load(path).to(device).eval()
+    labels = None if model.labels is None else Labels.from_dict(model.labels)
+    return Trained(model, labels, find_recipe(path))
+
+
+def find_recipe(path: str | Path) -> AnyRecipe | None:
+    """Return the recipe of the run that a network (its folder, or a file in its folders) belongs to, or None."""
+    path = Path(os.path.expanduser(path)).absolute()
+    folders = [path, path.parent] if path.is_dir() else [path.parent, path.parent.parent]
+    found = next((folder / RECIPE for folder in folders if (folder / RECIPE).is_file()), None)
+    try:
+        return None if found is None else recipes.load(found)
+    except UsageError as error:
+        raise UsageError(f"{error} (the network can be used without its recipe: move {found} away)") from error
+
+
+def check_classes(classes: int | None, labels: Labels) -> None:
+    """Raise an error if the network and the data set differ in their number of classes; None is unknown."""
+    if classes is not None and classes != len(labels):
+        raise UsageError(
+            f"the network has {classes} classes, but the data set has {len(labels)}; use the data set of its training"
+        )
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; restores the mode of every module."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, torch.dtype]:
+    """Return the device and dtype of the network's inputs; without parameters, those of the image, or float32."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype
+    return image.device, image.dtype if image.is_floating_point() else torch.float32
+
+
+@contextlib.contextmanager
+def memory_hints(hints: Sequence[str], subject: str = "") -> Iterator[None]:
+    """Turn out-of-memory errors into :class:`NotEnoughMemory`, which says what to try."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise NotEnoughMemory(f"{subject}out of memory; try {', '.join(hints)}") from error
+
+
+def overflow_hint(precision: str) -> str:
+    return "" if precision == "fp32" else f", or they overflow in {precision} (try precision fp32)"
+
+
+@contextlib.contextmanager
+def not_finite_in_all_processes() -> Iterator[None]:
+    """Raise :class:`NotFinite` in every process if one of them raises it; every process has to enter and leave."""
+    found: NotFinite | None = None
+    try:
+        yield
+    except NotFinite as error:
+        found = error
+    if all_reduce(torch.tensor(float(found is not None))) > 0:
+        raise found or NotFinite("the network's outputs are not finite in another process")

@@ -1,0 +1,245 @@
+"""Labels of images of any size: whole or in overlapping windows, at several scales, flipped, in bounded memory.
+
+A map of class probabilities can be much larger than the image, so it is computed tile by tile, from all windows that a
+tile overlaps: tiles do not change the result. Module :mod:`~repgraph.inference.tiling` has the geometry.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from repgraph.data.transforms import normalise
+from repgraph.errors import UsageError
+from repgraph.inference.network import NotFinite, device_and_dtype, evaluation_mode, overflow_hint
+from repgraph.inference.tiling import Span, Tiles, View, length, make_tiles, make_views
+from repgraph.recipes import AnyRecipe, Recipe, Test, explain
+from repgraph.recipes.schema import Positive
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+CHUNK = 2**26  # bytes of temporary maps when probabilities are resized
+
+
+class Settings(Test):
+    """How :func:`predict` runs an image through a network: the section ``test`` of a recipe, and how to compute it.
+
+    Args:
+        mode: "whole" images, or "slide" with overlapping windows.
+        crop: Size of the windows: a side or (height, width).
+        stride: Distance between windows as a fraction of the crop.
+        scales: The image is resized by each of them, and the probabilities are averaged.
+        flip: Also run the mirrored image or windows, and average.
+        batch: Number of windows that run through the network at once.
+        precision: "fp32" runs the network as it is, "bf16" and "fp16" run it under autocast.
+        memory: Bytes for maps of probabilities in mode "slide"; see docs/inference.md.
+    """
+
+    batch: Positive = 4
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    memory: Positive = 2 * 2**30
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UsageError(explain(error, Settings)) from None
+
+    @classmethod
+    def from_recipe(cls, recipe: AnyRecipe | None, **changes: Any) -> "Settings":
+        """Return the settings with which a recipe tests a network, with changes."""
+        return cls(**{**(dict(recipe.test) if isinstance(recipe, Recipe) else {}), **changes})
+
+    def changed(self, **changes: Any) -> "Settings":
+        return Settings(**{**dict(self), **changes})
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        return PRECISIONS[self.precision]
+
+    @property
+    def memory_hints(self) -> list[str]:
+        """What to try on the command line if memory runs out."""
+        sliding = self.mode == "slide"
+        return [
+            "a smaller --crop" if sliding else "--mode slide",
+            *(["a smaller --batch"] if self.batch > 1 else []),
+            *(["less --memory"] if sliding else []),
+            *(["--precision bf16"] if self.precision == "fp32" else []),
+        ]
+
+    def __str__(self) -> str:
+        parts = ["windows of {} x {}".format(*self.crop) if self.mode == "slide" else "whole images"]
+        parts.append(f"scale{'s' * (len(self.scales) > 1)} " + " ".join(f"{scale:g}" for scale in self.scales))
+        return ", ".join([*parts, *(["flipped"] if self.flip else []), self.precision])
+
+
+def predict(
+    model: nn.Module, image: Tensor, settings: Settings | None = None, *, output: str = "labels", **changes: Any
+) -> Tensor:
+    """Return the label of every pixel of an image, (H, W) on the CPU: uint8, or int16 for more than 256 classes.
+
+    Args:
+        model: Network with logits (B, K, H, W) of its input's size. It runs where its parameters are, in evaluation
+            mode; the mode of its modules is restored.
+        image: (3, H, W) uint8 RGB, which is normalised with the network's ``mean`` and ``std`` (ImageNet's by default),
+            or floating point and normalised already.
+        settings: How the image runs through the network.
+        output: "labels", or "probabilities" for the mean probabilities (K, H, W).
+        changes: Fields of :class:`Settings` to change.
+
+    >>> net = nn.Conv2d(3, 2, 1)
+    >>> predict(net, torch.zeros(3, 50, 70, dtype=torch.uint8), mode="slide", crop=32, scales=(0.5, 1.0)).shape
+    torch.Size([50, 70])
+    """
+    check_image(image)
+    if output not in ("labels", "probabilities"):
+        raise UsageError(f"output is {output!r}; expected labels or probabilities")
+    settings = (settings or Settings()).changed(**changes)
+    image = image.as_subclass(Tensor)
+    height, width = image.shape[1:]
+    window = settings.crop if settings.mode == "slide" else None
+    views = make_views((height, width), settings.scales, window, settings.stride)
+    result: Tensor | None = None
+    with evaluation_mode(model):
+        network = _Network(model, image, settings)
+        tiles: Tiles = [(0, height)], [(0, width)]
+        if window is not None:
+            bytes_per_pixel = network.count_classes(window) * max(4, network.dtype.itemsize)
+            tiles = make_tiles(views, settings.memory // bytes_per_pixel)
+        for rows, columns in itertools.product(*tiles):
+            part = _predict_tile(network, image, views, rows, columns)  # [K, h, w]
+            if not torch.isfinite(part.sum()):
+                hint = overflow_hint(settings.precision)
+                raise NotFinite(f"the network's logits are not finite: its weights or the image are not finite{hint}")
+            if output == "labels":
+                part = part.argmax(0).to(torch.uint8 if len(part) <= 256 else torch.int16)
+            if result is None:
+                result = torch.empty((*part.shape[:-2], height, width), dtype=part.dtype)
+            result[..., slice(*rows), slice(*columns)] = part
+            del part  # before the next tile is computed
+    assert result is not None
+    return result
+
+
+def check_image(image: Tensor) -> None:
+    """Raise an error unless the image is a tensor (3, H, W) of uint8 or floating point."""
+    if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or 0 in image.shape:
+        given = f"shape {tuple(image.shape)}" if isinstance(image, Tensor) else f"type {type(image).__name__}"
+        raise UsageError(f"image has {given}; expected a tensor (3, height, width)")
+    if not (image.dtype == torch.uint8 or image.is_floating_point()):
+        raise UsageError(f"image has dtype {image.dtype}; expected uint8 or floating point")
+
+
+class _Network:
+    """A network with the settings of a prediction."""
+
+    def __init__(self, model: nn.Module, image: Tensor, settings: Settings) -> None:
+        self.model, self.settings = model, settings
+        self.device, self.dtype = device_and_dtype(model, image)
+        given = {name: getattr(model, name, None) for name in ("mean", "std")}
+        self.statistics: dict[str, Any] = {
+            name: torch.as_tensor(value).flatten().tolist() for name, value in given.items() if value is not None
+        }
+
+    def normalise(self, image: Tensor) -> Tensor:
+        """Return the image on the network's device, normalised unless it is floating point."""
+        image = image.to(self.device)
+        if image.is_floating_point():
+            return image.to(torch.promote_types(self.dtype, torch.float32))
+        return normalise(image, **self.statistics)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return logits (N, K, H, W) of inputs (N, 3, H, W)."""
+        dtype = self.settings.autocast
+        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+            logits = self.model(inputs)
+        expected = (len(inputs), *inputs.shape[-2:])
+        if not isinstance(logits, Tensor) or logits.dim() != 4 or (len(logits), *logits.shape[-2:]) != expected:
+            given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            raise UsageError(
+                f"the network returns {given} for inputs of shape {tuple(inputs.shape)}; "
+                f"expected logits (batch, classes, height, width) of the inputs' size"
+            )
+        return logits
+
+    def probabilities(self, inputs: Tensor) -> Iterator[Tensor]:
+        """Yield the probabilities (K, H, W) of each input, averaged with those of its mirror image if required."""
+        flip = self.settings.flip
+        if flip:
+            inputs = torch.stack([inputs, inputs.flip(-1)], 1).flatten(0, 1)  # each followed by its mirror image
+        maps = (
+            logits.softmax(0, dtype=torch.promote_types(logits.dtype, torch.float32))
+            for part in inputs.split(self.settings.batch)
+            for logits in self.logits(part)
+        )
+        for found in maps:
+            yield found.add_(next(maps).flip(-1)).div_(2) if flip else found
+
+    def count_classes(self, window: tuple[int, int]) -> int:
+        known = getattr(self.model, "classes", None)
+        if isinstance(known, int):
+            return known
+        return self.logits(torch.zeros(1, 3, *window, device=self.device, dtype=self.dtype)).shape[1]
+
+
+def _predict_tile(network: _Network, image: Tensor, views: Sequence[View], rows: Span, columns: Span) -> Tensor:
+    """Return the mean probabilities (K, h, w) of a tile."""
+    total: Tensor | None = None
+    for view in views:
+        source = view.rows.backward.source_span(rows), view.columns.backward.source_span(columns)
+        mean = None if view.is_resized else total  # of this scale; added to directly if it is the image's own
+        for window_rows, window_columns, found in _predict_windows(network, image, view, *source):
+            if mean is None:
+                mean = found.new_zeros(len(found), *map(length, source))
+            to_rows, from_rows = _overlap(source[0], window_rows)
+            to_columns, from_columns = _overlap(source[1], window_columns)
+            mean[:, to_rows, to_columns] += found[:, from_rows, from_columns]
+        assert mean is not None
+        if not view.is_resized:
+            total = mean
+            continue
+        if total is None:
+            total = mean.new_zeros(len(mean), length(rows), length(columns))
+        largest = max(total.shape[1], mean.shape[1]) * max(total.shape[2], mean.shape[2])
+        step = max(1, CHUNK // (3 * largest * mean.element_size()))  # classes at a time: temporary maps stay small
+        for sums, part in zip(total.split(step), mean.split(step), strict=True):
+            part = view.rows.backward.resize(part, 1, rows)
+            sums += view.columns.backward.resize(part, 2, columns)
+    assert total is not None
+    return total.div_(len(views))
+
+
+def _predict_windows(
+    network: _Network, image: Tensor, view: View, rows: Span, columns: Span
+) -> Iterator[tuple[Span, Span, Tensor]]:
+    """Yield all windows that overlap a part of the resized image: rows, columns, and weighted probabilities.
+
+    Each pixel is divided by the number of windows that cover it.
+    """
+    windows = list(itertools.product(view.rows.covering(rows), view.columns.covering(columns)))
+    size = network.settings.batch
+    for batch in (windows[first : first + size] for first in range(0, len(windows), size)):
+        inputs = torch.stack([_window_input(network, image, view, *window) for window in batch])
+        for (y, x), found in zip(batch, network.probabilities(inputs), strict=True):
+            weight = view.rows.share[slice(*y), None] * view.columns.share[slice(*x)]  # [h, w]
+            found = found[:, : length(y), : length(x)]
+            yield y, x, found.mul_(weight.to(found.device, found.dtype))
+
+
+def _window_input(network: _Network, image: Tensor, view: View, rows: Span, columns: Span) -> Tensor:
+    """Return a window (3, h, w) of the resized image, normalised; beyond the image it is 0, the mean color."""
+    source_rows, source_columns = view.rows.forward.source_span(rows), view.columns.forward.source_span(columns)
+    source = network.normalise(image[:, slice(*source_rows), slice(*source_columns)])
+    source = view.rows.forward.resize(source, 1, rows)
+    source = view.columns.forward.resize(source, 2, columns)
+    padding = (0, view.columns.window - length(columns), 0, view.rows.window - length(rows))
+    return nn.functional.pad(source, padding).to(network.dtype)
+
+
+def _overlap(span: Span, other: Span) -> tuple[slice, slice]:
+    """Return where two spans overlap, as a slice of each."""
+    low, high = max(span[0], other[0]), min(span[1], other[1])
+    return slice(low - span[0], high - span[0]), slice(low - other[0], high - other[0])

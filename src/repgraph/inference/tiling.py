@@ -1,0 +1,172 @@
+"""The geometry of sliding-window inference: windows along an axis, resizing by taps, and tiles that fit the memory.
+
+PyTorch's ``interpolate`` resizes whole tensors only: :class:`Taps` compute any part of the result from the part of the
+source that it depends on.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Span = tuple[int, int]  # start and stop
+Tiles = tuple[list[Span], list[Span]]  # rows and columns of a grid
+
+
+def length(span: Span) -> int:
+    return span[1] - span[0]
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Bilinear resizing of one axis: output i is the sum over t of ``weight[i, t] * source[index[i, t]]``."""
+
+    index: Tensor  # [outputs, taps] int64
+    weight: Tensor  # [outputs, taps] float64
+
+    def source_span(self, span: Span) -> Span:
+        """Return the part of the source that a part of the output depends on."""
+        return int(self.index[span[0], 0]), int(self.index[span[1] - 1].max()) + 1
+
+    def resize(self, source: Tensor, dim: int, span: Span) -> Tensor:
+        """Return the part ``span`` of the output along ``dim``, from the part of the source that it depends on."""
+        index = (self.index[slice(*span)] - self.index[span[0], 0]).to(source.device)
+        weight = self.weight[slice(*span)].to(source.device, source.dtype)
+        shape = [1] * source.dim()
+        shape[dim] = -1
+        result = source.index_select(dim, index[:, 0]).mul_(weight[:, 0].view(shape))
+        for tap in range(1, index.shape[1]):
+            result += source.index_select(dim, index[:, tap]).mul_(weight[:, tap].view(shape))
+        return result
+
+
+@lru_cache(maxsize=64)
+def resize_taps(size: int, new_size: int, *, antialias: bool) -> Taps:
+    """Return the taps that resize an axis as ``interpolate(mode="bilinear", align_corners=False)`` does."""
+    ratio = size / new_size
+    reach = max(1.0, ratio) if antialias else 1.0
+    centre = (torch.arange(new_size, dtype=torch.float64) + 0.5) * ratio  # pixel j covers j to j + 1
+    first = (centre - reach + 0.5).floor().clamp(min=0)
+    index = first[:, None] + torch.arange(min(size, 2 * int(reach + 1) + 1))  # [outputs, taps]
+    weight = (1 - (index + 0.5 - centre[:, None]).abs() / reach).clamp(min=0) * (index < size)
+    weight /= weight.sum(1, keepdim=True)
+    used = int((weight > 0).any(0).nonzero().max()) + 1
+    index = torch.where(weight > 0, index, index[:, :1]).long()[:, :used]  # taps without weight read the first pixel
+    return Taps(index, weight[:, :used])
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of an image, resized from ``size`` to ``new_size`` and covered by windows.
+
+    Windows are ``step`` apart, and the last one ends with the axis. A window may be longer than the axis.
+    """
+
+    size: int
+    new_size: int
+    window: int
+    step: int
+
+    @property
+    def forward(self) -> Taps:
+        """Resizes the image to this scale."""
+        return resize_taps(self.size, self.new_size, antialias=True)
+
+    @property
+    def backward(self) -> Taps:
+        """Resizes probabilities to the image's size."""
+        return resize_taps(self.new_size, self.size, antialias=False)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        last = max(0, self.new_size - self.window)
+        return [min(i * self.step, last) for i in range(math.ceil(last / self.step) + 1)]
+
+    @cached_property
+    def share(self) -> Tensor:
+        """One over the number of windows at each position, float64."""
+        count = torch.zeros(self.new_size, dtype=torch.float64)
+        for start in self.starts:
+            count[start : start + self.window] += 1
+        return 1 / count
+
+    def covering(self, span: Span) -> list[Span]:
+        """Return the windows that overlap a span of the resized axis."""
+        starts = self.starts[bisect_right(self.starts, span[0] - self.window) : bisect_left(self.starts, span[1])]
+        return [(start, min(start + self.window, self.new_size)) for start in starts]
+
+
+class View(NamedTuple):
+    """The image at one scale."""
+
+    rows: Axis
+    columns: Axis
+
+    @property
+    def is_resized(self) -> bool:
+        return any(axis.size != axis.new_size for axis in self)
+
+
+def make_views(
+    size: tuple[int, int], scales: Sequence[float], crop: tuple[int, int] | None, stride: float
+) -> list[View]:
+    """Return the image at each scale; without ``crop``, the whole image is one window."""
+    views = []
+    for scale in scales:
+        new_size = [max(1, round(side * scale)) for side in size]
+        window = crop or new_size
+        steps = [max(1, math.ceil(round(side * stride, 6))) for side in window]
+        views.append(View(*map(Axis, size, new_size, window, steps)))
+    return views
+
+
+def count_windows(views: Sequence[View], tiles: Tiles) -> int:
+    """Return the number of windows that the tiles need in total."""
+    total = 0
+    for view in views:
+        rows, columns = (
+            sum(len(axis.covering(axis.backward.source_span(span))) for span in spans)
+            for axis, spans in zip(view, tiles, strict=True)
+        )
+        total += rows * columns
+    return total
+
+
+def make_tiles(views: Sequence[View], pixels: int) -> Tiles:
+    """Split the image into tiles whose maps have at most ``pixels`` pixels, such that few windows are computed twice.
+
+    The maps of a tile are one of its own size and one of its size at the largest other scale. Tiles do not become
+    smaller than about a window, even if their maps have more pixels.
+    """
+    height, width = (axis.size for axis in views[0])
+    most_rows, most_columns = (
+        max(math.ceil(axis.size / math.ceil(axis.window * axis.size / axis.new_size)) for axis in axes)
+        for axes in zip(*views, strict=True)
+    )
+    scale = max((axis.new_size / axis.size for view in views if view.is_resized for axis in view), default=0.0)
+    best: Tiles | None = None
+    for rows in range(1, most_rows + 1):
+        # A tile of h x w pixels depends on at most (scale * h + 3) x (scale * w + 3) pixels of another scale.
+        side = math.ceil(height / rows)
+        longest = int((pixels - 3 * (scale * side + 3)) / (side + scale * (scale * side + 3)))
+        columns = math.ceil(width / longest) if longest > 0 else width
+        if columns > most_columns and rows < most_rows:
+            continue  # too large, even with the smallest width
+        columns = min(columns, most_columns)
+        tiles = _split(height, rows), _split(width, columns)
+        if best is None or count_windows(views, tiles) < count_windows(views, best):
+            best = tiles
+        if columns == 1:
+            break
+    assert best is not None
+    return best
+
+
+def _split(size: int, parts: int) -> list[Span]:
+    return list(pairwise(size * part // parts for part in range(parts + 1)))

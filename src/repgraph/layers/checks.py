@@ -1,0 +1,87 @@
+"""Validation of constructor arguments and inputs.
+
+A wrong type raises ``TypeError``; a wrong value raises :class:`~repgraph.errors.UsageError`, which is a ``ValueError``.
+"""
+
+import difflib
+import math
+import numbers
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from repgraph.errors import UsageError
+
+FUSIONS = ("sum", "concat")
+MAX_SIZE = 2**16  # upper limit for channels, nodes, classes and the like
+
+
+def check_int(name: str, value: Any, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
+    """Return ``value`` as an int within the limits; NumPy integers are accepted."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}; expected an integer")
+    value = operator.index(value)
+    if value < minimum:
+        expected = "a positive integer" if minimum == 1 else f"an integer of at least {minimum}"
+        raise UsageError(f"{name} is {value}; expected {expected}")
+    if value > maximum:
+        raise UsageError(f"{name} is {value}; expected at most {maximum}")
+    return value
+
+
+def check_number(name: str, value: Any, minimum: float = -math.inf, maximum: float = math.inf) -> float:
+    """Return ``value`` as a finite float within the limits."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} is {value!r}; expected a number")
+    number = float(value)
+    if not math.isfinite(number) or not minimum <= number <= maximum:
+        limits = "" if minimum == -math.inf else f" from {minimum:g} to {maximum:g}"
+        raise UsageError(f"{name} is {value!r}; expected a finite number{limits}")
+    return number
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; expected True or False")
+    return value
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
+    """Return ``value`` if it is one of ``choices``."""
+    names = list(choices)
+    if not isinstance(value, str) or value not in names:
+        raise UsageError(f"{name} is {value!r}; expected one of {', '.join(map(repr, names))}")
+    return value
+
+
+def check_mid_channels(channels: int, mid_channels: int | None, groups: int = 1) -> int:
+    """Return the inner width C', which is half of the channels by default and a multiple of ``groups``."""
+    check_int("channels", channels)
+    width = max(1, channels // 2) if mid_channels is None else check_int("mid_channels", mid_channels)
+    if width % check_int("groups", groups):
+        raise UsageError(f"groups is {groups}; expected a divisor of the {width} inner channels (mid_channels)")
+    return width
+
+
+def check_map(x: Any, channels: int) -> Tensor:
+    """Return ``x`` if it is a tensor (B, channels, H, W) with H, W >= 1."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"input is a {type(x).__name__}; expected a torch.Tensor of shape (B, {channels}, H, W)")
+    if x.dim() != 4 or x.shape[1] != channels or x.shape[2] < 1 or x.shape[3] < 1:
+        raise UsageError(f"input has shape {tuple(x.shape)}; expected (B, {channels}, H, W)")
+    return x
+
+
+def check_eval(layer: nn.Module) -> None:
+    """Raise if a layer that is to be fused is in training mode."""
+    if layer.training:
+        raise RuntimeError(f"fuse() is for inference, but this {type(layer).__name__} is in training mode; call eval()")
+
+
+def suggest(name: Any, choices: Iterable[str]) -> str:
+    """Return a question with the most similar choice, to append to a message; empty if none is similar."""
+    close = difflib.get_close_matches(str(name), sorted(choices), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

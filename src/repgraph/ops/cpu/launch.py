@@ -1,0 +1,126 @@
+"""The two passes: prepare arrays, choose the kernels, run them on threads."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repgraph.ops import geometry, library
+from repgraph.ops.cpu import cells, direct
+from repgraph.ops.cpu.geometry import collect_offset_gradients, locate_nodes
+from repgraph.ops.cpu.maps import flat, flat_offsets, rows, workspace
+from repgraph.ops.cpu.memory import BLOCK
+from repgraph.ops.cpu.pool import run
+from repgraph.ops.cpu.scatter import scatter
+
+SLICE = 64  # channels in a task of ``scatter``, at most
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
+    with_weights: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return (y, lse, weights); see ``repgraph.ops.library``."""
+    y, lse, weights = library.outputs(query, key, value, offsets, groups, with_weights)
+    batch, channels, height, width = query.shape
+    if y.numel() == 0:
+        return y, lse, weights
+    count, vchannels = offsets.shape[1] // 2, y.shape[1]
+    with workspace() as space:
+        k = rows(key, space)
+        v = k if value is None else rows(value, space)
+        nodes = _locate_nodes(offsets, grid, height, width, _compute_dtype(query))
+        tensors = (*flat(query), *k, *v, *flat(y), lse.numpy().reshape(-1), weights.numpy().reshape(-1), *nodes)
+        work = batch * height * width * (channels + vchannels) * count
+        tasks, size = _tasks(batch, height, grid)
+        options = ((height, width, channels, vchannels, count, groups, size), _cast_scale(scale, query))
+        if grid == 1:
+            run(direct.attend, tasks, work, *tensors, *options)
+        else:
+            run(cells.attend, tasks, work // 2, *tensors, *options, value is None)
+    return y, lse, weights
+
+
+def backward(
+    grad: Tensor, grad_weights: Tensor | None, query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor,
+    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of query, key, value and offsets; the softmax is recomputed without ``lse``."""
+    grad_query, grad_key, grad_value, grad_offsets = library.gradients(query, key, value, offsets)
+    batch, channels, height, width = query.shape
+    if grad_query.numel() == 0:
+        return grad_query, grad_key, grad_value, grad_offsets
+    dtype = _compute_dtype(query)
+    count, vchannels = offsets.shape[1] // 2, grad.shape[1]
+    shared = value is None
+    extra: np.ndarray = np.empty(0, dtype)
+    if grad_weights is not None:
+        extra = np.ascontiguousarray(grad_weights.detach().resolve_neg().numpy()).reshape(-1)
+    with workspace() as space:
+        q, g, k = flat(query), flat(grad), rows(key, space)
+        v = k if value is None else rows(value, space)
+        nodes = _locate_nodes(offsets, grid, height, width, dtype)
+        p: np.ndarray = np.empty(batch * height * width * groups * count, dtype)
+        d = np.empty_like(p)
+        work = batch * height * width * (channels + vchannels) * count
+        parts = 1 if grid == 1 else geometry.cells(min(grid, height), cells.PART)
+        grad_nodes: np.ndarray = np.empty(offsets.numel() * parts, dtype)
+        tensors = (*g, *q, *k, *v, *flat(grad_query), extra, *nodes)
+        tasks, size = _tasks(batch, height, grid)
+        options = ((height, width, channels, vchannels, count, groups, size), _cast_scale(scale, query))
+        if grid == 1:
+            run(direct.attend_backward, tasks, work, *tensors, *options, p, d, grad_nodes)
+        else:
+            run(cells.attend_backward, tasks, work, *tensors, *options, p, d, grad_nodes, shared)
+        pitch = _slice_width(batch, channels, height * width)
+        tasks = batch * (geometry.cells(channels, pitch) + (0 if shared else geometry.cells(vchannels, pitch)))
+        targets = (*flat(grad_key), *flat(grad_key if shared else grad_value))
+        dims = (height, width, count, groups, grid)
+        run(scatter, tasks, work, *g, *q, p, d, *nodes, dims, pitch, channels, vchannels, *targets, shared)
+    _write_offset_gradients(grad_offsets, grad_nodes, parts)
+    return grad_query, grad_key, grad_value, grad_offsets
+
+
+def _compute_dtype(features: Tensor) -> type:
+    return np.float64 if features.dtype == torch.float64 else np.float32
+
+
+def _cast_scale(scale: float, features: Tensor) -> np.floating:
+    """Return ``scale`` in the dtype of the computation, infinite if it is too large, without numpy's warning."""
+    with np.errstate(over="ignore"):
+        return _compute_dtype(features)(scale)
+
+
+def _tasks(batch: int, height: int, grid: int) -> tuple[int, int]:
+    """Return the number of tasks, and the rows of queries in one (grid 1) or the grid."""
+    if grid > 1:
+        return batch * geometry.cells(height, grid) * geometry.cells(min(grid, height), cells.PART), grid
+    strip = max(1, min(4, batch * height // (4 * torch.get_num_threads())))  # a few tasks per thread, not too tall
+    return batch * geometry.cells(height, strip), strip
+
+
+def _locate_nodes(offsets: Tensor, grid: int, height: int, width: int, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    """Return the top-left corners and fractions of all nodes, each [B, Hc, Wc, S, 2] and flat."""
+    batch, channels, cell_rows, cell_columns = offsets.shape
+    lefts = np.empty(offsets.numel(), np.int32)
+    fractions: np.ndarray = np.empty(offsets.numel(), dtype)
+    sizes = (cell_columns, channels // 2, grid, (height, width, cell_rows))
+    run(locate_nodes, batch * cell_rows, 16 * offsets.numel(), *flat_offsets(offsets), *sizes, lefts, fractions)
+    return lefts, fractions
+
+
+def _slice_width(batch: int, channels: int, positions: int) -> int:
+    """Return the channels of a slice: few enough for the cache of a core, and for every thread to get one."""
+    width = min(SLICE, max(BLOCK, (1 << 18) // positions))
+    pieces = max(geometry.cells(channels, width), geometry.cells(torch.get_num_threads(), batch))
+    return geometry.cells(geometry.cells(channels, pieces), BLOCK) * BLOCK
+
+
+def _write_offset_gradients(grad_offsets: Tensor, grad_nodes: np.ndarray, parts: int) -> None:
+    batch, channels, cell_rows, cell_columns = grad_offsets.shape
+    half = grad_offsets.dtype == torch.float16
+    target = np.empty(grad_offsets.numel(), np.float32) if half else flat(grad_offsets).data
+    sizes = (cell_columns, channels // 2, cell_rows, parts)
+    run(collect_offset_gradients, batch * cell_rows, 8 * grad_nodes.size, *sizes, grad_nodes, target)
+    if half:
+        with np.errstate(over="ignore"):  # to infinity, as PyTorch does
+            grad_offsets.numpy()[...] = target.reshape(grad_offsets.shape)

@@ -1,0 +1,108 @@
+"""Progress of long work: a bar in a terminal, a line now and then elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+
+class Progress:
+    """Progress through ``total`` steps, ``start`` of them done before, with an estimate of the time left.
+
+    A context manager. ``out`` gets a bar if it is a terminal, otherwise a line now and then; None shows nothing.
+    """
+
+    every = 30.0  # seconds between lines
+
+    def __init__(
+        self, description: str, total: int, out: TextIO | None, *, unit: str = "images", start: int = 0
+    ) -> None:
+        self.description, self.total, self.out, self.unit = description, total, out, unit
+        self._last_line, self._note = time.monotonic(), ""
+        self._recent = deque([(time.monotonic(), float(start))], maxlen=64)  # when how many steps were done
+        self._bar: Bar | None = None
+        if out is not None and out.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+            name, note = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}"))
+            columns = (name, BarColumn(bar_width=None), TaskProgressColumn(), note)
+            self._bar = Progress(*columns, console=Console(file=out), transient=True)
+            self._task = self._bar.add_task(description, total=total, completed=start, note="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: float, note: str | None = None, *, line: bool = False) -> None:
+        """Show that ``done`` steps are done, and a note instead of the time left; ``line`` prints it without delay."""
+        if self.out is None:
+            return
+        now = time.monotonic()
+        if done > self._recent[-1][1]:
+            self._recent.append((now, done))
+        left = self.remaining(done)
+        self._note = self._note if note is None else note
+        note = note or f"{int(done)}/{self.total} {self.unit}" + (f", {left} left" if left else "")
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, note=self._note or note)
+        elif line or now - self._last_line >= self.every:
+            self._last_line = now
+            print(f"{self.description}: {note}", file=self.out, flush=True)
+
+    def remaining(self, done: float) -> str:
+        """Return the estimated time left, from the speed of the last steps; empty before the first step is done."""
+        begin, before = self._recent[0]
+        if done <= before:
+            return ""
+        return format_duration((time.monotonic() - begin) / (done - before) * (self.total - done))
+
+    def print(self, text: str) -> None:
+        """Print a line that stays, above the bar; to the error stream if ``out`` is None."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=self.out or sys.stderr, flush=True)
+
+
+class Clock:
+    """Seconds between laps, without pauses."""
+
+    def __init__(self) -> None:
+        self._since, self._pauses = time.perf_counter(), 0.0
+
+    def lap(self) -> float:
+        now = time.perf_counter()
+        seconds, self._since, self._pauses = now - self._since - self._pauses, now, 0.0
+        return seconds
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._pauses += time.perf_counter() - begin
+
+
+def format_duration(seconds: float) -> str:
+    """Format a time for people.
+
+    >>> format_duration(42), format_duration(400), format_duration(40000)
+    ('42 s', '7 min', '11 h 07 min')
+    """
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    hours, minutes = divmod(round(whole / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

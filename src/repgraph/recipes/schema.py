@@ -1,0 +1,239 @@
+"""What a recipe contains: typed sections for data, model, optimization, training and testing, validated by pydantic.
+
+A recipe holds everything that decides what is learned. Settings that only say where and how the work is done
+(:data:`RESUMABLE`) do not change the result and may differ when a run is resumed.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+RESUMABLE = ("data.root", "data.workers", "data.cache", "train.graph", "train.devices", "train.accelerator")
+MAX_SCALE, MAX_SIDE = 16, 2**14
+
+
+def _as_tuple(value: Any) -> Any:
+    """Accept one number for a tuple of one, and a list as JSON has it."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _as_pair(value: Any) -> Any:
+    """Accept one number for a square."""
+    found = _as_tuple(value)
+    return found * 2 if isinstance(found, tuple) and len(found) == 1 else found
+
+
+Context = Literal["repgraph", "paper", "simple", "non_local", "dual", "control", "none"]
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
+Crop = Annotated[tuple[Side, Side], BeforeValidator(_as_pair)]  # height, width
+Sides = Annotated[tuple[Annotated[int, Field(gt=1, le=MAX_SIDE)], ...], Field(min_length=1), BeforeValidator(_as_tuple)]
+Scale = Annotated[float, Field(gt=0, le=MAX_SCALE)]
+Scales = Annotated[tuple[Scale, ...], Field(min_length=1), BeforeValidator(_as_tuple)]
+Flag = Annotated[bool, Field(strict=False)]  # also "yes" and "off"
+
+
+class Section(BaseModel):
+    """Values cannot be changed in place, are never converted silently, and unknown names are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Images(Section):
+    """The data set, for every task."""
+
+    name: str  # see repgraph.data
+    root: str = ""
+    split: str = "train"
+    val_split: str = "val"  # empty: no validation
+    options: dict[str, Any] = {}  # keyword arguments of the data set's reader
+    flip: Flag = True  # mirror images with probability 1/2
+    workers: int = Field(-1, ge=-1)  # processes that load images; -1 is one for each core, at most 16
+    cache: Flag = False  # keep all decoded images in memory
+    limit: NotNegative = 0  # use the first images only; 0 is all
+    val_limit: NotNegative = 0
+    hold_out: NotNegative = 0  # keep every n-th image of split out of training and validate on those
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.hold_out == 1:
+            raise ValueError("data.hold_out is 1, which leaves no image to train on; expected 0 or at least 2")
+        return self
+
+
+class Data(Images):
+    """Images and masks, and their augmentation: random scale, flip and crop."""
+
+    crop: Crop = (512, 512)
+    scales: Scales = (0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+
+
+class DetectionData(Images):
+    """Images with annotations in COCO's format."""
+
+    name: str = "coco"
+    by_orientation: Flag = True  # put either landscape or portrait images into a batch, which needs less padding
+
+
+class Model(Section):
+    """The arguments of :func:`repgraph.models.rgnet`; the number of classes comes from the data."""
+
+    backbone: str = Field("resnet50", min_length=1)
+    weights: str = ""  # a file, "timm:NAME", "pretrained" (may download) or "none"; empty is an error in training
+    output_stride: Positive = 8
+    context: Context = "repgraph"
+    context_options: dict[str, Any] = {}
+    channels: Positive = 512
+    fusion: Literal["auto", "concat", "sum"] = "auto"
+    inserted: dict[str, int] = {}
+    inserted_options: dict[str, Any] = {}
+    auxiliary: Flag = True
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+
+class DetectionModel(Section):
+    """The arguments of :func:`repgraph.models.mask_rcnn`; the number of classes comes from the data."""
+
+    backbone: str = Field("resnet50", min_length=1)
+    weights: str = ""  # as in Model, or "torchvision:NAME"; of a ResNet or of a whole detector
+    new_predictors: Flag = False  # leave out the last layers of a detector's weights, for other classes
+    context: Literal["repgraph", "paper", "simple", "non_local", "dual", "none"] = "repgraph"
+    where: dict[str, int] = {}  # number of context layers by stage; empty is one before the last block of res4
+    context_options: dict[str, Any] = {}
+    norm: Literal["frozen", "batch"] = "frozen"  # of the ResNet; inserted layers have batch norms, see Train.norm
+    trainable_stages: int = Field(3, ge=0, le=5)
+    min_size: Sides = (800,)  # length of the shorter side: one of several at random, the last one in tests
+    max_size: int = Field(1333, gt=1, le=MAX_SIDE)
+    caffe_style: Literal["auto", "yes", "no"] = "auto"  # where a ResNet has its strides; "auto" follows the weights
+
+
+class SGD(Section):
+    """SGD with momentum, for every task."""
+
+    lr: float = Field(0.01, gt=0)
+    head: float = Field(1.0, gt=0)  # factor on the rate of every layer but the backbone
+    offset: float = Field(1.0, ge=0)  # factor on the rate of the offset convolutions
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(1e-4, ge=0)
+    no_decay: Flag = True  # exclude normalization layers and biases from weight decay
+    clip: float = Field(0.0, ge=0)  # maximum norm of the gradients; 0 is no limit
+
+
+class Optim(SGD):
+    """Polynomial decay of the rate, (1 - iteration / iterations) ** power, and the loss."""
+
+    power: float = Field(0.9, ge=0)
+    auxiliary_weight: float = Field(0.4, ge=0)
+    ohem: float = Field(0.0, ge=0, lt=1)  # if > 0, learn only from pixels whose true class has a lower probability
+    ohem_least: NotNegative = 10_000  # minimum number of such pixels per image, on average
+    class_weights: Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_as_tuple)] = ()  # empty: equal
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.class_weights and not any(self.class_weights):
+            raise ValueError("optim.class_weights are all 0; at least one must be positive")
+        return self
+
+
+class DetectionOptim(SGD):
+    """Linear warm-up from ``warmup_factor``, then decay by ``gamma`` after each of ``steps``."""
+
+    lr: float = Field(0.02, gt=0)
+    warmup: NotNegative = 500  # iterations
+    warmup_factor: Fraction = 0.001
+    steps: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_as_tuple)] = (2 / 3, 8 / 9)
+    gamma: float = Field(0.1, gt=0)
+
+
+class Train(Section):
+    """Schedule and hardware."""
+
+    batch: Positive = 16  # images per iteration, over all devices
+    iterations: Positive = 10_000
+    period: Positive = 500  # iterations between checkpoints
+    validate_every: NotNegative = 1  # periods; 0 is at the end only
+    accumulate: Positive = 1  # parts in which a device processes its share of the batch
+    seed: int = Field(0, ge=0, lt=2**63)
+    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    norm: Literal["sync", "local", "frozen"] = "sync"  # statistics of all GPUs, of each, or fixed
+    compile: Flag = False
+    graph: Flag = False  # replay the network's kernels as CUDA graphs; one GPU only
+    channels_last: Flag = True
+    deterministic: Flag = False
+    log_every: Positive = 20
+    accelerator: Literal["auto", "cuda", "cpu"] = "auto"
+    devices: NotNegative = 0  # GPUs, or processes on the CPU; 0 is all GPUs, or one process
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.batch % self.accumulate:
+            raise ValueError(f"train.accumulate is {self.accumulate}; expected a divisor of train.batch={self.batch}")
+        return self
+
+
+class Test(Section):
+    """How the trained network is tested; validation during training uses scale 1 without flip."""
+
+    __test__ = False  # not a test case of pytest
+
+    mode: Literal["whole", "slide"] = "whole"  # whole images, or overlapping windows of size crop
+    crop: Crop = (512, 512)
+    stride: float = Field(2 / 3, gt=0, le=1)  # distance between windows as a fraction of the crop
+    scales: Scales = (1.0,)
+    flip: Flag = False
+
+
+class DetectionTest(Section):
+    """Minimum score, overlap above which the weaker of two boxes is dropped, and maximum detections per image."""
+
+    score_threshold: Fraction = 0.05
+    nms_threshold: Fraction = 0.5
+    detections: Positive = 100
+
+
+class Recipe(Section):
+    """A recipe for semantic segmentation."""
+
+    task: ClassVar[str] = "segmentation"
+
+    name: str
+    data: Data
+    model: Model = Model()
+    optim: Optim = Optim()
+    train: Train = Train()
+    test: Test = Test()
+    description: str = ""
+
+    def rate(self, iteration: int) -> float:
+        """Return the factor on all learning rates at an iteration."""
+        return (1 - iteration / self.train.iterations) ** self.optim.power
+
+
+class DetectionRecipe(Section):
+    """A recipe for Mask R-CNN."""
+
+    task: ClassVar[str] = "detection"
+
+    name: str
+    data: DetectionData = DetectionData()
+    model: DetectionModel = DetectionModel()
+    optim: DetectionOptim = DetectionOptim()
+    train: Train = Train()
+    test: DetectionTest = DetectionTest()
+    description: str = ""
+
+    def rate(self, iteration: int) -> float:
+        """Return the factor on all learning rates at an iteration."""
+        optim, total = self.optim, self.train.iterations
+        steps = sum(iteration >= round(fraction * total) for fraction in optim.steps)
+        warm = 1.0
+        if iteration < optim.warmup:
+            warm = optim.warmup_factor + (1 - optim.warmup_factor) * iteration / optim.warmup
+        return warm * optim.gamma**steps
+
+
+AnyRecipe = Recipe | DetectionRecipe

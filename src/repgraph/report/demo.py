@@ -1,0 +1,336 @@
+"""The demo: train small networks on the scenes, test them, and write pages about them."""
+
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from scipy import ndimage
+
+from repgraph import files, recipes
+from repgraph.data.scenes import FAR, LABELS, Scene, Scenes, paint
+from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
+from repgraph.data.transforms import normalise
+from repgraph.drawing.page import render
+from repgraph.errors import UsageError
+from repgraph.inference import Settings, predict
+from repgraph.models import RGNet
+from repgraph.progress import Progress, format_duration
+from repgraph.report.charts import style_of
+from repgraph.report.page import STYLE, compare, describe, mean, render_report
+from repgraph.report.pictures import Picture, label_map, photo
+from repgraph.report.run_log import RunLog, read_run, total_seconds
+from repgraph.report.validation import Result, evaluate_segmentation
+from repgraph.train import resume, train
+from repgraph.train.run_folder import MODEL, RECIPE
+from repgraph.visualize.collect import collect_attention
+from repgraph.visualize.explorer import ExplorerImage, explore
+
+TITLES = {
+    "baseline": "Without the layer",
+    "control": "The layer without nodes",
+    "nl": "With a non-local block",
+    "rgnet": "RGNet",
+}
+NEAR = tuple(name for name in LABELS.names if name not in FAR)
+SWAPPED = 40  # scenes whose cues are swapped
+REPORT_PICTURES = 3
+ZOOM = 4  # of scenes that are drawn larger than the networks' input
+
+Pixel = tuple[float, float]
+
+
+class Stopped(Exception):
+    """Training stopped before its end, such as by SIGINT; its arguments are the reason and the exit code."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Options of the demo; ``settings`` are those of all recipes, such as ``train.iterations=300``."""
+
+    out: Path
+    networks: tuple[str, ...] = ("baseline", "rgnet")
+    seeds: int = 1
+    settings: tuple[str, ...] = ()
+    pictures: int = 6
+    tests: int = 400
+
+
+@dataclass(frozen=True)
+class DemoNetwork:
+    """A trained network and its scores on the test images."""
+
+    name: str
+    seed: int
+    log: RunLog
+    model: RGNet
+    result: Result
+    right: float  # fraction of the pixels with a distant cue that are right before and after the cue is swapped
+    changed: float  # fraction of them whose prediction changes
+
+    def iou(self, names: Sequence[str]) -> float:
+        """Return the mean IoU of some classes; classes that do not occur are left out."""
+        return mean([self.result.scores.iou[LABELS.names.index(name)] for name in names])
+
+    def to_dict(self) -> dict[str, object]:
+        about = {"network": self.name, "seed": self.seed, "seconds": total_seconds(self.log)}
+        swapped = {"right": self.right, "changed": self.changed}
+        return {**about, "swapped": swapped, **self.result.scores.to_dict(LABELS.names)}
+
+
+Results = dict[str, list[DemoNetwork]]  # by name; one for each seed
+
+
+def run_demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> Path:
+    """Train and test the networks, write the pages, and return the path of the first page.
+
+    Networks that are in the folder already are used, or their training is resumed. Progress is shown on ``show``, and
+    scores are printed to ``out``.
+    """
+    for name in plan.networks:
+        if name not in TITLES:
+            raise UsageError(f"--networks is {name!r}; expected some of {', '.join(TITLES)}")
+    path = plan.out / "index.html"
+    files.check_writable(path)
+    start = time.perf_counter()
+    runs = [(name, seed) for name in plan.networks for seed in range(plan.seeds)]
+    for number, (name, seed) in enumerate(runs, 1):
+        if show is not None:
+            print(f"network {number} of {len(runs)}: {name}, seed {seed}", file=show, flush=True)
+        train_network(plan, name, seed, show)
+    data = Scenes(None, "test", length=plan.tests)
+    results: Results = {name: [] for name in plan.networks}
+    for run, (name, seed) in enumerate(runs):
+        folder = plan.out / "runs" / f"{name}-{seed}"
+        model = RGNet.from_pretrained(folder / MODEL).eval()
+        with Progress(f"testing {name}, seed {seed}", len(data), show) as meter:
+            result = evaluate_segmentation(run, model, data, Settings(), meter)
+        swapped = swap_cues(model, data, min(SWAPPED, len(data)))
+        results[name].append(DemoNetwork(name, seed, read_run(folder), model, result, *swapped))
+    tested = [one for group in results.values() for one in group]
+    if out is not None:
+        print(score_table(results), file=out)
+    files.write(plan.out / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
+    logs, models = [one.log for one in tested], [one.model for one in tested]
+    comparisons = compare([one.result for one in tested], [log.folder.name for log in logs], REPORT_PICTURES)
+    report = render_report(logs, models, comparisons, title="Runs of the demo", links={"Demo": "index.html"})
+    files.write(plan.out / "report.html", report)
+    explorer = _explorer(results, data, plan.pictures)
+    if explorer is not None:
+        files.write(plan.out / "explore.html", explorer)
+    files.write(path, render_demo(plan, results, data, has_explorer=explorer is not None))
+    if show is not None:
+        print(f"finished in {format_duration(time.perf_counter() - start)}", file=show, flush=True)
+    return path
+
+
+def train_network(plan: Plan, name: str, seed: int, show: TextIO | None = None) -> None:
+    """Train the network of recipe ``scenes-NAME``, resume its training, or do nothing if it is trained already."""
+    folder = plan.out / "runs" / f"{name}-{seed}"
+    recipe = recipes.with_settings(recipes.get(f"scenes-{name}"), [*plan.settings, f"train.seed={seed}"])
+    if not (folder / RECIPE).exists():
+        outcome = train(recipe, folder, show=show)
+    elif recipes.load(folder / RECIPE) != recipe:
+        raise UsageError(f"{folder} was trained with other settings; remove it, or give another --out")
+    elif not (folder / MODEL).exists():
+        outcome = resume(folder, show=show)
+    else:
+        if show is not None:
+            print(f"already trained: {folder}", file=show, flush=True)
+        return
+    if outcome.stop is not None:
+        hint = "; run the command again to resume" if outcome.stop.signal else ""
+        raise Stopped(outcome.stop.reason + hint, outcome.exit_code)
+
+
+def swap_cues(model: RGNet, data: Scenes, count: int) -> tuple[float, float]:
+    """Swap sun and moon in some scenes, then the colours of all lights; return ``right`` and ``changed``."""
+    pixels = right = changed = 0
+    for index in range(count):
+        scene = data.scene(index)
+        image, mask = data.draw(scene)
+        before = predict(model, image)
+        lights = tuple(range(len(scene.lighthouses)))
+        for other, names in ((scene.swapped(sky=True), FAR[:2]), (scene.swapped(lights=lights), FAR[2:])):
+            other_image, other_mask = data.draw(other)
+            after = predict(model, other_image)
+            affected = torch.isin(mask, torch.tensor([LABELS.names.index(name) for name in names]))
+            pixels += int(affected.sum())
+            right += int(((before == mask) & (after == other_mask) & affected).sum())
+            changed += int(((before != after) & affected).sum())
+    return right / pixels, changed / pixels
+
+
+def percent_range(values: Sequence[float]) -> str:
+    """Return the mean in percent, and the range if there is one."""
+    low, high = f"{100 * min(values):.1f}", f"{100 * max(values):.1f}"
+    return low if low == high else f"{100 * mean(values):.1f} ({low} to {high})"
+
+
+def score_table(results: Results) -> str:
+    """Return the table for the terminal."""
+    groups: dict[str, Sequence[str]] = {f"{name} *" if name in FAR else name: [name] for name in LABELS.names}
+    groups |= {"mean": LABELS.names, "mean, near": NEAR, "mean, far *": FAR}
+    lines = ["IoU on the test images in percent; * depends on a distant cue, both classes look the same"]
+    lines.append(f"{'':<16}" + "".join(f"{TITLES[name]:>26}" for name in results))
+    for title, names in groups.items():
+        cells = [percent_range([one.iou(names) for one in group]) for group in results.values()]
+        lines.append(f"{title:<16}" + "".join(f"{cell:>26}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _explorer(results: Results, data: Scenes, count: int) -> str | None:
+    """Return the explorer page of RGNet, or of the non-local network; None if there is neither."""
+    group = results.get("rgnet") or results.get("nl")
+    if not group:
+        return None
+    images = [ExplorerImage(f"test image {i}", *data[i]) for i in range(min(count, len(data)))]
+    about = f"{TITLES[group[0].name]}, recipe {group[0].log.name}, trained by repgraph demo"
+    return explore(group[0].model, images, LABELS, title="What the layer attends to", about=about)
+
+
+def render_demo(plan: Plan, results: Results, data: Scenes, *, has_explorer: bool) -> str:
+    """Return the page as HTML."""
+    first = {name: group[0] for name, group in results.items()}
+    scene = _clear_scene(data)
+    swapped = scene.swapped(sky=True, lights=tuple(range(len(scene.lighthouses))))
+    baseline, rgnet = first.get("baseline"), first.get("rgnet")
+    images = [("Original", data.draw(scene)), ("Swapped", data.draw(swapped))]
+    tests = [(f"Test image {i}", data[i]) for i in range(min(plan.pictures, len(data)))]
+    means = {"near, mean": NEAR, "far *, mean": FAR, "mIoU": LABELS.names}
+    settings = f" --set {' '.join(plan.settings)}" if plan.settings else ""
+    return render(
+        "demo.html",
+        __package__,
+        title="The class of a region can depend on something far away",
+        style=STYLE,
+        style_attributes=True,
+        networks=[_describe(i, group) for i, group in enumerate(results.values())],
+        has_explorer=has_explorer,
+        labels=LABELS,
+        far=FAR,
+        size=data.size,
+        scene=_large(data, scene, f"From each cue to the region that depends on it, {ZOOM} times as large."),
+        arrows=_arrows(scene, data.size[1]),
+        truth=label_map(data.draw(scene)[1], LABELS.palette, "The classes of its regions."),
+        receptive_field=receptive_field(baseline.model, data.size) if baseline else None,
+        gradients=_gradients([one for one in (baseline, rgnet) if one], *data.draw(scene)),
+        swaps=_predictions(first.values(), images),
+        swap_count=min(SWAPPED, len(data)),
+        scores={name: _means(results, [name]) for name in LABELS.names},
+        mean_scores={title: _means(results, names) for title, names in means.items()},
+        predictions=_predictions(first.values(), tests),
+        nodes=_nodes(rgnet.model, data, max(2, plan.pictures - plan.pictures % 2)) if rgnet else [],
+        runs=describe([one.log for one in first.values()], [one.model for one in first.values()]),
+        tests=len(data),
+        command=f"repgraph demo --out {plan.out} --networks {' '.join(plan.networks)} --seeds {plan.seeds}{settings}",
+    )
+
+
+def _describe(index: int, group: Sequence[DemoNetwork]) -> dict[str, str]:
+    miou = [one.iou(LABELS.names) for one in group]
+    return {
+        "title": TITLES[group[0].name],
+        "style": style_of(index)[0],
+        "miou": f"{100 * mean(miou):.1f}",
+        "range": f"{100 * min(miou):.1f} to {100 * max(miou):.1f} over {len(group)} seeds" if len(group) > 1 else "",
+        "far": percent_range([one.iou(FAR) for one in group]),
+        "changed": percent_range([one.changed for one in group]),
+        "right": percent_range([one.right for one in group]),
+    }
+
+
+def _means(results: Results, names: Sequence[str]) -> list[float]:
+    return [mean([one.iou(names) for one in group]) for group in results.values()]
+
+
+def _clear_scene(data: Scenes) -> Scene:
+    """Return the first scene with the sun and lights of both colours."""
+    scenes = (data.scene(i) for i in range(len(data)))
+    both = (s for s in scenes if not s.moon and len({tower.blue for tower in s.lighthouses}) == 2)
+    return next(both, data.scene(0))
+
+
+def _large(data: Scenes, scene: Scene, caption: str) -> Picture:
+    height, width = data.size
+    return photo(paint(scene, (ZOOM * height, ZOOM * width))[0], caption, side=ZOOM * max(data.size))
+
+
+def _arrows(scene: Scene, width: float) -> list[tuple[Pixel, Pixel]]:
+    """Return start and end of arrows from each cue to what depends on it."""
+    arrows = []
+    for boat in scene.boats:
+        tower = scene.lighthouses[boat.lighthouse]
+        arrows.append(((tower.x, scene.horizon - tower.height + 6), (boat.x, boat.y - 14.5 * boat.size)))
+    gaps = [(a + b) / 2 for a, b in itertools.pairwise(sorted(boat.x for boat in scene.boats))] or [width / 4]
+    x, y = scene.light
+    return [*arrows, ((x, y + 7), (min(gaps, key=lambda gap: abs(gap - x)), 88.0))]
+
+
+def _positions(mask: Any) -> dict[str, Pixel]:
+    """Return a pixel x, y on a boat and one on the near shore, as far from the border of the region as possible."""
+    found = {}
+    for what, classes in (("a boat", (INBOUND, OUTBOUND)), ("the shore", (SAND, SNOW))):
+        depth = ndimage.distance_transform_edt(np.pad(np.isin(mask, classes), 1))[1:-1, 1:-1]
+        y, x = np.unravel_index(depth.argmax(), depth.shape)
+        found[what] = (float(x), float(y))
+    return found
+
+
+def input_gradient(model: RGNet, image: torch.Tensor, at: Pixel) -> np.ndarray:
+    """Return the magnitude of the gradient of the prediction at pixel x, y with respect to each pixel, (H, W)."""
+    x = normalise(image[None], model.mean, model.std).requires_grad_()
+    logits = model(x)[0, :, int(at[1]), int(at[0])]
+    (gradient,) = torch.autograd.grad(logits.max(), x)
+    return gradient[0].abs().sum(0).numpy()
+
+
+def receptive_field(model: RGNet, size: tuple[int, int]) -> tuple[int, int]:
+    """Return height and width of the receptive field at the centre of an image, measured by gradients on noise."""
+    noise = torch.randint(0, 256, (3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    rows, columns = np.nonzero(input_gradient(model, noise, (size[1] // 2, size[0] // 2)))
+    return int(np.ptp(rows)) + 1, int(np.ptp(columns)) + 1
+
+
+def _gradients(networks: Sequence[DemoNetwork], image: Any, mask: Any) -> list[tuple[Picture, Pixel]]:
+    """Return the image, darkened where the gradient at a position is small, and the position."""
+    pixels = np.asarray(image).transpose(1, 2, 0).astype(float)
+    dark = 14 + 0.22 * pixels.mean(-1, keepdims=True)
+    found = []
+    for what, at in _positions(mask).items():
+        for network in networks:
+            gradient = input_gradient(network.model, image, at)
+            gradient = ndimage.uniform_filter(ndimage.maximum_filter(gradient, 5), 5)  # strides leave a fine pattern
+            strength = gradient / max(float(np.quantile(gradient[gradient > 0], 0.9)), 1e-30)
+            shown = dark + np.clip(strength, 0, 1)[:, :, None] ** 0.6 * (pixels - dark)
+            found.append((photo(shown.astype(np.uint8), f"{TITLES[network.name]}: prediction at {what}"), at))
+    return found
+
+
+def _predictions(networks: Any, images: Sequence[tuple[str, Any]]) -> list[Picture]:
+    """Return images, their ground truth, and the predictions of the networks."""
+    pictures = []
+    for title, (image, mask) in images:
+        maps = {"Ground truth": mask} | {TITLES[one.name]: predict(one.model, image) for one in networks}
+        pictures.append(photo(image, title))
+        pictures += [label_map(found, LABELS.palette, name, f"{title}: {name}") for name, found in maps.items()]
+    return pictures
+
+
+def _nodes(model: RGNet, data: Scenes, count: int) -> list[tuple[Picture, list[Any]]]:
+    """Return test images with the nodes of a position on a boat and of one on the shore."""
+    found = []
+    for i in range(min(count, len(data))):
+        image, mask = data[i]
+        layer = collect_attention(model, image)["head.context"]
+        positions = [layer.nodes_at(*at) for at in _positions(mask).values()]
+        strongest = [(one, max(one.nodes, key=lambda node: node[2])) for one in positions]
+        away = " and ".join(f"{np.hypot(x - one.x, y - one.y):.0f}" for one, (x, y, _) in strongest)
+        caption = f"Test image {i}: the nodes with the largest weights are {away} pixels away"
+        found.append((_large(data, data.scene(i), caption), positions))
+    return found

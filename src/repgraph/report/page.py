@@ -1,0 +1,176 @@
+"""The report on runs: from their folders to a page."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from torch import nn
+
+from repgraph import models, recipes
+from repgraph.drawing.page import read_asset, render
+from repgraph.errors import UsageError
+from repgraph.report.charts import draw_charts, style_of
+from repgraph.report.pictures import Picture, label_map, photo
+from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run, started
+from repgraph.report.validation import Options, Result, evaluate_run, percent
+
+STYLE = read_asset("repgraph.drawing", "page.css") + read_asset(__package__, "report.css")
+
+
+def report(
+    runs: Sequence[str | Path], options: Options | None = None, *, show: TextIO | None = None, command: str = ""
+) -> str:
+    """Return a page about runs as HTML. Problems of a run or its data are reported on the page.
+
+    ``show`` is where to show progress, and ``command`` a command line for the end of the page.
+    """
+    options = options or Options()
+    logs = [read_run(Path(run)) for run in runs]
+    names = unique_names([log.folder for log in logs])
+    networks: list[nn.Module | None] = [None] * len(logs)
+    notes: list[list[str]] = [[] for _ in logs]
+    results = []
+    for run, (log, name) in enumerate(zip(logs, names, strict=True)):
+        try:
+            if log.network is None:
+                raise UsageError("there is no checkpoint yet")
+            networks[run] = model = models.load(log.network).to(options.device).eval()
+            if options.evaluate:
+                results.append(evaluate_run(run, log, name, model, options, show))
+        except UsageError as error:
+            notes[run].append(f"The network was not evaluated: {error}.")
+    return render_report(logs, networks, compare(results, names, options.pictures), notes, command=command)
+
+
+def render_report(
+    logs: Sequence[RunLog],
+    networks: Sequence[nn.Module | None],
+    comparisons: Sequence[Mapping[str, Any]],
+    notes: Sequence[Sequence[str]] = (),
+    *,
+    title: str = "",
+    links: Mapping[str, str] | None = None,
+    command: str = "",
+) -> str:
+    """Return the page for logs, networks and comparisons; ``notes`` are problems of each run."""
+    runs = describe(logs, networks, notes)
+    heading = "Run" if len(runs) == 1 else f"{len(runs)} runs:"
+    columns = [run["settings"] for run in runs]
+    is_named = len(logs) == 1 and logs[0].name in recipes.NAMES
+    if is_named:
+        columns.append(flatten(recipes.to_dict(recipes.get(logs[0].name))))
+    settings = list(dict.fromkeys(name for column in columns for name in column))
+    shown, folded = draw_charts([log.series for log in logs])
+    return render(
+        "report.html",
+        __package__,
+        title=title or f"{heading} {', '.join(run['name'] for run in runs)}",
+        style=STYLE,
+        style_attributes=True,
+        runs=runs,
+        charts=shown,
+        folded_charts=folded,
+        comparisons=comparisons,
+        columns=columns,
+        settings=settings,
+        differing=[name for name in settings if len({column.get(name) for column in columns}) > 1],
+        is_named=is_named,
+        links=links or {},
+        command=command,
+        mean=mean,
+    )
+
+
+def describe(
+    logs: Sequence[RunLog], networks: Sequence[nn.Module | None], notes: Sequence[Sequence[str]] = ()
+) -> list[dict[str, Any]]:
+    """Return what the templates show of each run."""
+    runs, names = [], unique_names([log.folder for log in logs])
+    for index, (log, model) in enumerate(zip(logs, networks, strict=True)):
+        size = None if model is None else sum(parameter.numel() for parameter in model.parameters())
+        outcomes, problems = describe_outcomes(log), list(log.problems)
+        if log.state == STOPPED and outcomes:
+            problems.append(f"The run is not finished: {outcomes[-1]}.")
+        run = {
+            "name": names[index],
+            "style": style_of(index),
+            "facts": facts(log, size),
+            "settings": flatten(log.settings if log.recipe is None else recipes.to_dict(log.recipe)),
+            "sessions": [(started(one), one, end) for one, end in zip(log.sessions, outcomes, strict=True)],
+            "notes": [*problems, *(notes[index] if notes else ())],
+        }
+        runs.append(run)
+    return runs
+
+
+def unique_names(folders: Sequence[Path]) -> list[str]:
+    """Return the names of folders, or their paths if names are not unique."""
+    names = [folder.absolute().name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+
+
+def compare(results: Sequence[Result], names: Sequence[str], pictures: int) -> list[dict[str, Any]]:
+    """Group results on the same images, and return what the template shows of each group.
+
+    ``names`` are those of the runs, and ``pictures`` is the number of the best, worst and most different images.
+    """
+    groups: dict[Any, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.images, []).append(result)
+    comparisons = []
+    for group in groups.values():
+        first = group[0]
+        data, count = first.data, first.count
+        part = f"all {count}" if count == len(data) else f"the first {count} of {len(data)}"
+        columns = [column for result in group for column in result.columns]
+        means = [mean([column.values[k] for column in columns]) for k in range(len(data.labels))]
+        order = sorted(range(len(means)), key=[(math.isnan(value), -value) for value in means].__getitem__)
+        comparison = {
+            "title": "Scores" if len(groups) == 1 else f"Scores on {data.name} {data.split}",
+            "about": f"{data.name} {data.split}, {part} images, {first.protocol}.",
+            "measure": first.measure,
+            "labels": data.labels,
+            "columns": columns,
+            "order": order,
+            "images": [
+                (heading, f"By mIoU of the image{text}.", [_pictures(group, names, i) for i in indices])
+                for heading, text, indices in choose_images([result.per_image for result in group], pictures)
+            ],
+        }
+        comparisons.append(comparison)
+    return comparisons
+
+
+def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[str, str, list[int]]]:
+    """Choose the best and worst images by their mean score over the runs, and those with the largest range."""
+    table = np.array(scores, dtype=float)  # [runs, images]
+    known = [int(i) for i in np.flatnonzero(np.isfinite(table).all(0))]
+    ordered = sorted(known, key=lambda i: -float(table[:, i].mean()))
+    best = ordered[: min(count, (len(known) + 1) // 2)]  # no image is among the best and the worst
+    worst = ordered[::-1][: min(count, len(known) // 2)]
+    text = ", averaged over the runs" if len(table) > 1 else ""
+    chosen = [("Best images", f"{text}; the best first", best), ("Worst images", f"{text}; the worst first", worst)]
+    if len(table) > 1:
+        rest = [i for i in known if i not in (*best, *worst)]
+        chosen.append(("Largest differences", "", sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
+    return [(title, text, indices) for title, text, indices in chosen if indices]
+
+
+def _pictures(group: Sequence[Result], names: Sequence[str], index: int) -> list[Picture]:
+    """Return an image, its ground truth, and the predictions of all runs."""
+    first = group[0]
+    (image, mask), palette = first.data[index], first.data.labels.palette
+    row = [photo(image, str(first.data.items[index].name)), label_map(mask, palette, "ground truth")]
+    for result in group:
+        assert result.predict is not None  # only images of segmentation networks have a score
+        caption = f"{names[result.run]}: mIoU {percent(result.per_image[index])}"
+        row.append(label_map(result.predict(image), palette, caption))
+    return row
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of the values that are not NaN; NaN if there are none."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan

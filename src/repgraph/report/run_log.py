@@ -1,0 +1,213 @@
+"""Read the folder of a run: recipe, metrics and sessions. Damaged files are reported as problems, not raised."""
+
+import datetime
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repgraph import files, recipes
+from repgraph.errors import UsageError
+from repgraph.progress import format_duration
+from repgraph.recipes import AnyRecipe
+from repgraph.train import run_folder
+from repgraph.train.metrics import METRICS
+from repgraph.train.run_folder import CHECKPOINTS, LAST, MODEL, RECIPE, VERSIONS
+
+Points = Sequence[tuple[float, float]]  # iteration, value
+
+FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
+MAX_DIGITS = 15  # of an iteration
+MAX_VALUE = 1e100
+SCORES = "val_"  # prefix of the columns with scores
+MAIN_SCORES = ("val_miou", "val_mask_ap", "val_box_ap")  # the first one is in the summary
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """The content of a run's folder."""
+
+    folder: Path
+    settings: Mapping[str, Any]  # the recipe as JSON has it; empty if it cannot be read
+    recipe: AnyRecipe | None  # None if it is not valid
+    series: Mapping[str, Points]  # columns of metrics.csv by name; values can be NaN
+    sessions: Sequence[Mapping[str, Any]]
+    state: str  # FINISHED, RUNNING or STOPPED
+    problems: Sequence[str]  # what is missing or damaged
+
+    @property
+    def name(self) -> str:
+        """Name of the recipe."""
+        return str(self.settings.get("name", self.folder.name))
+
+    @property
+    def last_iteration(self) -> int:
+        """The last iteration with metrics, or 0."""
+        return int(max((points[-1][0] for points in self.series.values() if points), default=0))
+
+    @property
+    def network(self) -> Path | None:
+        """Path of the trained network, or of the last checkpoint; None if there is neither."""
+        if self.state == FINISHED:
+            return self.folder / MODEL
+        path = self.folder / CHECKPOINTS / LAST
+        return path if path.is_file() else None
+
+
+def read_run(folder: Path) -> RunLog:
+    """Read the folder of a run; only a folder without a recipe is an error."""
+    path = folder / RECIPE
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; expected the folder of a run")
+    if not path.is_file():
+        raise UsageError(f"{folder} is not the folder of a run: there is no {path}")
+    problems: list[str] = []
+    recipe, settings = None, {}
+    try:
+        settings = files.read_json(path)
+        recipe = recipes.load(path)
+    except UsageError as error:  # it can be from another version
+        problems.append(f"The recipe is not valid: {error}.")
+    series = _read_metrics(folder / METRICS, problems)
+    sessions = [session for session in run_folder.sessions(folder) if isinstance(session, dict)]
+    if not sessions:
+        problems.append(f"{VERSIONS} is missing or damaged; commands and versions are unknown.")
+    state = FINISHED if (folder / MODEL / "config.json").is_file() else STOPPED
+    state = RUNNING if run_folder.is_locked(folder) else state
+    return RunLog(folder, settings if isinstance(settings, dict) else {}, recipe, series, sessions, state, problems)
+
+
+def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        problems.append(f"{METRICS} cannot be read ({error.strerror}); there are no curves.")
+        return {}
+    header, *lines = text.splitlines() or [""]
+    first, *columns = header.split(",")
+    if first != "iteration":
+        problems.append(f"{METRICS} has no header; there are no curves.")
+        return {}
+    series: dict[str, dict[float, float]] = {name: {} for name in columns}
+    damaged = []
+    for number, line in enumerate(lines, 2):
+        iteration, *cells = line.split(",")
+        try:
+            values = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell}
+        except ValueError:
+            values = None
+        if values is None or not iteration.isdecimal() or len(iteration) > MAX_DIGITS:
+            damaged.append(str(number))
+            continue
+        for name, value in values.items():
+            series[name][float(iteration)] = value  # of rows with the same iteration, the last counts
+    if damaged:
+        lines = damaged[:5] + ["..."] * (len(damaged) > 5)
+        problems.append(f"{METRICS} has damaged lines, which are skipped: {', '.join(lines)}.")
+    if not any(series.values()):
+        problems.append(f"{METRICS} is empty: the run has just started, or stopped before it first logged the loss.")
+    return {name: sorted(points.items()) for name, points in series.items()}
+
+
+def metric_name(column: str) -> str:
+    """Return the name of a column in words, such as ``mask AP50`` for ``val_mask_ap50``."""
+    words = column.removeprefix(SCORES).split("_")
+    known = {"miou": "mIoU", "mib": "in MiB"}
+    return " ".join(known.get(word, word.upper() if word.startswith("ap") else word) for word in words)
+
+
+def finite(points: Points) -> Points:
+    """Return the points whose value is finite, and not too large to be scaled."""
+    return [point for point in points if abs(point[1]) < MAX_VALUE]
+
+
+def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
+    """Return the rows of the summary table; what is unknown is left out."""
+    found: dict[str, str | None] = {"recipe": log.name, "state": _state(log)}
+    if log.recipe is not None:
+        data, train, model = log.recipe.data, log.recipe.train, log.recipe.model
+        found["data"] = f"{data.name}, {data.split}" + (f" in {data.root}" if data.root else "")
+        inserted = getattr(model, "inserted", None)
+        insertion = f", inserted {json.dumps(inserted)}" if inserted else ""
+        found["network"] = f"{model.backbone}, context {model.context or 'none'}{insertion}"
+        found["batch"] = f"{train.batch} images, {train.precision}, seed {train.seed}"
+    column = next((name for name in MAIN_SCORES if finite(log.series.get(name, ()))), None)
+    if column is not None:
+        points = finite(log.series[column])
+        last, best = points[-1], max(points, key=lambda point: point[1])
+        found["last validation"] = f"{metric_name(column)} {100 * last[1]:.2f} % at iteration {last[0]:.0f}"
+        found["best validation"] = f"{100 * best[1]:.2f} % at iteration {best[0]:.0f}"
+    found["parameters"] = None if parameters is None else f"{parameters:,}"
+    speeds = [value for _, value in finite(log.series.get("images_per_second", ())) if value > 0]
+    found["speed"] = f"{statistics.median(speeds):.3g} images/s (median)" if speeds else None
+    memory = [value for _, value in finite(log.series.get("peak_memory_mib", ()))]
+    found["peak memory"] = f"{max(memory) / 1024:.2f} GiB" if memory else None
+    seconds = total_seconds(log)
+    found["time"] = None if seconds is None else f"{format_duration(seconds)}, with validation"
+    if log.sessions:
+        versions = {name: value for name, value in _versions(log.sessions[-1]).items() if value is not None}
+        gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
+        devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
+        found["started"] = f"{started(log.sessions[0])} UTC"
+        found["hardware"] = devices + (gpu or f"CPU, {threads} thread(s)")
+        found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
+    return {name: value for name, value in found.items() if value}
+
+
+def _state(log: RunLog) -> str:
+    train = log.settings.get("train")
+    iterations = train.get("iterations") if isinstance(train, dict) else None
+    if log.state == FINISHED:
+        return f"finished after {iterations or log.last_iteration} iterations"
+    return f"{log.state} at iteration {log.last_iteration}" + (f" of {iterations}" if iterations else "")
+
+
+def total_seconds(log: RunLog) -> float | None:
+    """Return the duration of all sessions; None unless all of them recorded their end."""
+    parse = datetime.datetime.fromisoformat
+    try:
+        spans = [parse(session["ended"]["at"]) - parse(session["started"]) for session in log.sessions]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return sum(span.total_seconds() for span in spans) if spans else None
+
+
+def _versions(session: Mapping[str, Any]) -> dict[str, Any]:
+    found = session.get("versions")
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def started(session: Mapping[str, Any]) -> str:
+    """Return when a session started, in UTC."""
+    return str(session.get("started", "")).replace("T", " ").removesuffix("+00:00")
+
+
+def describe_outcomes(log: RunLog) -> list[str]:
+    """Return the outcome of each session, and the versions that changed since the session before."""
+    found = []
+    for number, session in enumerate(log.sessions):
+        ended = session.get("ended")
+        if isinstance(ended, dict) and ended.get("reason"):
+            outcome = str(ended["reason"])
+        elif number + 1 < len(log.sessions) or log.state == STOPPED:
+            outcome = "stopped, no reason was recorded; it may have been killed"
+        else:
+            outcome = log.state
+        before, now = _versions(log.sessions[max(number - 1, 0)]), _versions(session)
+        changes = [f"{name} {before[name]} -> {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
+        found.append("; ".join([outcome, *changes]))
+    return found
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the settings of a recipe by full names such as ``optim.lr``, as text, without name and description."""
+    found: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            found |= flatten(value, f"{prefix}{name}.")
+        elif prefix or name not in ("name", "description"):
+            text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+            found[f"{prefix}{name}"] = value if isinstance(value, str) and value else text
+    return found

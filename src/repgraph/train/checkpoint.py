@@ -1,0 +1,95 @@
+"""Checkpoints: what is in them, and how they are written (atomically) and read (without running code)."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from repgraph.errors import UsageError
+from repgraph.files import replacing
+from repgraph.models.weights import read_pickle
+from repgraph.recipes import to_dict
+from repgraph.train.run_folder import BEST, LAST, PREVIOUS, versions
+from repgraph.train.session import Session
+
+KEYS = ("state_dict", "optimizer_states", "iteration", "recipe", "best", "sums", "config")
+
+
+def content(
+    session: Session,
+    optimizer: torch.optim.Optimizer,
+    scaler: dict[str, Any],
+    iteration: int,
+    best: dict[str, Any],
+    sums: torch.Tensor,
+) -> dict[str, Any]:
+    """Return everything that a run needs to go on exactly, as tensors and plain data.
+
+    Args:
+        scaler: State of the gradient scaler; empty but for fp16.
+        iteration: Iterations done.
+        best: The best validation score and its iteration.
+        sums: Of the losses since they were last logged.
+    """
+    return {
+        "state_dict": {f"model.{name}": tensor for name, tensor in session.model.state_dict().items()},
+        "optimizer_states": [optimizer.state_dict()],
+        "scaler": scaler,
+        "iteration": iteration,
+        "best": best,
+        "sums": sums.cpu(),
+        "seed": session.recipe.train.seed,
+        "recipe": to_dict(session.recipe),
+        "config": session.model.config,
+        "data": session.identity,
+        "versions": versions(),
+    }
+
+
+def write(folder: Path, checkpoint: dict[str, Any], *, best: bool) -> None:
+    """Write ``last.ckpt``; the previous one becomes ``previous.ckpt``. With ``best`` it is also ``best.ckpt``."""
+    path = folder / LAST
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            with open(part, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            if path.exists():
+                link(path, folder / PREVIOUS)
+        if best:
+            path = folder / BEST
+            link(folder / LAST, path)
+    except (OSError, RuntimeError) as error:  # torch.save turns a full disk into a RuntimeError
+        cause = error if isinstance(error, OSError) else error.__context__
+        reason = (cause.strerror if isinstance(cause, OSError) else None) or str(error).splitlines()[0]
+        state = f"{path} is unchanged" if path.exists() else "no checkpoint was written before"
+        raise UsageError(f"cannot write {path}: {reason}; {state}") from error
+
+
+def link(path: Path, other: Path) -> None:
+    """Give a file a second name: a hard link if the file system has them, else a copy."""
+    with replacing(other) as part:
+        try:
+            os.link(path, part)
+        except OSError:
+            shutil.copyfile(path, part)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a checkpoint to the CPU; a file that would run code is refused."""
+    previous = path.with_name(PREVIOUS)
+    hint = ""
+    if path.name != PREVIOUS and previous.exists():
+        hint = f"; the previous checkpoint may be intact: repgraph train --resume {previous}"
+    try:
+        found = read_pickle(path)
+    except UsageError as error:
+        raise UsageError(f"{error}{hint}") from error
+    missing = [name for name in KEYS if name not in found] if isinstance(found, dict) else KEYS
+    if missing:
+        raise UsageError(f"{path} is not a training checkpoint: it has no {', '.join(missing)}{hint}")
+    return found

@@ -1,0 +1,52 @@
+"""CUDA graphs: the network's kernels are recorded once and replayed in every iteration.
+
+An iteration launches a thousand kernels or more. If the CPU takes longer to launch them than the GPU to run them, the
+GPU waits; a replay costs the CPU almost nothing. The result is the same.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from repgraph.errors import UsageError
+from repgraph.recipes import Train
+from repgraph.train.devices import Devices
+
+
+def check(train: Train, devices: Devices, fixed_size: bool) -> None:
+    """Raise an error if ``train.graph`` is set and the network cannot be recorded."""
+    problems = {
+        "it needs a CUDA device": devices.kind != "cuda",
+        f"it supports one GPU, and there are {devices.world_size} processes": devices.world_size > 1,
+        "it needs batches of one size, which detection does not have": not fixed_size,
+        "the network is compiled": train.compile,
+        f"a replay overwrites the gradients that train.accumulate={train.accumulate} sums up": train.accumulate > 1,
+    }
+    reason = next((text for text, applies in problems.items() if applies), None)
+    if train.graph and reason:
+        raise UsageError(f"train.graph cannot be used: {reason}; leave it out")
+
+
+def record(model: nn.Module, *inputs: Tensor) -> None:
+    """Record the network for inputs of these sizes: later calls in training mode replay its kernels.
+
+    Calls in evaluation mode are not changed. Call it under the autocast of training; a second call has no effect.
+    """
+    if "forward" in vars(model):
+        return
+    device = inputs[0].device
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    rng_state = torch.cuda.get_rng_state(device)
+    dtype, enabled = torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
+    # The kernels run several times before they are recorded. Casts of weights are part of the graph, so autocast must
+    # not reuse them from one call to the next.
+    with torch.autocast(device.type, dtype, enabled, cache_enabled=False):
+        torch.cuda.make_graphed_callables(model, inputs)
+    with torch.no_grad():
+        for buffer, value in buffers:
+            buffer.copy_(value)
+    torch.cuda.set_rng_state(rng_state, device)
+
+
+def forget(model: nn.Module) -> None:
+    """Remove the graphs; they are of no use once the weights are moved."""
+    vars(model).pop("forward", None)

@@ -1,0 +1,167 @@
+"""Object detection and instance segmentation: Mask R-CNN on images of any size, box and mask AP."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torchvision.tv_tensors import Image
+
+from repgraph import data as datasets
+from repgraph.data.coco import InstanceData
+from repgraph.data.files import Kind
+from repgraph.data.labels import Labels
+from repgraph.data.transforms import RandomFlip
+from repgraph.errors import UsageError
+from repgraph.evaluation import DetectionScores, evaluate_detection
+from repgraph.inference.detection import stretch_narrow
+from repgraph.models import MaskRCNN, mask_rcnn
+from repgraph.recipes import DetectionRecipe
+from repgraph.train.stream import Transform, grouped_batch_indices
+from repgraph.train.task import Progress, Task, Validation
+
+MIN_BOX_SIDE = 1 / 16  # pixels; nothing may be left of thinner boxes after resizing
+_SCORES = ("ap", "ap50", "ap75", "small", "medium", "large")
+
+
+class Batch(NamedTuple):
+    """One device's part of a batch: uint8 images (3, H, W) and their objects, as torchvision's detectors take them."""
+
+    iteration: int
+    images: list[Tensor]
+    targets: list[dict[str, Tensor]]
+
+
+class Detection(Task):
+    """Mask R-CNN."""
+
+    network_class = MaskRCNN
+    losses = ("loss", "loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg")
+    scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in _SCORES)
+    best = "mask_ap"
+    fixed_size = False
+    batch_hint = "smaller images"
+    image_hint = "use fewer data.workers, or leave large images out"
+    no_labels = "there was no object since the last checkpoint, so little was learned; check the annotations"
+
+    def __init__(self, recipe: DetectionRecipe) -> None:
+        super().__init__()
+        self.recipe: DetectionRecipe = recipe
+        if recipe.train.compile:
+            raise UsageError("train.compile needs images of one size, which detection does not have; leave it out")
+
+    def open(self, split: str, *, training: bool) -> InstanceData:
+        """Open a split; training leaves out crowds and images without objects, which count in a validation."""
+        data = self.recipe.data
+        if data.name not in datasets.INSTANCES:
+            raise UsageError(
+                f"data.name is {data.name!r}, which has no objects; detection needs {', '.join(datasets.INSTANCES)}"
+            )
+        if not data.root:
+            raise UsageError("the folder of the images and annotations is required: --data ROOT")
+        options = {"crowds": False, "empty": False} | data.options
+        if not training:
+            options |= {"crowds": True, "empty": True}
+        found = datasets.load(data.name, data.root, split, **options).verify()
+        skipped = dict(found.skipped)
+        unusable = sum(skipped.get(kind, 0) for kind in (Kind.BAD_IMAGE, Kind.IMAGE_SIZE))
+        if empty := len(found.annotations.items) - len(found) - unusable:
+            skipped = {"images without objects": empty, **skipped}
+        if skipped:
+            counts = ", ".join(f"{kind}: {count}" for kind, count in skipped.items())
+            self.notes.append(f"{found.name} {found.split}: skipped {counts}")
+        return found
+
+    def subset(self, data: InstanceData, indices: Sequence[int]) -> InstanceData:
+        part = copy.copy(data)
+        part.items = [data.items[index] for index in indices]
+        return part
+
+    def build(self, labels: Labels) -> MaskRCNN:
+        options = self.model_options() | self.recipe.test.model_dump()
+        options["caffe_style"] = {"auto": None, "yes": True, "no": False}[options["caffe_style"]]
+        return mask_rcnn(len(labels), labels=labels.to_dict(), **options)
+
+    def transform(self, model: Any) -> Transform:
+        flip, max_size = RandomFlip(0.5 if self.recipe.data.flip else 0.0), self.recipe.model.max_size
+
+        def augment(image: Image, target: dict[str, Any], generator: torch.Generator) -> tuple[Any, Any]:
+            image, target = flip(image, target, generator)
+            return stretch(image, drop_thin_boxes(target), max_size)
+
+        return augment
+
+    def batch_indices(self, images: Any) -> Callable[[int], list[int]]:
+        """Put either landscape or portrait images into a batch, if the recipe says so."""
+        train = self.recipe.train
+        if not self.recipe.data.by_orientation:
+            return super().batch_indices(images)
+        landscape = [height <= width for height, width in images.sizes]
+        groups = [[index for index, each in enumerate(landscape) if each is kind] for kind in (True, False)]
+        return lambda iteration: grouped_batch_indices(train.seed, groups, iteration, train.batch)
+
+    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Batch:
+        names = ("boxes", "labels", "masks")
+        images = [image.as_subclass(Tensor) for image, _ in pairs]
+        return Batch(iteration, images, [{n: target[n].as_subclass(Tensor) for n in names} for _, target in pairs])
+
+    def split_batch(self, batch: Batch, parts: int) -> list[Batch]:
+        size = len(batch.images) // parts
+        starts = range(0, len(batch.images), size)
+        return [Batch(batch.iteration, batch.images[at : at + size], batch.targets[at : at + size]) for at in starts]
+
+    def amount(self, batch: Batch) -> Tensor:
+        """Return the number of objects in this process's images."""
+        return torch.tensor(float(sum(len(target["labels"]) for target in batch.targets)), dtype=torch.float64)
+
+    def inputs(self, model: Any, part: Batch) -> tuple[Any, ...]:
+        return part.images, part.targets
+
+    def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+        """Return torchvision's five losses, each a mean over what it samples in the part; parts count equally."""
+        found = model(*self.inputs(model, part))
+        losses = [found[name] / shares for name in self.losses[1:]]
+        total = torch.stack(losses).sum()
+        return total, [total, *losses]
+
+    def validate(self, model: Any, data: InstanceData, progress: Progress | None = None) -> Validation:
+        limit, precision = self.recipe.data.val_limit or None, self.recipe.train.precision
+        scores = evaluate_detection(model, data, limit=limit, precision=precision, progress=progress).scores
+        kinds = {"box": scores.box, "mask": scores.mask or scores.box}
+        metrics = {f"{kind}_{name}": getattr(each, name) for kind, each in kinds.items() for name in _SCORES}
+        return Validation(scores, summary(scores), metrics)
+
+    @property
+    def image_size(self) -> str:
+        model = self.recipe.model
+        return f"model.min_size={model.min_size}, model.max_size={model.max_size}"
+
+
+def drop_thin_boxes(target: dict[str, Any]) -> dict[str, Any]:
+    """Return a target without objects whose boxes are too thin to survive resizing."""
+    boxes = target["boxes"].as_subclass(Tensor)
+    kept = ((boxes[:, 2:] - boxes[:, :2]) >= MIN_BOX_SIDE).all(1)
+    if bool(kept.all()):
+        return target
+    return {**target, **{name: target[name].as_subclass(Tensor)[kept] for name in ("boxes", "labels", "masks")}}
+
+
+def stretch(image: Tensor, target: dict[str, Any], max_size: int) -> tuple[Tensor, dict[str, Any]]:
+    """Stretch an image and its target, as inference does, if it is too narrow for the network's size."""
+    plain = image.as_subclass(Tensor)
+    wide = stretch_narrow(plain, max_size)
+    if wide is plain:
+        return image, target
+    (height, width), (new_height, new_width) = plain.shape[1:], wide.shape[1:]
+    boxes = target["boxes"].as_subclass(Tensor) * torch.tensor([new_width / width, new_height / height] * 2)
+    return wide, {**target, "boxes": boxes, "masks": stretch_narrow(target["masks"].as_subclass(Tensor), max_size)}
+
+
+def summary(scores: DetectionScores) -> str:
+    """Format scores in one line."""
+    box, mask = scores.box, scores.mask
+    if box.ap != box.ap:
+        return "no score: the validation images have no objects; check them with repgraph data check"
+    line = f"val box AP {100 * box.ap:.2f} %, AP50 {100 * box.ap50:.2f} %"
+    return line if mask is None else f"{line}; mask AP {100 * mask.ap:.2f} %, AP50 {100 * mask.ap50:.2f} %"

@@ -1,0 +1,201 @@
+"""The folder of a run: its files, its lock, and the record of the sessions that trained in it."""
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from repgraph import __version__, files
+from repgraph.errors import UsageError
+from repgraph.recipes import RESUMABLE, AnyRecipe, from_dict, to_json
+
+RECIPE, VERSIONS, SCORES, CHECKPOINTS, MODEL = "recipe.json", "versions.json", "scores.json", "checkpoints", "model"
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"  # in the folder of checkpoints, as the lock is
+LOCK = ".lock"
+LOCK_TIMEOUT = 10.0  # seconds: workers of a killed process hold the lock for a moment
+_PACKAGES = ("torchvision", "timm", "lightning_fabric", "numpy", "huggingface_hub", "safetensors")
+
+
+def check_free(folder: Path) -> None:
+    """Raise an error unless a folder is empty or does not exist."""
+    try:
+        free = not any(folder.iterdir()) if folder.is_dir() else not os.path.lexists(folder)
+    except OSError as error:
+        raise UsageError(f"cannot use {folder}: {error.strerror or error}; give another folder with --out") from error
+    if free:
+        return
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; give another one with --out")
+    resume = f", or resume the run: --resume {folder}" if (folder / RECIPE).exists() else ""
+    raise UsageError(f"{folder} is not empty; give another folder with --out{resume}")
+
+
+def create(folder: Path, recipe: AnyRecipe) -> None:
+    """Create a run's folder with its recipe and versions."""
+    try:
+        (folder / CHECKPOINTS).mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {folder}: {error.strerror or error}; give another folder with --out") from error
+    files.write(folder / RECIPE, to_json(recipe))
+    record_session(folder, recipe, 0)
+
+
+def find(path: Path) -> tuple[Path, Path | None]:
+    """Return the folder of a run and the checkpoint to resume from, or None; ``path`` is either of them."""
+    if path.suffix == ".ckpt":
+        if not path.is_file():
+            raise UsageError(f"{path}: no such checkpoint")
+        if not (path.parent.parent / RECIPE).is_file():
+            raise UsageError(f"{path} does not belong to a run: there is no {path.parent.parent / RECIPE}")
+        return path.parent.parent, path
+    if path.is_file():
+        raise UsageError(f"{path} is not a checkpoint; expected a .ckpt file or the folder of a run")
+    if not (path / RECIPE).is_file():
+        raise UsageError(f"{path} is not the folder of a run: there is no {path / RECIPE}")
+    found = (path / CHECKPOINTS / name for name in (LAST, PREVIOUS))
+    return path, next((checkpoint for checkpoint in found if checkpoint.exists()), None)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run's folder; the operating system releases it when the process ends."""
+    path = folder / CHECKPOINTS / LOCK
+    try:
+        path.parent.mkdir(exist_ok=True)
+        lock = FileLock(path)
+        lock.acquire(timeout=LOCK_TIMEOUT)
+    except Timeout:
+        raise UsageError(f"another process is training in {folder}; wait until it ends, or stop it") from None
+    except NotImplementedError:  # a file system without locks
+        lock = None  # type: ignore[assignment]
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def is_locked(folder: Path, timeout: float = 0.0) -> bool:
+    """Return whether a process is training in a folder, and does not end within ``timeout`` seconds."""
+    path = folder / CHECKPOINTS / LOCK
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path).acquire(timeout=timeout):
+            return False
+    except Timeout:
+        return True
+    except (OSError, NotImplementedError):
+        return False
+
+
+def record_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
+    """Append command, seed and versions of this session to ``versions.json``."""
+    session = {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": _now(),
+        "from_iteration": start,
+        "seed": recipe.train.seed,
+        "versions": versions(),
+    }
+    _write_sessions(folder, [*sessions(folder), session])
+
+
+def record_end(folder: Path, reason: str) -> None:
+    """Record how this session ended; for information only, and so it never fails."""
+    found = sessions(folder)
+    if found and isinstance(found[-1], dict):
+        found[-1]["ended"] = {"at": _now(), "reason": reason}
+        with contextlib.suppress(UsageError):
+            _write_sessions(folder, found)
+
+
+def sessions(folder: Path) -> list[Any]:
+    """Return the recorded sessions; empty if the file cannot be read."""
+    try:
+        return list(files.read_json(folder / VERSIONS)["sessions"])
+    except (UsageError, KeyError, TypeError):
+        return []
+
+
+def _write_sessions(folder: Path, found: list[Any]) -> None:
+    files.write(folder / VERSIONS, json.dumps({"sessions": found}, indent=2) + "\n")
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str | None]:
+    """Return what results depend on in their last bits: versions, the GPU, and the number of threads."""
+    found: dict[str, str | None] = {"repgraph": __version__, "python": sys.version.split()[0]}
+    found["torch"] = str(torch.__version__)
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
+    found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    found["threads"] = str(torch.get_num_threads())
+    return found
+
+
+def changed_versions(checkpoint: dict[str, Any]) -> str:
+    """Return what changed since a checkpoint was written, such as ``torch 2.11.0 -> 2.15.0``."""
+    then, now = checkpoint.get("versions", {}), versions()
+    return ", ".join(f"{name} {then[name]} -> {now[name]}" for name in now if then.get(name) not in (None, now[name]))
+
+
+def identity(**splits: Any) -> dict[str, Any]:
+    """Return what identifies data, wherever they are: the classes, and the number and names of each split's images."""
+    present = {use: data for use, data in splits.items() if data is not None}
+    found: dict[str, Any] = {"classes": list(next(iter(present.values())).labels.names)}
+    for use, data in present.items():
+        names = "\n".join(item.name for item in data.items)
+        found[use] = {"images": len(data.items), "names": hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}
+    return found
+
+
+def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) -> None:
+    """Raise an error if a run is resumed with other data."""
+    for use, value in checkpoint.get("data", now).items():
+        if now.get(use) == value:
+            continue
+        found = now.get(use) or {"images": 0}
+        if use == "classes":
+            reason = f"the classes were {', '.join(value)} and are {', '.join(found)}"
+        elif found["images"] != value["images"]:
+            reason = f"there were {value['images']} images for {use} and there are {found['images']}"
+        else:
+            reason = f"the images for {use} have other names"
+        raise UsageError(
+            f"{root or 'the data'} differs from the data of the run: {reason}; give those with --data ROOT"
+        )
+
+
+def check_same_recipe(recipe: AnyRecipe, checkpoint: dict[str, Any], path: Path) -> None:
+    """Raise an error if a checkpoint was written with another recipe than the run's."""
+    theirs = from_dict(checkpoint["recipe"], str(path))
+    if theirs.task != recipe.task:
+        raise UsageError(f"{path} is of a run for {theirs.task}, but {RECIPE} is for {recipe.task}")
+    for section in ("data", "model", "optim", "train", "test"):
+        now, then = getattr(recipe, section).model_dump(), getattr(theirs, section).model_dump()
+        for name, value in now.items():
+            if value != then[name] and f"{section}.{name}" not in (*RESUMABLE, "model.weights"):
+                raise UsageError(
+                    f"{path} was written with {section}.{name}={then[name]!r}, but {RECIPE} has {value!r}; "
+                    "a run is resumed with its own recipe"
+                )

@@ -1,0 +1,134 @@
+"""Semantic segmentation: crops of one size, cross-entropy over pixels, mIoU."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from repgraph import data as datasets
+from repgraph.data.labels import Labels
+from repgraph.data.transforms import TrainTransform, normalise
+from repgraph.distributed import all_reduce
+from repgraph.errors import UsageError
+from repgraph.evaluation import Scores, evaluate
+from repgraph.inference import Settings
+from repgraph.models import RGNet, rgnet
+from repgraph.recipes import Recipe
+from repgraph.train.loss import count_labelled, cross_entropy, hard_pixels
+from repgraph.train.stream import Transform
+from repgraph.train.task import Progress, Task, Validation
+
+
+class Batch(NamedTuple):
+    """One device's part of a batch: uint8 images (B, 3, h, w) and masks (B, h, w)."""
+
+    iteration: int
+    images: Tensor
+    masks: Tensor
+
+
+class Segmentation(Task):
+    """RGNet and its baselines."""
+
+    network_class = RGNet
+    losses = ("loss", "auxiliary_loss")
+    scores = ("miou", "pixel_accuracy", "mean_accuracy")
+    best = "miou"
+    fixed_size = True
+    batch_hint = "a smaller crop"
+    image_hint = "use a smaller data.crop or data.scales"
+    no_labels = "no pixel was labelled since the last checkpoint, so nothing was learned; check the masks"
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe: Recipe = recipe
+        weights = recipe.optim.class_weights
+        self.class_weights = torch.tensor(weights, dtype=torch.float64) if weights else None
+
+    def open(self, split: str, *, training: bool) -> Any:
+        data = self.recipe.data
+        if not data.root and data.name != "scenes":
+            raise UsageError(f"the folder of {data.name} is required: --data ROOT")
+        if data.name in datasets.INSTANCES:
+            raise UsageError(f"data.name is {data.name!r}, which has no label masks; use a recipe for detection")
+        found = datasets.load(data.name, data.root or None, split, **data.options)
+        weights = self.recipe.optim.class_weights
+        if weights and len(weights) != len(found.labels):
+            raise UsageError(f"optim.class_weights has {len(weights)} numbers for {len(found.labels)} classes")
+        return found
+
+    def build(self, labels: Labels) -> RGNet:
+        options = self.model_options()
+        options["fusion"] = None if options["fusion"] == "auto" else options["fusion"]
+        return rgnet(len(labels), labels=labels.to_dict(), **options)
+
+    def transform(self, model: Any) -> Transform:
+        data = self.recipe.data
+        return TrainTransform(data.crop, data.scales, data.flip, model.mean)
+
+    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Batch:
+        images, masks = ([pair[k].as_subclass(Tensor) for pair in pairs] for k in (0, 1))
+        return Batch(iteration, torch.stack(images), torch.stack(masks))
+
+    def split_batch(self, batch: Batch, parts: int) -> list[Batch]:
+        chunks = zip(batch.images.tensor_split(parts), batch.masks.tensor_split(parts), strict=True)
+        return [Batch(batch.iteration, images, masks) for images, masks in chunks]
+
+    def amount(self, batch: Batch) -> Tensor:
+        """Return the number of labelled pixels, or the sum of their class weights, over all processes."""
+        if self.class_weights is not None:
+            self.class_weights = self.class_weights.to(batch.masks.device)
+        return all_reduce(count_labelled(batch.masks, self.class_weights))
+
+    def inputs(self, model: Any, part: Batch) -> tuple[Tensor]:
+        layout = torch.channels_last if self.recipe.train.channels_last else torch.contiguous_format
+        return (normalise(part.images, model.mean, model.std).contiguous(memory_format=layout),)
+
+    def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+        """Return the part's sum of losses divided by the labelled pixels of the whole batch."""
+        optim = self.recipe.optim
+        result = model(*self.inputs(model, part))
+        logits, auxiliary = result if isinstance(result, tuple) else (result, None)
+        targets, total = part.masks, amount
+        if optim.ohem > 0:  # the number of hard pixels is known after each part only: take the mean over the parts
+            targets = hard_pixels(logits, part.masks, optim.ohem, optim.ohem_least * len(part.masks))
+            total = all_reduce(count_labelled(targets, self.class_weights)) * self.recipe.train.accumulate
+        loss = cross_entropy(logits, targets, total, self.class_weights)
+        if auxiliary is None:
+            return loss, [loss, torch.zeros_like(loss)]
+        auxiliary_loss = cross_entropy(auxiliary, part.masks, amount, self.class_weights)
+        return loss + optim.auxiliary_weight * auxiliary_loss, [loss, auxiliary_loss]
+
+    def validate(self, model: Any, data: Any, progress: Progress | None = None) -> Validation:
+        """Score the network as the recipe tests it, but at scale 1 and without flip."""
+        test = self.recipe.test
+        settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=self.recipe.train.precision)
+        with _varying_sizes(self.recipe.train.compile):
+            limit = self.recipe.data.val_limit or None
+            scores = evaluate(model, data, settings, limit=limit, progress=progress).scores
+        return Validation(scores, summary(scores), {name: getattr(scores, name) for name in self.scores})
+
+    @property
+    def image_size(self) -> str:
+        return f"data.crop={self.recipe.data.crop}"
+
+
+def summary(scores: Scores) -> str:
+    """Format scores in one line."""
+    if not scores.pixels:
+        return "no score: no pixel of the validation images is labelled; check the masks with repgraph data check"
+    return f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %"
+
+
+@contextlib.contextmanager
+def _varying_sizes(compiled: bool) -> Iterator[None]:
+    """Run eagerly and without benchmarking kernels: images come in many sizes."""
+    benchmark = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = benchmark

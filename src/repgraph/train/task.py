@@ -1,0 +1,163 @@
+"""What the training loop needs to know of a task: its data, network, batches, losses and scores."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from repgraph.data.dataset import Subset
+from repgraph.data.labels import Labels
+from repgraph.errors import UsageError, out_of_memory
+from repgraph.models.hub import Hub
+from repgraph.recipes import AnyRecipe, Recipe
+from repgraph.train.stream import Transform, batch_indices, seed_from
+
+Progress = Callable[[float, int], None]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The result of a validation."""
+
+    scores: Any
+    summary: str  # one line
+    metrics: dict[str, float]  # by the names in ``Task.scores``
+
+
+class Task(ABC):
+    """Defines the data, batches, losses and scores of one kind of training."""
+
+    network_class: ClassVar[type[Hub]]
+    losses: ClassVar[tuple[str, ...]]  # names of the losses that are logged; the first one is shown
+    scores: ClassVar[tuple[str, ...]]  # names of the scores of a validation
+    best: ClassVar[str]  # the score by which networks are compared
+    fixed_size: ClassVar[bool]  # whether all batches have one size
+    batch_hint: ClassVar[str]  # what else to use if a batch does not fit into memory
+    image_hint: ClassVar[str]  # what to change if an image does not fit into memory
+    no_labels: ClassVar[str]  # warning if nothing in a period was labelled
+
+    recipe: AnyRecipe
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []  # about the data, printed before training
+
+    @abstractmethod
+    def open(self, split: str, *, training: bool) -> Any:
+        """Open a split to train on or to validate on; it has ``items``, ``labels`` and ``labelled``."""
+
+    def subset(self, data: Any, indices: Sequence[int]) -> Any:
+        """Return some of the images of a split."""
+        return Subset(data, indices)
+
+    def splits(self) -> tuple[Any, Any]:
+        """Return the images to train on and those to validate on, or None."""
+        data = self.recipe.data
+        images = self.open(data.split, training=True)
+        if not images.labelled:
+            raise UsageError(f"data.split {data.split!r} has no labels to learn from; choose another split")
+        if data.hold_out:
+            held = range(data.hold_out - 1, len(images), data.hold_out)
+            if not held:
+                raise UsageError(f"data.hold_out is {data.hold_out}, but there are {len(images)} images; use less")
+            kept = [index for index in range(len(images)) if index not in held]
+            return self.subset(images, kept), self.subset(images, held)
+        if not data.val_split:
+            return images, None
+        validation = self.open(data.val_split, training=False)
+        if not validation.labelled:
+            raise UsageError(f"data.val_split {data.val_split!r} has no labels; choose another split, or none")
+        if validation.labels.names != images.labels.names:
+            raise UsageError(
+                f"data.val_split {data.val_split!r} has other classes than data.split {data.split!r}: "
+                f"{validation.labels.difference(images.labels)}; both need the same ones in the same order"
+            )
+        return images, validation
+
+    def network(self, labels: Labels, checkpoint: dict[str, Any] | None = None) -> Any:
+        """Return the recipe's network with its initial weights, or the one of a checkpoint."""
+        if checkpoint is not None:
+            model = self.network_class.build(checkpoint["config"], "the config in the checkpoint")
+            weights = checkpoint["state_dict"].items()
+            model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights})
+            return model
+        given = self.recipe.model
+        if not given.weights:
+            raise UsageError(
+                f"the backbone {given.backbone} needs initial weights: --weights FILE (torchvision's, timm's or Caffe "
+                "style), --weights pretrained (timm's; may download), or --weights none for random ones"
+            )
+        torch.manual_seed(seed_from(self.recipe.train.seed, "network"))
+        try:
+            return self.build(labels)
+        except UsageError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"model: {error}") from error
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            raise UsageError("the network does not fit into memory; check model.channels and its options") from error
+
+    def model_options(self) -> dict[str, Any]:
+        """Return the recipe's model as keyword arguments; empty options are None."""
+        options = {name: None if value == {} else value for name, value in self.recipe.model.model_dump().items()}
+        return options | {"weights": None if options["weights"] == "none" else options["weights"]}
+
+    @abstractmethod
+    def build(self, labels: Labels) -> nn.Module:
+        """Build the recipe's network."""
+
+    @abstractmethod
+    def transform(self, model: Any) -> Transform:
+        """Return the augmentation of an image and its target."""
+
+    def batch_indices(self, images: Any) -> Callable[[int], list[int]]:
+        """Return a function from an iteration to the images of its batch, over all processes."""
+        train, length = self.recipe.train, len(images)
+        return lambda iteration: batch_indices(train.seed, length, iteration, train.batch)
+
+    @abstractmethod
+    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Any:
+        """Make a batch, a named tuple with ``iteration``, from augmented images and targets."""
+
+    @abstractmethod
+    def split_batch(self, batch: Any, parts: int) -> Sequence[Any]:
+        """Split a batch for gradient accumulation."""
+
+    @abstractmethod
+    def amount(self, batch: Any) -> Tensor:
+        """Return how much a batch has to learn from: 0 if nothing."""
+
+    @abstractmethod
+    def inputs(self, model: Any, part: Any) -> tuple[Any, ...]:
+        """Return the network's arguments for a part of a batch."""
+
+    @abstractmethod
+    def loss(self, model: Any, part: Any, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss to minimize and the losses to log: this part's shares of those of the whole batch.
+
+        Their sum over the parts of all devices (``shares`` parts) is the batch's; ``amount`` is that of the batch.
+        """
+
+    @abstractmethod
+    def validate(self, model: Any, data: Any, progress: Progress | None = None) -> Validation:
+        """Validate the network, in every process; all raise ``NotFinite`` if it gives non-finite numbers in any."""
+
+    @property
+    @abstractmethod
+    def image_size(self) -> str:
+        """The settings of the image size, for messages."""
+
+
+def make_task(recipe: AnyRecipe) -> Task:
+    """Return the task of a recipe."""
+    if isinstance(recipe, Recipe):
+        from repgraph.train.segmentation import Segmentation
+
+        return Segmentation(recipe)
+    from repgraph.train.detection import Detection
+
+    return Detection(recipe)

@@ -1,0 +1,318 @@
+"""Statistics of the attention weights of non-local layers: how much weight a few positions have.
+
+Every position of a map (query) has a distribution over all N positions. Its statistics are:
+
+- ``top``: the share of its largest weights (9 by default);
+- ``percent``: the share of the largest 1 % of its weights, rounded up to a whole number of weights;
+- ``effective``: the effective number of positions, exp(entropy);
+- ``effective_share``: the effective number divided by N.
+"""
+
+import csv
+import io
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from repgraph import files
+from repgraph.distributed import all_reduce, broadcast, gather
+from repgraph.inference import NotFinite
+from repgraph.visualize.collect import DenseLayer, Frame, check_inside, find_layer, iterate_weights, run_with_hooks
+
+TOP = 9  # the number of nodes in the paper
+STATISTICS = ("top", "percent", "effective", "effective_share")
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+# Bins of the statistics for quantiles: logarithms from 1e-10 to 1e10 in steps of 0.001.
+LOG_STEP, LOG_BINS = 1e-3, 23026
+# Bins of the histogram: powers of ten of the weight times N, bins per power.
+LOWEST, HIGHEST, PER_DECADE = -8, 7, 10
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A statistic over all queries; ``uniform`` is its value for equal weights."""
+
+    mean: float
+    uniform: float
+    quantiles: dict[float, float]
+
+    @property
+    def median(self) -> float:
+        return self.quantiles[0.5]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Histogram of the weight times N, which is 1 for equal weights.
+
+    ``weights`` has the share of the number of weights in each bin, ``mass`` the share of their sum.
+    """
+
+    edges: tuple[float, ...]
+    weights: tuple[float, ...]
+    mass: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class AffinityStatistics:
+    """Result of :func:`affinity_statistics`; shares are fractions, queries those of all images and heads.
+
+    ``images`` has the number of positions of each image, and the means of the statistics over its queries.
+    """
+
+    layer: str
+    heads: int
+    top_count: int
+    images: tuple[dict[str, float], ...]
+    queries: int
+    top: Summary
+    percent: Summary
+    effective: Summary
+    effective_share: Summary
+    histogram: Histogram
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PositionAffinity:
+    """The weights of one position of a layer's map.
+
+    ``at`` is its centre and ``step`` the distance between positions (horizontal, vertical), in pixels of the image;
+    ``weights`` are those for all positions, (heads, h, w); ``statistics`` are means over heads, ``uniform`` those of
+    equal weights.
+    """
+
+    row: int
+    column: int
+    at: tuple[float, float]
+    step: tuple[float, float]
+    weights: np.ndarray
+    statistics: dict[str, float]
+    uniform: dict[str, float]
+    histogram: Histogram
+
+
+def affinity_statistics(
+    model: nn.Module,
+    images: Iterable[Tensor],
+    *,
+    layer: str | None = None,
+    top: int = TOP,
+    progress: Callable[[int], None] | None = None,
+) -> AffinityStatistics:
+    """Return statistics of the attention weights of a network's non-local layer over images, uint8 RGB (3, H, W).
+
+    The N x N weights are computed for some queries at a time and not stored: memory grows neither with N² nor with the
+    number of images. They are the layer's own weights, in at least float32. Means are exact, quantiles have an error of
+    at most 0.05 %. Images run through the network as a whole, on the device of its parameters. Under torch.distributed,
+    each process passes its :func:`~repgraph.distributed.shard` of the images, and all get the same result.
+
+    Args:
+        model: An RGNet, a Mask R-CNN, or any network that takes normalised images (1, 3, H, W).
+        layer: Path of the layer, or the end of it; by default the network's last non-local layer.
+        top: Number of weights for the statistic ``top``.
+        progress: Called with the number of images done.
+    """
+    start = time.perf_counter()
+    path = find_layer(model, layer, DenseLayer)
+    module: Any = model.get_submodule(path)
+    total = _Accumulator(top, next(module.parameters()).device)
+    own: list[dict[str, float]] = []
+
+    def add(x: Tensor, frame: Frame) -> None:
+        parts = []
+        for weights in iterate_weights(module, x):
+            if not bool(weights.isfinite().all()):
+                where = f"{path} are not finite for image {len(own) + 1}"
+                raise NotFinite(f"the attention weights of {where}; check the network's weights")
+            parts.append(total.add(weights).flatten(1).sum(1))
+        count = x.shape[2] * x.shape[3]
+        means = torch.stack(parts).sum(0) / (weights.shape[1] * count)
+        own.append({"positions": count, **dict(zip(STATISTICS, means.tolist(), strict=True))})
+
+    for number, image in enumerate(images, 1):
+        run_with_hooks(model, image, {path: add})
+        if progress is not None:
+            progress(number)
+    total.all_reduce()
+    in_order = itertools.chain.from_iterable(itertools.zip_longest(*gather(own)))
+    everyone = broadcast([image for image in in_order if image is not None])
+    if not everyone:
+        raise ValueError("images is empty; expected at least one image")
+    heads = getattr(module, "groups", 1)
+    rest: Any = {**total.summaries(), "histogram": total.histogram()}
+    seconds = time.perf_counter() - start
+    return AffinityStatistics(path, heads, top, tuple(everyone), total.queries, seconds=seconds, **rest)
+
+
+def position_affinity(
+    model: nn.Module,
+    image: Tensor,
+    at: tuple[float, float] | None = None,
+    *,
+    layer: str | None = None,
+    top: int = TOP,
+) -> PositionAffinity:
+    """Return the attention weights of one position of a network's non-local layer.
+
+    Args:
+        image: uint8 RGB (3, H, W).
+        at: Pixel x, y of the image; by default the position with the median effective number of all in the image.
+    """
+    path = find_layer(model, layer, DenseLayer)
+    module: Any = model.get_submodule(path)
+    if at is not None:
+        check_inside(at, image.shape[-2:])
+    found: list[PositionAffinity] = []
+
+    def collect(x: Tensor, frame: Frame) -> None:
+        shape = (x.shape[2], x.shape[3])
+        (rows, columns), (across, down) = frame.valid(shape), frame.step(shape)
+        if at is None:
+            effective = torch.cat([measure(part)[2, 0].mean(0) for part in iterate_weights(module, x)])
+            valid = effective.unflatten(0, shape)[:rows, :columns].flatten()  # without padding
+            median = int(valid.argsort(stable=True)[(len(valid) - 1) // 2])
+            row, column = divmod(median, columns)
+        else:
+            row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
+        weights = next(iterate_weights(module, x, index=row * shape[1] + column))[0, :, 0]  # [heads, N]
+        single = _Accumulator(top, weights.device)
+        means = single.add(weights).mean(1).tolist()
+        centre = (column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5
+        array = weights.unflatten(1, shape).float().cpu().numpy()
+        statistics, even = dict(zip(STATISTICS, means, strict=True)), uniform(weights.shape[1], top)
+        step, histogram = (across, down), single.histogram()
+        found.append(PositionAffinity(row, column, centre, step, array, statistics, even, histogram))
+
+    run_with_hooks(model, image, {path: collect})
+    return found[0]
+
+
+def measure(weights: Tensor, top: int = TOP) -> Tensor:
+    """Return the statistics of distributions (..., N), float64 (4, ...), in the order of ``STATISTICS``."""
+    count = weights.shape[-1]
+    top, percent = min(top, count), math.ceil(count / 100)
+    largest = weights.topk(max(top, percent), -1).values.double().cumsum(-1).clamp(max=1)
+    effective = torch.special.entr(weights).sum(-1, dtype=torch.float64).exp().clamp(1, count)
+    return torch.stack([largest[..., top - 1], largest[..., percent - 1], effective, effective / count])
+
+
+def uniform(count: int, top: int = TOP) -> dict[str, float]:
+    """Return the statistics of equal weights for ``count`` positions."""
+    values = (min(top, count) / count, math.ceil(count / 100) / count, float(count), 1.0)
+    return dict(zip(STATISTICS, values, strict=True))
+
+
+def describe(found: AffinityStatistics, position: PositionAffinity, image: str, data: str) -> str:
+    """Return the statistics over ``data`` and those of one position of ``image`` as text, in percent."""
+    counts = sorted({int(image["positions"]) for image in found.images})
+    positions = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
+    uniform = {name: getattr(found, name).uniform for name in STATISTICS}
+    for kind in ("mean", "median"):
+        values = {name: getattr(getattr(found, name), kind) for name in STATISTICS}
+        lines.append(f"{kind}: {'; '.join(format_lines(values, uniform, found.top_count))}")
+    own = "; ".join(format_lines(position.statistics, position.uniform, found.top_count))
+    return "\n".join([*lines, f"one position, {image} at {position.at[0]:g},{position.at[1]:g}: {own}"])
+
+
+def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) -> list[str]:
+    """Format the main statistics beside those of equal weights, one per line."""
+    lines = [
+        f"{title}: {100 * values[name]:.3g} % (uniform {100 * uniform[name]:.3g} %)"
+        for name, title in (("top", f"top {top}"), ("percent", "top 1 %"))
+    ]
+    return [*lines, f"effective number: {values['effective']:.1f} of {uniform['effective']:.0f}"]
+
+
+def write(
+    folder: Path, about: dict[str, Any], found: AffinityStatistics, position: PositionAffinity, names: Sequence[str]
+) -> list[Path]:
+    """Write ``affinity.json``, which begins with ``about``, and CSV files; the position is one of the first image."""
+    record = about | asdict(found)
+    record["images"] = len(found.images)
+    record["positions"] = math.fsum(image["positions"] for image in found.images) / len(found.images)
+    place: dict[str, Any] = {"row": position.row, "column": position.column, "x": position.at[0], "y": position.at[1]}
+    place |= {"map": position.weights.shape[1:]} | position.statistics
+    record["one_position"] = {"image": names[0], **place, "uniform": position.uniform}
+    labels = {"top": f"top {found.top_count}", "percent": "top 1 %"}
+    table: list[list[Any]] = [["statistic", "mean", "uniform", *(f"quantile {share:g}" for share in QUANTILES)]]
+    for name in STATISTICS:
+        summary = getattr(found, name)
+        table.append([labels.get(name, name), summary.mean, summary.uniform, *summary.quantiles.values()])
+    bars = found.histogram
+    bins = zip(bars.edges, bars.edges[1:], bars.weights, bars.mass, strict=False)
+    images = [[name, *image.values()] for name, image in zip(names, found.images, strict=True)]
+    return [
+        files.write(folder / "affinity.json", json.dumps(record, indent=2) + "\n"),
+        files.write(folder / "affinity.csv", _csv(table)),
+        files.write(folder / "histogram.csv", _csv([["weight x N from", "to", "weights", "mass"], *bins])),
+        files.write(folder / "images.csv", _csv([["image", "positions", *STATISTICS], *images])),
+    ]
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
+class _Accumulator:
+    """Accumulates statistics of weights; its size does not depend on their number."""
+
+    def __init__(self, top: int, device: torch.device | str = "cpu") -> None:
+        bins, names = (HIGHEST - LOWEST) * PER_DECADE, len(STATISTICS)
+        self.top = top
+        self.counts = torch.zeros(bins, dtype=torch.int64, device=device)  # weights, by size
+        self.mass = torch.zeros(bins, dtype=torch.float64, device=device)
+        self.logs = torch.zeros(names, 2 * LOG_BINS + 1, dtype=torch.int64, device=device)  # statistics, by size
+        self.sums = torch.zeros(2, names, dtype=torch.float64, device=device)  # statistics, and those of equal weights
+
+    @property
+    def queries(self) -> int:
+        return int(self.logs[0].sum())
+
+    def add(self, weights: Tensor) -> Tensor:
+        """Add weights (..., queries, N) and return their statistics, (4, ..., queries)."""
+        count = weights.shape[-1]
+        values = measure(weights, self.top)
+        flat = values.flatten(1)
+        self.sums[0] += flat.sum(1)
+        self.sums[1] += flat.shape[1] * flat.new_tensor(list(uniform(count, self.top).values()))
+        for logs, own in zip(self.logs, flat, strict=True):
+            index = (own.log() / LOG_STEP).round().clamp(-LOG_BINS, LOG_BINS).long() + LOG_BINS
+            logs += torch.bincount(index, minlength=len(logs))
+        weights = weights.flatten()
+        index = (((weights * count).log10() - LOWEST) * PER_DECADE).floor().clamp(0, len(self.counts) - 1).long()
+        self.counts += torch.bincount(index, minlength=len(self.counts))
+        self.mass += torch.bincount(index, weights=weights.double(), minlength=len(self.mass))
+        return values
+
+    def all_reduce(self) -> None:
+        """Sum over all processes; every process has to call it once."""
+        for tensor in (self.counts, self.mass, self.logs, self.sums):
+            tensor.copy_(all_reduce(tensor.cpu()))
+
+    def summaries(self) -> dict[str, Summary]:
+        ranks = torch.tensor([max(1, math.ceil(share * self.queries)) for share in QUANTILES])
+        means, uniform_means = (self.sums / max(self.queries, 1)).tolist()
+        found = {}
+        for index, name in enumerate(STATISTICS):
+            bins = torch.searchsorted(self.logs[index].cumsum(0).cpu(), ranks).tolist()
+            values = [math.exp((number - LOG_BINS) * LOG_STEP) for number in bins]
+            found[name] = Summary(means[index], uniform_means[index], dict(zip(QUANTILES, values, strict=True)))
+        return found
+
+    def histogram(self) -> Histogram:
+        edges = tuple(10 ** (LOWEST + i / PER_DECADE) for i in range(len(self.counts) + 1))
+        weights, mass = (values.double() / values.sum() for values in (self.counts, self.mass))
+        return Histogram(edges, tuple(weights.tolist()), tuple(mass.tolist()))

@@ -1,0 +1,237 @@
+"""Run an image through a network and collect the nodes and attention weights of its layers."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from repgraph.constants import MEAN, STD
+from repgraph.data.transforms import normalise
+from repgraph.errors import UsageError
+from repgraph.inference import Detections, NotFinite
+from repgraph.inference.network import device_and_dtype, evaluation_mode
+from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph
+from repgraph.layers.danet import PositionAttention
+from repgraph.layers.non_local import attention_weights, to_rows
+from repgraph.layers.repgraph import RepGraph
+from repgraph.layers.stages import NAME
+from repgraph.visualize.attention import LayerAttention
+
+STRONGEST = 64  # positions to keep of a layer that attends to all
+CHUNK = 2**22  # attention weights in memory at a time
+TITLES = {
+    BottleneckRepGraph: "Bottleneck",
+    SimpleRepGraph: "Simple",
+    NonLocal: "Non-local",
+    PositionAttention: "position attention of DANet",
+}
+
+DenseLayer = NonLocal | PositionAttention  # every position attends to all others
+Layer = RepGraph | DenseLayer
+
+
+@dataclass
+class Frame:
+    """Sizes (H, W) of an image, of the network's input, and of the input with its padding."""
+
+    image: tuple[int, int]
+    resized: tuple[int, int]
+    padded: tuple[int, int]
+
+    def step(self, shape: Sequence[int]) -> tuple[float, float]:
+        """Return the distance between neighbouring positions of an (h, w) map in pixels: horizontal, vertical."""
+        sizes = zip(self.image, self.resized, self.padded, shape, strict=True)
+        down, across = ((padded / count) * (image / resized) for image, resized, padded, count in sizes)
+        return across, down
+
+    def valid(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Return the number of rows and columns of an (h, w) map that are not padding."""
+        sizes = zip(self.resized, self.padded, shape, strict=True)
+        rows, columns = (min(count, math.ceil(resized * count / padded)) for resized, padded, count in sizes)
+        return rows, columns
+
+
+Hook = Callable[[Tensor, Frame], None]
+
+
+def collect_attention(
+    model: nn.Module, image: Tensor, *, layers: Sequence[str] | None = None, strongest: int = STRONGEST
+) -> dict[str, LayerAttention]:
+    """Return the nodes and attention weights of a network's layers for an image, by path, in the order they run.
+
+    The image runs through the network as a whole, in evaluation mode and on the device of the parameters. The resizing
+    and padding of a detector is undone. Layers can be anywhere in the network, also inserted into its backbone.
+
+    Args:
+        model: An :class:`~repgraph.models.RGNet`, a :class:`~repgraph.models.MaskRCNN` or another detector of
+            torchvision, or any network that takes normalised images (1, 3, H, W).
+        image: uint8 RGB (3, H, W).
+        layers: Paths of layers, or the ends of paths; None for all.
+        strongest: Number of positions to keep of a layer that attends to all positions.
+    """
+    return attention_and_output(model, image, layers=layers, strongest=strongest)[0]
+
+
+def attention_and_output(
+    model: nn.Module, image: Tensor, *, layers: Sequence[str] | None = None, strongest: int = STRONGEST
+) -> tuple[dict[str, LayerAttention], Any]:
+    """Return :func:`collect_attention`, and the network's output for the batch of one image, of the same pass."""
+    found: dict[str, LayerAttention] = {}
+
+    def collect(path: str, layer: Layer, x: Tensor, frame: Frame) -> None:
+        found[path] = _layer_attention(path, layer, x, frame, strongest)
+
+    hooks = {path: partial(collect, path, layer) for path, layer in find_layers(model, layers).items()}
+    return found, run_with_hooks(model, image, hooks)
+
+
+def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray | Detections:
+    """Convert a network's output for an image of ``size`` (H, W) to classes (H, W), or to a detector's objects."""
+    if not isinstance(output, Tensor):
+        return Detections.from_output(output[0], size)
+    if not bool(output.isfinite().all()):
+        raise NotFinite(f"{name}: the network's outputs are not finite; check its weights and the image")
+    return output[0].argmax(0).cpu().numpy()
+
+
+def find_layers(model: nn.Module, names: Sequence[str] | None = None, kind: Any = Layer) -> dict[str, Any]:
+    """Return the layers of a network by path.
+
+    Args:
+        names: Paths of layers, or the ends of paths such as "layer3.1.repgraph"; None for all.
+        kind: Classes of layers; ``DenseLayer`` for layers that attend to all positions.
+    """
+    layers = {path: module for path, module in model.named_modules() if isinstance(module, Layer)}
+    found = {path: module for path, module in layers.items() if isinstance(module, kind)}
+    if not found:
+        hint = f"; for its RepGraph layers ({', '.join(layers)}) use repgraph nodes" if layers else ""
+        raise UsageError(f"the network has no {'RepGraph or non-local' if kind is Layer else 'non-local'} layer{hint}")
+    if not names:
+        return found
+    chosen: dict[str, Any] = {}
+    for name in names:
+        ends = (f".{name}", f".{name}.position")  # the latter of a DualAttention
+        matches = {path: layer for path, layer in found.items() if f".{path}".endswith(ends)}
+        if not matches:
+            raise UsageError(f"layer {name!r} does not exist; choose from {', '.join(found)}")
+        chosen |= matches
+    return chosen
+
+
+def find_layer(model: nn.Module, name: str | None = None, kind: Any = Layer) -> str:
+    """Return the path of the layer with that name (see :func:`find_layers`), or of the network's last layer."""
+    found = list(find_layers(model, None if name is None else [name], kind))
+    if name is not None and len(found) > 1:
+        raise UsageError(f"layer {name!r} is ambiguous; choose from {', '.join(found)}")
+    return found[-1]
+
+
+def run_with_hooks(model: nn.Module, image: Tensor, hooks: Mapping[str, Hook]) -> Any:
+    """Run an image, uint8 RGB (3, H, W), through a network in evaluation mode, and return the output for the batch.
+
+    ``hooks`` are functions by path of a layer that get its input (1, C, h, w) before the layer first runs.
+    """
+    if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
+        kind = f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
+        raise UsageError(f"the image is {kind}; expected a uint8 tensor (3, height, width)")
+    size = (image.shape[1], image.shape[2])
+    frame, pending = Frame(size, size, size), dict(hooks)
+
+    def call(path: str, _: nn.Module, args: tuple[Any, ...]) -> None:
+        if path in pending:
+            pending.pop(path)(args[0], frame)
+
+    def note_resizing(_: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        height, width = result[0].image_sizes[0]
+        frame.resized, frame.padded = (int(height), int(width)), tuple(result[0].tensors.shape[-2:])
+
+    # torchvision's module that resizes and pads the images of a detector
+    transforms = [module for module in model.modules() if type(module).__name__ == "GeneralizedRCNNTransform"]
+    handles = [model.get_submodule(path).register_forward_pre_hook(partial(call, path)) for path in hooks]
+    handles += [transform.register_forward_hook(note_resizing) for transform in transforms]
+    device, dtype = device_and_dtype(model, image)
+    pixels = image.as_subclass(Tensor).to(device)
+    mean, std = getattr(model, "mean", MEAN), getattr(model, "std", STD)
+    given = [(pixels / 255).to(dtype)] if transforms else normalise(pixels[None], mean, std).to(dtype)
+    try:
+        with evaluation_mode(model):
+            output = model(given)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for path in pending:
+        raise UsageError(f"layer {path} did not run; the network does not use it in evaluation mode")
+    return output
+
+
+def iterate_weights(layer: DenseLayer, x: Tensor, chunk: int = CHUNK, index: int | None = None) -> Iterator[Tensor]:
+    """Yield the layer's attention weights for its input (B, C, h, w), for some queries at a time, or for one.
+
+    Each part is (B, heads, queries, N) in at least float32, with N = h w, and has at most ``chunk`` elements, but at
+    least one query. The whole N x N matrix is never in memory.
+
+    >>> layer, x = NonLocal(8, groups=2), torch.randn(1, 8, 5, 7)
+    >>> parts = list(iterate_weights(layer, x, chunk=1000))
+    >>> [part.shape[2] for part in parts], torch.allclose(torch.cat(parts, 2), layer.affinity(x))
+    ([14, 14, 7], True)
+    """
+    if isinstance(layer, NonLocal):
+        groups, scale, (query, key) = layer.groups, layer.scale, layer.query_and_key(x)
+    else:
+        groups, scale, (query, key) = 1, 1.0, (layer.query(x), layer.key(x))
+    query, key = to_rows(query, groups), to_rows(key, groups)
+    if index is not None:
+        query = query[:, :, index : index + 1]
+    for part in query.split(max(1, chunk // (key.shape[0] * groups * key.shape[2])), 2):
+        yield attention_weights(part, key, scale)
+
+
+def check_inside(at: tuple[float, float], size: Sequence[int], name: str = "the image") -> None:
+    """Raise an error if a pixel x, y is outside of an image of ``size`` (H, W)."""
+    (x, y), (height, width) = at, size
+    if not (0 <= x <= width - 1 and 0 <= y <= height - 1):
+        raise UsageError(f"position {x:g},{y:g} is outside of {name}, which has {width} x {height} pixels")
+
+
+def _layer_attention(path: str, layer: Layer, x: Tensor, frame: Frame, strongest: int) -> LayerAttention:
+    shape, step = (x.shape[2], x.shape[3]), frame.step(x.shape[2:])
+    rows, columns = frame.valid(shape)
+    grid, share = 1, None
+    if isinstance(layer, RepGraph):
+        _, nodes, weights = layer.forward(x, return_nodes=True)  # forward: hooks must not run again
+        grid = max(shape) if layer.grid == "map" else int(layer.grid)
+        nodes = nodes[0, :, :, : math.ceil(rows / grid), : math.ceil(columns / grid)].float()
+        weights = weights[0, :, :, :rows, :columns]
+    else:
+        count = min(strongest, shape[0] * shape[1])
+        tops = [part[0].mean(0).topk(count, dim=1) for part in iterate_weights(layer, x)]
+        weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
+        indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
+        nodes = torch.stack([indices % shape[1], indices // shape[1]], 1).float()
+        share = weights[0].sum(0).float().cpu().numpy()
+    if not bool(nodes.isfinite().all() and weights.isfinite().all()):
+        raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
+    kind: Any = "nodes" if share is None else "affinity"
+    pixels = ((nodes + 0.5) * nodes.new_tensor(step).view(2, 1, 1) - 0.5).cpu().numpy()
+    rest: Any = {"grid": grid, "share": share, "node_view": getattr(layer, "node_view", 1)}
+    array = weights.float().cpu().numpy()
+    return LayerAttention(path, _title(path, layer), kind, pixels, array, (rows, columns), step, **rest)
+
+
+def _title(path: str, layer: Layer) -> str:
+    """Return the place and the kind of a layer, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
+    parts = [next((title for kind, title in TITLES.items() if isinstance(layer, kind)), type(layer).__name__)]
+    if isinstance(layer, RepGraph):
+        parts.append(f"{layer.nodes} nodes" + (f", grid {layer.grid}" if layer.grid != 1 else ""))
+    if getattr(layer, "groups", 1) > 1:
+        parts.append(f"{layer.groups} groups")
+    place = path.removesuffix(f".{NAME}").removesuffix(".position").removesuffix(".context")
+    if stage := re.search(r"layer(\d)\.\d+.*", place):
+        place = f"{stage.group()} (res{int(stage.group(1)) + 1})"
+    return ": ".join(filter(None, (place, ", ".join(parts))))

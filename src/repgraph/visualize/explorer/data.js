@@ -1,0 +1,173 @@
+"use strict";
+// The data of the page: images, nodes of layers, and underlays, as packing.py writes them. Unpacked when first shown.
+
+const MARGIN = 0.02; // in positions: a node this close to one position outside of the map reads nothing but zeros
+
+function bytes(text) {
+  const raw = atob(text);
+  const array = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) array[i] = raw.charCodeAt(i);
+  return array;
+}
+
+function shorts(text) {
+  return new Uint16Array(bytes(text).buffer);
+}
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const colours = bytes(data.colours); // [256, 3]
+
+/** Return a canvas whose pixels are set by paint(index, pixel), where pixel is red, green, blue, alpha. */
+function painted(width, height, paint) {
+  const canvas = document.createElement("canvas");
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d");
+  const picture = context.createImageData(width, height);
+  for (let i = 0; i < width * height; i++) paint(i, picture.data.subarray(4 * i, 4 * i + 4));
+  context.putImageData(picture, 0, 0);
+  return canvas;
+}
+
+/** A map of a layer, reach or received, for the mean of the groups and for each group. */
+class Maps {
+  constructor(packed, rows, columns) {
+    Object.assign(this, { top: packed.top, root: packed.root, rows, columns });
+    this.values = bytes(packed.values);
+    this.canvases = [];
+  }
+
+  /** Return the value at a fraction of the colour bar. */
+  value(share) {
+    return this.top * (this.root ? share * share : share);
+  }
+
+  at(set, row, column) {
+    return this.value(this.values[(set * this.rows + row) * this.columns + column] / 255);
+  }
+
+  canvas(set) {
+    this.canvases[set] ??= painted(this.columns, this.rows, (i, pixel) => {
+      const colour = 3 * this.values[set * this.rows * this.columns + i];
+      pixel.set([colours[colour], colours[colour + 1], colours[colour + 2], 255]);
+    });
+    return this.canvases[set];
+  }
+}
+
+/** Nodes and weights of every position of a layer's map. */
+class Layer {
+  constructor(packed, image) {
+    const { rows, columns } = packed;
+    Object.assign(this, packed, {
+      image,
+      nodes: shorts(packed.nodes), // [cell rows, cells, count, 2]
+      tops: shorts(packed.tops), // [rows, columns, sets], square roots of the largest weights
+      weights: bytes(packed.weights), // [rows, columns, sets, count], square roots of the quotients to the largest
+      share: packed.share ? bytes(packed.share) : null, // [rows, columns], square roots
+      maps: { reach: new Maps(packed.reach, rows, columns), received: new Maps(packed.received, rows, columns) },
+    });
+  }
+
+  /** Return row and column of the position nearest to a pixel. */
+  positionAt(x, y) {
+    const row = Math.floor((y + 0.5) / this.step[1]);
+    const column = Math.floor((x + 0.5) / this.step[0]);
+    return [Math.min(Math.max(row, 0), this.rows - 1), Math.min(Math.max(column, 0), this.columns - 1)];
+  }
+
+  /** Return the pixel at the centre of a position. */
+  centre(row, column) {
+    return [(column + 0.5) * this.step[0] - 0.5, (row + 0.5) * this.step[1] - 0.5];
+  }
+
+  /** Return the window that a node averages, in pixels and clipped to the image; null if it reads zeros only. */
+  window(x, y) {
+    const side = (at, step, count, size) => {
+      const position = (at + 0.5) / step - 0.5;
+      if (position < MARGIN - 1 || position > count - MARGIN) return null;
+      const middle = (Math.min(Math.max(position, 0), count - 1) + 0.5) * step - 0.5;
+      const half = (step * this.node_view) / 2;
+      return [Math.max(middle - half, -0.5), Math.min(middle + half, size - 0.5)];
+    };
+    const across = side(x, this.step[0], this.columns, this.image.width);
+    const down = side(y, this.step[1], this.rows, this.image.height);
+    return across && down && { left: across[0], top: down[0], right: across[1], bottom: down[1] };
+  }
+
+  /** Return the nodes of a position in pixels of the image, by descending weight, with statistics. */
+  nodesAt(row, column, set) {
+    const [x, y] = this.centre(row, column);
+    const cell = (Math.floor(row / this.grid) * this.cells + Math.floor(column / this.grid)) * this.count;
+    const own = (row * this.columns + column) * this.sets + set;
+    const top = (this.tops[own] / 65535) ** 2;
+    const nodes = [];
+    let outside = 0;
+    for (let n = 0; n < this.count; n++) {
+      const root = this.weights[own * this.count + n] / 255;
+      const node = {
+        x: this.origin[0] + this.unit[0] * this.nodes[2 * (cell + n)],
+        y: this.origin[1] + this.unit[1] * this.nodes[2 * (cell + n) + 1],
+        weight: top * root * root,
+      };
+      if (this.node_view > 1) node.window = this.window(node.x, node.y);
+      node.distance = Math.hypot(node.x - x, node.y - y);
+      const { width, height } = this.image;
+      if (node.x < -0.5 || node.y < -0.5 || node.x > width - 0.5 || node.y > height - 0.5) outside++;
+      nodes.push(node);
+    }
+    nodes.sort((a, b) => b.weight - a.weight);
+    const share = this.share ? (this.share[row * this.columns + column] / 255) ** 2 : 1;
+    const reach = this.maps.reach.at(set, row, column);
+    return { x, y, row, column, nodes, outside, share, reach, received: this.maps.received.at(set, row, column) };
+  }
+}
+
+/** Classes of pixels, or objects: predicted or true. */
+class Underlay {
+  constructor(packed, image) {
+    Object.assign(this, packed, { image });
+  }
+
+  get labels() {
+    if (!this.unpacked) {
+      const lengths = shorts(this.runs.lengths);
+      this.unpacked = new Uint8Array(this.width * this.height);
+      let at = 0;
+      bytes(this.runs.values).forEach((value, i) => this.unpacked.fill(value, at, (at += lengths[i])));
+    }
+    return this.unpacked;
+  }
+
+  /** Return the class or object at a pixel of the image, or null. */
+  at(x, y) {
+    const column = Math.min(Math.floor(((x + 0.5) * this.width) / this.image.width), this.width - 1);
+    const row = Math.min(Math.floor(((y + 0.5) * this.height) / this.image.height), this.height - 1);
+    return this.entries[this.labels[row * this.width + column]] ?? null;
+  }
+
+  get canvas() {
+    this.drawn ??= painted(this.width, this.height, (i, pixel) => {
+      const entry = this.entries[this.labels[i]];
+      if (entry) pixel.set([...entry.colour, 255]);
+    });
+    return this.drawn;
+  }
+}
+
+/** An image of the page. */
+class Picture {
+  constructor(packed) {
+    Object.assign(this, packed, { pins: [], unpacked: [] });
+    this.underlays = packed.underlays.map((one) => new Underlay(one, this));
+    this.photo = new Image();
+    this.photo.src = packed.photo;
+  }
+
+  layer(index) {
+    this.unpacked[index] ??= new Layer(this.layers[index], this);
+    return this.unpacked[index];
+  }
+}
+
+const pictures = data.images.map((packed) => new Picture(packed));

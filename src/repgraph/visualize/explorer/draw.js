@@ -1,0 +1,175 @@
+// The two canvases: the image with the underlay, and above it the positions with their nodes.
+
+const POSITION = "#1466d8";
+const NODE = "226, 33, 47";
+const OUTLINE = "#fff";
+
+function clear(canvas, view) {
+  const context = canvas.getContext("2d");
+  const density = window.devicePixelRatio || 1;
+  const width = Math.max(1, Math.round(view.width * density));
+  const height = Math.max(1, Math.round(view.height * density));
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  context.setTransform(density, 0, 0, density, 0, 0);
+  context.clearRect(0, 0, view.width, view.height);
+  return context;
+}
+
+/** Draw the photograph, and over it classes, objects or a map of the layer. */
+function drawBase(canvas, view, image, shown, opacity) {
+  const context = clear(canvas, view);
+  const box = [view.left, view.top, view.scale * image.width, view.scale * image.height];
+  context.imageSmoothingQuality = "high";
+  context.imageSmoothingEnabled = view.scale < 6;
+  if (image.photo.complete && image.photo.naturalWidth) context.drawImage(image.photo, ...box);
+  if (!shown) return;
+  context.save();
+  context.beginPath();
+  context.rect(...box);
+  context.clip();
+  context.imageSmoothingEnabled = false;
+  context.globalAlpha = opacity;
+  if (shown.underlay) {
+    context.drawImage(shown.underlay.canvas, ...box);
+  } else {
+    const { layer, maps, set } = shown;
+    const size = [view.scale * layer.step[0] * layer.columns, view.scale * layer.step[1] * layer.rows];
+    context.drawImage(maps.canvas(set), view.left, view.top, ...size);
+  }
+  context.restore();
+  if (shown.underlay) drawBoxes(context, view, shown.underlay);
+}
+
+/** Draw a rectangle in a colour, inside of a wider outline. */
+function strokeBox(context, [left, top], [right, bottom], width, colour, outline) {
+  for (const [lineWidth, strokeStyle] of [[width + 2, outline], [width, colour]]) {
+    Object.assign(context, { lineWidth, strokeStyle });
+    context.strokeRect(left, top, right - left, bottom - top);
+  }
+}
+
+function disc(context, x, y, radius, fillStyle) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.fillStyle = fillStyle;
+  context.fill();
+}
+
+function drawBoxes(context, view, underlay) {
+  context.font = "600 12px system-ui, sans-serif";
+  for (let i = underlay.boxes.length - 1; i >= 0; i--) {
+    const box = underlay.boxes[i];
+    const [left, top] = view.toScreen(box[0], box[1]);
+    const { name, colour } = underlay.entries[i];
+    strokeBox(context, [left, top], view.toScreen(box[2], box[3]), 2, `rgb(${colour})`, "rgba(0, 0, 0, 0.55)");
+    const width = context.measureText(name).width + 10;
+    const above = Math.max(0, Math.min(top - 18, view.height - 18));
+    context.fillStyle = "rgba(12, 14, 18, 0.78)";
+    context.fillRect(left, above, width, 18);
+    context.fillStyle = "#fff";
+    context.fillText(name, left + 5, above + 13);
+  }
+}
+
+/** Return the nodes of a position with their place on the screen, by descending weight. */
+function onScreen(view, image, position) {
+  const unit = Math.min(640, view.fitting(image) * Math.min(image.width, image.height));
+  return position.nodes.map(({ x, y, weight, window }) => {
+    const [across, down] = view.toScreen(x, y);
+    const radius = Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight))); // small weights stay visible
+    return { x, y, weight, window, across, down, radius };
+  });
+}
+
+/** Draw all pins and the current position; return the position's nodes with their place on the screen. */
+function drawMarks(canvas, view, image, layer, pins, current) {
+  const context = clear(canvas, view);
+  const nodes = (position) => {
+    const drawn = onScreen(view, image, position);
+    if (layer.kind === "affinity") drawCells(context, view, layer, drawn);
+    else drawNodes(context, view, position, drawn);
+    return drawn;
+  };
+  const same = (position) => position.row === current.row && position.column === current.column;
+  context.globalAlpha = 0.8;
+  pins.filter((position) => !same(position)).forEach(nodes);
+  context.globalAlpha = 1;
+  drawWindows(context, view, current); // not those of pins
+  const drawn = nodes(current);
+  pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
+  if (!pins.some(same)) drawPosition(context, view, layer, current, "");
+  return drawn;
+}
+
+function drawNodes(context, view, position, drawn) {
+  const [x, y] = view.toScreen(position.x, position.y);
+  const weakestFirst = [...drawn].reverse();
+  context.lineCap = "round";
+  for (const node of weakestFirst) {
+    context.lineWidth = 1 + 4 * node.weight;
+    context.strokeStyle = `rgba(${NODE}, ${0.45 + 0.5 * node.weight})`;
+    context.beginPath();
+    context.moveTo(x, y);
+    context.lineTo(node.across, node.down);
+    context.stroke();
+  }
+  for (const node of weakestFirst) {
+    disc(context, node.across, node.down, node.radius, `rgba(${NODE}, ${0.72 + 0.2 * node.weight})`);
+    context.lineWidth = 1.5;
+    context.strokeStyle = OUTLINE;
+    context.stroke();
+    disc(context, node.across, node.down, 1.2, OUTLINE); // the exact point
+  }
+}
+
+/** Draw the windows that nodes average, more opaque for more weight. */
+function drawWindows(context, view, position) {
+  const crisp = ([x, y]) => [Math.floor(x) + 0.5, Math.floor(y) + 0.5]; // aligned to pixels of the screen
+  for (const { window, weight } of position.nodes.filter((node) => node.window).reverse()) {
+    const start = crisp(view.toScreen(window.left, window.top));
+    const end = crisp(view.toScreen(window.right, window.bottom));
+    const alpha = 0.25 + 0.7 * Math.sqrt(weight);
+    strokeBox(context, start, end, 1, `rgba(${NODE}, ${alpha})`, `rgba(255, 255, 255, ${0.4 * alpha})`);
+  }
+}
+
+/** Draw the strongest positions of a layer that attends to all positions, coloured by weight. */
+function drawCells(context, view, layer, drawn) {
+  const top = drawn[0].weight || 1;
+  const width = view.scale * layer.step[0];
+  const height = view.scale * layer.step[1];
+  for (const node of [...drawn].reverse()) {
+    const colour = 3 * Math.round((255 * node.weight) / top);
+    context.fillStyle = `rgb(${colours[colour]}, ${colours[colour + 1]}, ${colours[colour + 2]})`;
+    context.fillRect(node.across - width / 2, node.down - height / 2, width + 0.5, height + 0.5);
+  }
+}
+
+/** Draw a position: a blue dot, its outline in the map, and the cell that shares its nodes. */
+function drawPosition(context, view, layer, position, text) {
+  const [x, y] = view.toScreen(position.x, position.y);
+  const [across, down] = layer.step.map((step) => view.scale * step);
+  context.lineWidth = 1.5;
+  context.strokeStyle = POSITION;
+  context.strokeRect(x - across / 2, y - down / 2, across, down);
+  if (layer.grid > 1) {
+    const row = Math.floor(position.row / layer.grid) * layer.grid;
+    const column = Math.floor(position.column / layer.grid) * layer.grid;
+    const rows = Math.min(layer.grid, layer.rows - row);
+    const columns = Math.min(layer.grid, layer.columns - column);
+    context.setLineDash([5, 4]);
+    context.strokeRect(view.left + column * across, view.top + row * down, columns * across, rows * down);
+    context.setLineDash([]);
+  }
+  disc(context, x, y, text ? 9 : 6, POSITION);
+  context.lineWidth = 2;
+  context.strokeStyle = OUTLINE;
+  context.stroke();
+  if (text) {
+    context.font = "700 11px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.fillStyle = OUTLINE;
+    context.fillText(text, x, y + 0.5);
+  }
+}

@@ -1,0 +1,224 @@
+// State, pointer and keys, and drawing.
+
+const state = { image: 0, layer: 0, group: 0, underlay: "none", opacity: 0.6, point: null };
+const view = new View();
+const stage = find("stage");
+let current = null; // the position with its nodes
+let drawn = []; // its nodes on the screen
+let baseIsStale = true;
+let frame = 0;
+let milliseconds = 0; // of the last drawing
+
+const image = () => pictures[state.image];
+const layer = () => image().layer(state.layer);
+
+/** Return what is drawn over the photograph: an underlay of the image, or a map of the layer. */
+function shown() {
+  const name = state.underlay;
+  if (name === "reach" || name === "received") return { name, maps: layer().maps[name], layer: layer(), set: state.group };
+  const underlay = image().underlays.find((one) => one.title === name);
+  return underlay ? { name, underlay } : null;
+}
+
+function draw(base) {
+  baseIsStale ||= base;
+  frame ||= requestAnimationFrame(drawNow);
+}
+
+function drawNow() {
+  frame = 0;
+  const start = performance.now();
+  if (baseIsStale) drawBase(find("base"), view, image(), shown(), state.opacity);
+  current = layer().nodesAt(...layer().positionAt(state.point.x, state.point.y), state.group);
+  const pinned = image().pins.map((pin) => layer().nodesAt(...layer().positionAt(pin.x, pin.y), state.group));
+  drawn = drawMarks(find("marks"), view, image(), layer(), pinned, current);
+  showStatus(image(), state.point);
+  showNodes(layer(), current);
+  baseIsStale = false;
+  milliseconds = performance.now() - start;
+}
+
+/** Choose an image, layer, group, underlay or opacity; values that do not exist fall back to others. */
+function choose(change) {
+  const before = state.image;
+  Object.assign(state, change);
+  state.image = Math.min(Math.max(state.image, 0), pictures.length - 1);
+  if (state.image !== before) {
+    state.point = { x: (image().width - 1) / 2, y: (image().height - 1) / 2 };
+    view.fit(image());
+  }
+  if (!image().photo.complete) image().photo.addEventListener("load", () => draw(true), { once: true });
+  state.layer = Math.min(Math.max(state.layer, 0), image().layers.length - 1);
+  if (state.group >= layer().sets || state.group < 0) state.group = 0;
+  if (!underlayNames(image()).includes(state.underlay)) state.underlay = "none";
+  fillChoices(state, image(), layer());
+  fillLegend(layer(), shown());
+  draw(true);
+}
+
+/** Set the position to a pixel of the image; return false outside of the image. */
+function point(x, y) {
+  if (!(x >= -0.5 && y >= -0.5 && x < image().width - 0.5 && y < image().height - 0.5)) return false; // NaN too
+  state.point = { x, y };
+  draw(false);
+  return true;
+}
+
+/** Pin the position, or remove its pin. */
+function pin() {
+  const [row, column] = layer().positionAt(state.point.x, state.point.y);
+  const same = image().pins.findIndex((one) => String(layer().positionAt(one.x, one.y)) === String([row, column]));
+  const [x, y] = layer().centre(row, column);
+  if (same >= 0) image().pins.splice(same, 1);
+  else image().pins.push({ x, y });
+  draw(false);
+}
+
+function zoom(factor, across, down) {
+  const at = view.toScreen(state.point.x, state.point.y);
+  view.zoom(factor, across ?? at[0], down ?? at[1], image());
+  draw(true);
+}
+
+function step(rows, columns) {
+  const [row, column] = layer().positionAt(state.point.x, state.point.y);
+  const [x, y] = layer().centre(row + rows, column + columns);
+  const inside = (at, size) => Math.min(Math.max(at, 0), size - 1);
+  state.point = { x: inside(x, image().width), y: inside(y, image().height) };
+  view.centre(state.point.x, state.point.y, image());
+  draw(true);
+}
+
+// The pointer: a mouse points, drags and clicks; one finger points, two fingers move and zoom.
+
+const fingers = new Map();
+let press = null;
+
+function place(event) {
+  const box = stage.getBoundingClientRect();
+  return [event.clientX - box.left, event.clientY - box.top];
+}
+
+function pinch() {
+  const [a, b] = [...fingers.values()];
+  return { x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2, apart: Math.hypot(a[0] - b[0], a[1] - b[1]) || 1 };
+}
+
+stage.addEventListener("pointerdown", (event) => {
+  const at = place(event);
+  if (event.pointerType !== "mouse") {
+    fingers.set(event.pointerId, at);
+    stage.setPointerCapture(event.pointerId);
+    if (fingers.size === 1) point(...view.toImage(...at));
+  } else if (event.button === 0) {
+    press = { at, moved: false };
+    stage.setPointerCapture(event.pointerId);
+  }
+});
+
+stage.addEventListener("pointermove", (event) => {
+  const at = place(event);
+  if (fingers.has(event.pointerId)) {
+    const before = fingers.size === 2 ? pinch() : null;
+    fingers.set(event.pointerId, at);
+    if (before) {
+      const after = pinch();
+      view.zoom(after.apart / before.apart, after.x, after.y, image());
+      view.move(after.x - before.x, after.y - before.y, image());
+      draw(true);
+    } else if (fingers.size === 1) {
+      point(...view.toImage(...at));
+    }
+  } else if (press) {
+    if (Math.hypot(at[0] - press.at[0], at[1] - press.at[1]) > 4) press.moved = true;
+    if (!press.moved) return;
+    view.move(at[0] - press.at[0], at[1] - press.at[1], image());
+    press.at = at;
+    draw(true);
+  } else {
+    point(...view.toImage(...at));
+  }
+});
+
+function release(event) {
+  fingers.delete(event.pointerId);
+  if (press && event.type === "pointerup" && !press.moved && point(...view.toImage(...place(event)))) pin();
+  press = null;
+}
+
+stage.addEventListener("pointerup", release);
+stage.addEventListener("pointercancel", release);
+stage.addEventListener(
+  "wheel",
+  (event) => {
+    event.preventDefault();
+    const pixels = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
+    zoom(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.0018)), ...place(event));
+  },
+  { passive: false },
+);
+
+// Keys, except for those that the focused control uses.
+
+const KEYS = {
+  ArrowLeft: (far) => step(0, -far),
+  ArrowRight: (far) => step(0, far),
+  ArrowUp: (far) => step(-far, 0),
+  ArrowDown: (far) => step(far, 0),
+  Enter: pin,
+  "+": () => zoom(1.4),
+  "-": () => zoom(1 / 1.4),
+  0: () => zoom(0),
+  "[": () => choose({ layer: state.layer - 1 }),
+  "]": () => choose({ layer: state.layer + 1 }),
+  g: () => choose({ group: state.group + 1 }),
+  u: () => choose({ underlay: underlayNames(image())[find("underlay").selectedIndex + 1] }),
+  ",": () => choose({ image: state.image - 1 }),
+  ".": () => choose({ image: state.image + 1 }),
+  "?": () => find("keys").showModal(),
+  Escape: () => draw(image().pins.splice(0).length > 0),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || find("keys").open) return;
+  const own = event.target.closest("button, select, input");
+  if (own && (event.key.startsWith("Arrow") || event.key === "Enter")) return;
+  if (own && own.tagName === "SELECT" && event.key.length === 1) return;
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  if (!Object.hasOwn(KEYS, key)) return;
+  event.preventDefault();
+  KEYS[key](event.shiftKey ? 5 : 1);
+});
+
+find("layer").addEventListener("change", (event) => choose({ layer: Number(event.target.value) }));
+find("underlay").addEventListener("change", (event) => choose({ underlay: underlayNames(image())[event.target.value] }));
+find("group").addEventListener("change", (event) => choose({ group: Number(event.target.value) }));
+find("opacity").addEventListener("input", (event) => choose({ opacity: Number(event.target.value) / 100 }));
+find("pin").addEventListener("click", pin);
+find("help").addEventListener("click", () => find("keys").showModal());
+
+new ResizeObserver(() => {
+  const { width, height } = stage.getBoundingClientRect();
+  Object.assign(view, { width, height }).fit(image());
+  draw(true);
+}).observe(stage);
+
+// For scripts and tests: the state, with nodes in pixels of the image and of the stage.
+window.explorer = {
+  choose,
+  point,
+  pin,
+  get state() {
+    const { left, top, scale } = view;
+    const pins = image().pins.map((one) => ({ ...one }));
+    const position = current && { x: current.x, y: current.y, row: current.row, column: current.column };
+    return { ...state, pins, position, nodes: drawn, view: { left, top, scale }, milliseconds };
+  },
+};
+
+find("title").textContent = data.title || "RepGraph explorer";
+find("about").textContent = data.about;
+fillStrip((index) => choose({ image: index }));
+state.layer = pictures[0].layers.length - 1; // the head's, if it has one
+state.point = { x: (image().width - 1) / 2, y: (image().height - 1) / 2 };
+choose({});

@@ -1,0 +1,130 @@
+"""The explorer page: an image's attention and predictions as data, in a template with scripts and styles beside it.
+
+The page is one file. Its content policy allows no requests and no scripts but its own; names are data in the page, and
+the scripts show them as text.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from PIL import Image
+from torch import Tensor, nn
+
+from repgraph.data.coco import masks as coco_masks
+from repgraph.data.labels import Labels
+from repgraph.drawing.detections import SCORE
+from repgraph.drawing.page import data_uri, read_asset, render
+from repgraph.errors import UsageError
+from repgraph.inference import Detections, Trained
+from repgraph.inference.network import memory_hints
+from repgraph.visualize.attention import LayerAttention
+from repgraph.visualize.collect import attention_and_output, to_prediction
+from repgraph.visualize.explorer.packing import class_underlay, encode, object_underlay, pack_layers, shrink
+
+SCRIPTS = ("data.js", "view.js", "draw.js", "panel.js", "main.js")  # in this order
+PREDICTION, TRUTH = "prediction", "ground truth"
+
+
+@dataclass(frozen=True)
+class ExplorerImage:
+    """An image of the page, uint8 RGB (3, H, W).
+
+    ``truth`` has classes (H, W) with 255 for unlabelled pixels, or the objects of an
+    :class:`~repgraph.data.coco.InstanceData`.
+    """
+
+    name: str
+    image: Tensor
+    truth: Any = None
+
+
+def explore(
+    model: nn.Module,
+    images: Iterable[ExplorerImage],
+    labels: Labels | None = None,
+    *,
+    title: str = "",
+    about: str = "",
+    layers: Sequence[str] | None = None,
+    score: float = SCORE,
+    progress: Callable[[int], None] | None = None,
+) -> str:
+    """Return the explorer page of a network as HTML, in one self-contained file.
+
+    Nodes and predictions come from the same pass of the whole image through the network.
+
+    Args:
+        model: An :class:`~repgraph.models.RGNet` or a :class:`~repgraph.models.MaskRCNN`.
+        labels: Names and colours of the classes; by default "class 0" and so on.
+        title, about: First and second line of the page.
+        layers: Paths of layers, or the ends of paths; None for all.
+        score: Minimum score of objects.
+        progress: Called with the number of images done.
+    """
+    labels = labels or Trained(model, None, None).labels_or_numbers()  # type: ignore[arg-type]
+    packed = []
+    for image in images:
+        size = height, width = image.image.shape[-2], image.image.shape[-1]
+        with memory_hints(["a smaller image (--side)"], f"{image.name} ({width} x {height} pixels): "):
+            attention, output = attention_and_output(model, image.image, layers=layers)
+        underlays = [_predicted(to_prediction(output, size, image.name), labels, score)]
+        if image.truth is not None:
+            underlays.append(_true(image.truth, size, labels))
+        pixels = image.image.as_subclass(Tensor).permute(1, 2, 0).cpu().numpy()
+        packed.append(pack_image(image.name, pixels, list(attention.values()), underlays))
+        if progress:
+            progress(len(packed))
+    if not packed:
+        raise UsageError("images is empty; expected at least one image")
+    return make_page(packed, title, about)
+
+
+def pack_image(
+    name: str, pixels: np.ndarray, layers: Sequence[LayerAttention], underlays: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the data of one image (H, W, 3) for the page."""
+    height, width = pixels.shape[:2]
+    photo = Image.fromarray(np.ascontiguousarray(pixels))
+    return {
+        "name": name,
+        "width": width,
+        "height": height,
+        "photo": data_uri(shrink(photo, Image.Resampling.BOX), photo=True),
+        "underlays": list(underlays),
+        "layers": pack_layers(layers, (height, width)),
+    }
+
+
+def make_page(images: Sequence[dict[str, Any]], title: str = "", about: str = "") -> str:
+    """Return the page of images from :func:`pack_image`."""
+    colours = np.rint(255 * colormaps["viridis"](np.arange(256))[:, :3]).astype(np.uint8)
+    return render(
+        "explorer.html",
+        __package__,
+        title=f"{title} · explorer" if title else "RepGraph explorer",
+        style=read_asset(__package__, "style.css"),
+        script="".join(read_asset(__package__, name) for name in SCRIPTS),
+        data={"title": title, "about": about, "colours": encode(colours), "images": list(images)},
+    )
+
+
+def _predicted(prediction: np.ndarray | Detections, labels: Labels, score: float) -> dict[str, Any]:
+    if not isinstance(prediction, Detections):
+        return class_underlay(PREDICTION, prediction, labels)
+    count = int((prediction.scores >= score).sum())  # they are sorted by score
+    masks = map(coco_masks.decode, (prediction.masks or [])[:count])
+    classes = (prediction.labels[:count] - 1).tolist()
+    scores = prediction.scores[:count].tolist()
+    return object_underlay(PREDICTION, prediction.size, prediction.boxes[:count], classes, masks, labels, scores)
+
+
+def _true(truth: Any, size: Sequence[int], labels: Labels) -> dict[str, Any]:
+    if not isinstance(truth, dict):
+        return class_underlay(TRUTH, truth, labels)
+    order = np.argsort(np.asarray(truth["area"]), kind="stable")  # small ones on top
+    boxes, masks = np.asarray(truth["boxes"])[order], np.asarray(truth["masks"])[order]
+    classes = (np.asarray(truth["labels"])[order] - 1).tolist()
+    return object_underlay(TRUTH, size, boxes, classes, masks, labels)

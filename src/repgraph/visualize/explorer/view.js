@@ -1,0 +1,59 @@
+// The image on the stage: screen = left + scale * (x + 0.5), because pixel centres are at integers.
+
+class View {
+  constructor() {
+    Object.assign(this, { width: 1, height: 1, scale: 1, left: 0, top: 0, whole: true });
+  }
+
+  /** Return the scale that shows the whole image, with a margin for nodes outside of it. */
+  fitting(image) {
+    const margin = Math.min(36, 0.05 * Math.min(this.width, this.height));
+    return Math.min((this.width - 2 * margin) / image.width, (this.height - 2 * margin) / image.height);
+  }
+
+  fit(image) {
+    this.scale = this.fitting(image);
+    this.left = (this.width - this.scale * image.width) / 2;
+    this.top = (this.height - this.scale * image.height) / 2;
+    this.whole = true;
+  }
+
+  toScreen(x, y) {
+    return [this.left + this.scale * (x + 0.5), this.top + this.scale * (y + 0.5)];
+  }
+
+  toImage(across, down) {
+    return [(across - this.left) / this.scale - 0.5, (down - this.top) / this.scale - 0.5];
+  }
+
+  /** Zoom about a point of the screen. */
+  zoom(factor, across, down, image) {
+    const least = this.fitting(image);
+    const scale = Math.min(Math.max(this.scale * factor, least), Math.max(40, 8 * least));
+    if (scale === least) return this.fit(image);
+    const [x, y] = this.toImage(across, down);
+    Object.assign(this, { scale, whole: false });
+    this.left = across - scale * (x + 0.5);
+    this.top = down - scale * (y + 0.5);
+    this.hold(image);
+  }
+
+  move(across, down, image) {
+    if (this.whole) return;
+    this.left += across;
+    this.top += down;
+    this.hold(image);
+  }
+
+  /** Keep the centre of the stage on the image. */
+  hold(image) {
+    this.left = Math.min(this.width / 2, Math.max(this.width / 2 - this.scale * image.width, this.left));
+    this.top = Math.min(this.height / 2, Math.max(this.height / 2 - this.scale * image.height, this.top));
+  }
+
+  /** Move a pixel to the centre of the stage, unless the whole image is visible. */
+  centre(x, y, image) {
+    const [across, down] = this.toScreen(x, y);
+    this.move(this.width / 2 - across, this.height / 2 - down, image);
+  }
+}

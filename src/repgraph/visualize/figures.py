@@ -1,0 +1,167 @@
+"""Figures for papers by Matplotlib: style, size and files, and the figure of a non-local layer's attention weights."""
+
+import io
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+from matplotlib import colors
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from repgraph import files
+from repgraph.errors import UsageError
+from repgraph.visualize.affinity import STATISTICS, AffinityStatistics, Histogram, PositionAffinity, format_lines
+
+WIDTH, DPI = 6.9, 300  # inches: the text of a page with two columns
+POSITION_COLOUR, NODE_COLOUR, OUTLINE = "#1466d8", "#e2212f", "#fff"
+TEXT, GREY, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"  # the last two of Okabe and Ito's colours
+MAX_HEIGHT = 200  # inches: of a page of PDF
+MAX_SIDE, MAX_PIXELS = 2**16, 2**28  # of images that Matplotlib draws; about 1 GiB
+HIDDEN = 1e-3  # share of the smallest weights that the histogram's first bar absorbs
+AXIS_START = 1e-5  # smallest weight times N on the axis
+MAP_MIN = 0.1  # smallest weight times N in the colours of the map
+
+_METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+_STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "pdf.fonttype": 42,  # text stays text, as many publishers require
+    "svg.hashsalt": "repgraph",  # the same figure is the same file
+}
+_LOCK = threading.RLock()  # Matplotlib's style is global
+
+
+@contextmanager
+def figure_style(width: float = WIDTH) -> Iterator[None]:
+    """Draw and save figures in the style of a paper, independent of the user's matplotlibrc."""
+    sizes = {name: value * font_scale(width) for name, value in _STYLE.items() if name.endswith("size")}
+    with _LOCK, matplotlib.style.context(["default", _STYLE | sizes]):
+        yield
+
+
+def font_scale(width: float) -> float:
+    """Return the factor on font sizes for a figure of ``width`` inches."""
+    return min(1.0, max(0.75, width / WIDTH))
+
+
+def new_figure(width: float, height: float, **options: Any) -> Figure:
+    """Return an empty figure of that size in inches, which is independent of pyplot."""
+    figure = Figure(figsize=(width, height), **options)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def check_size(width: float, height: float, dpi: float) -> None:
+    """Raise an error for a figure (in inches) that is too large to be printed or to fit into memory."""
+    across, down = round(width * dpi), round(height * dpi)
+    if height > MAX_HEIGHT or max(across, down) >= MAX_SIDE or across * down > MAX_PIXELS:
+        raise UsageError(
+            f"the figure would be {width:.3g} x {height:.3g} inches, {across} x {down} pixels; "
+            "use a smaller --width or --dpi, fewer images, or images that are less tall"
+        )
+
+
+def file_format(path: Path) -> str:
+    """Return the format of a path's suffix: png, svg or pdf."""
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in _METADATA:
+        raise UsageError(f"{path}: unknown format of a figure; use the suffix .png, .svg or .pdf")
+    return suffix
+
+
+def save(figure: Figure, path: Path, dpi: float) -> Path:
+    """Write a figure in the format of the path's suffix."""
+    width, height = figure.get_size_inches()
+    check_size(width, height, dpi)
+    suffix, buffer = file_format(path), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn instead
+        figure.savefig(buffer, format=suffix, dpi=dpi, metadata=_METADATA[suffix])
+    return files.write(path, buffer.getvalue())
+
+
+def draw_affinity(
+    found: AffinityStatistics, position: PositionAffinity, image: np.ndarray, *, width: float = WIDTH
+) -> Figure:
+    """Draw histograms of the attention weights of all positions and of one, and its map over its ``image`` (H, W, 3).
+
+    Call it within :func:`figure_style`. The bars are shares of the number of weights, the line is the share of their
+    sum, by the weight times N.
+    """
+    means = {name: getattr(found, name).mean for name in STATISTICS}
+    uniform = {name: getattr(found, name).uniform for name in STATISTICS}
+    count = len(found.images)
+    panels = [
+        (f"all positions of {count} image{'s' * (count > 1)}", found.histogram, means, uniform),
+        ("one position", position.histogram, position.statistics, position.uniform),
+    ]
+    figure = new_figure(width, 0.24 * width + 1.17 * font_scale(width), layout="constrained")
+    *axes, map_axis = (figure.add_subplot(1, 3, number) for number in (1, 2, 3))
+    first = min(int(np.argmax(np.cumsum(histogram.weights) > HIDDEN)) for _, histogram, _, _ in panels)
+    first = max(first, int(np.searchsorted(found.histogram.edges, 0.999 * AXIS_START)))
+    last = max(int(np.flatnonzero(histogram.weights)[-1]) for _, histogram, _, _ in panels)
+    for axis, (title, histogram, values, even) in zip(axes, panels, strict=True):
+        _draw_histogram(axis, histogram, first, last)
+        axis.set_title(title)
+        axis.set_xlabel("\n".join(["weight x N", *format_lines(values, even, found.top_count)]), linespacing=1.35)
+    highest = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.set_ylim(0, highest)
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+    _draw_map(figure, map_axis, position, image)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False, borderaxespad=0.2)
+    return figure
+
+
+def _draw_histogram(axis: Axes, histogram: Histogram, first: int, last: int) -> None:
+    edges = np.asarray(histogram.edges)[first : last + 2]
+
+    def shown(values: Sequence[float]) -> np.ndarray:
+        return np.array([sum(values[: first + 1]), *values[first + 1 : last + 1]])
+
+    axis.stairs(shown(histogram.weights), edges, fill=True, color=BLUE, alpha=0.45, label="share of the weights")
+    axis.stairs(shown(histogram.mass), edges, color=ORANGE, linewidth=1.3, label="share of their sum")
+    axis.axvline(1, color=TEXT, linewidth=0.8, linestyle="--", label="equal weights")
+    axis.set_xscale("log")
+    axis.set_xlim(edges[0], edges[-1])
+
+
+def _draw_map(figure: Figure, axis: Axes, position: PositionAffinity, image: np.ndarray) -> None:
+    """Draw a position's weights over its image; with a detector, the map reaches into the padding."""
+    height, width = image.shape[:2]
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    grey = image.mean(-1, keepdims=True).repeat(3, -1).astype(np.uint8)
+    axis.imshow(grey, extent=extent, interpolation="antialiased")
+    weights = position.weights.mean(0)
+    rows, columns = weights.shape
+    map_extent = (-0.5, columns * position.step[0] - 0.5, rows * position.step[1] - 0.5, -0.5)
+    relative = np.maximum(weights * weights.size, MAP_MIN)
+    norm = colors.LogNorm(MAP_MIN, max(float(relative.max()), 1 / MAP_MIN), clip=True)
+    drawn = axis.imshow(relative, extent=map_extent, cmap="cividis", norm=norm, alpha=0.7, interpolation="nearest")
+    marker: Any = dict(marker="o", markersize=5, color=POSITION_COLOUR, markeredgecolor=OUTLINE, markeredgewidth=0.9)
+    axis.plot(*position.at, linestyle="", **marker)
+    axis.set(xlim=extent[:2], ylim=extent[2:], xticks=[], yticks=[], anchor="N", title="its weights")
+    axis.spines[:].set_visible(False)
+    below = axis.inset_axes((0.0, -0.13, 1.0, 0.06))
+    bar: Any = figure.colorbar(drawn, cax=below, orientation="horizontal")
+    bar.set_label("weight x N")
+    bar.outline.set_visible(False)
+    bar.solids.set_alpha(1)

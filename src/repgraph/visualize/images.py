@@ -1,0 +1,104 @@
+"""The images of a command: files or a split of a data set, with their names and their ground truth."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.tv_tensors import Image, Mask
+
+from repgraph.data.dataset import Item, size_mismatch
+from repgraph.data.files import read_image, read_mask
+from repgraph.data.labels import DataError, Labels
+from repgraph.data.transforms import resize
+from repgraph.errors import UsageError
+from repgraph.inference import Trained
+from repgraph.inference.inputs import check_not_overwritten, find_images, printable
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """Images that are read when needed.
+
+    ``read`` returns the image of an index, uint8 RGB (3, H, W), and its ground truth or None, which has ``labels``.
+    """
+
+    names: Sequence[str]
+    read: Callable[[int], tuple[Tensor, Any]]
+    description: str
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def open_images(
+    network: Trained,
+    given: Sequence[str],
+    outputs: Sequence[Path],
+    data: str | None = None,
+    dataset: str | None = None,
+    split: str | None = None,
+    options: dict[str, Any] | None = None,
+    *,
+    limit: int | None = None,
+    masks: Sequence[Path] | None = None,
+    side: int | None = None,
+) -> ImageList:
+    """Return images of files, folders and patterns; or of a split of a data set, if one is given.
+
+    Args:
+        given: Files, folders, patterns; or numbers and names in the split, by default all of it.
+        outputs: Files that will be written; an error if one of them is an image.
+        masks: Label files of the images. Without masks, images are rotated by their EXIF orientation.
+        side: Shrink images to this many pixels on the longer side.
+    """
+    if any((data, dataset, split, options)):
+        if masks or side:
+            raise UsageError(f"--{'truth' if masks else 'side'} is for images in files; it cannot be used with --split")
+        return _images_of_split(network.open_data(data, dataset, split, options or {}), given, limit)
+    if not given:
+        raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
+    if masks and network.is_detector:
+        raise UsageError("--truth is for segmentation; for a detector, use --split and --data")
+    labels = network.labels_or_numbers()
+    sources = find_images(given)[:limit]
+    check_not_overwritten(sources, outputs)
+    if masks and len(masks) != len(sources):
+        raise UsageError(f"--truth has {len(masks)} masks for {len(sources)} images; expected one for each image")
+
+    def read(index: int) -> tuple[Tensor, Any]:
+        source, truth = sources[index], None
+        image: Any = Image(read_image(source.path) if masks else source.read())
+        if masks:
+            classes = labels.to_train(read_mask(masks[index]), masks[index])
+            if classes.shape != tuple(image.shape[-2:]):
+                item = Item(source.name, source.path, masks[index])
+                raise DataError(size_mismatch(item, tuple(image.shape[-2:]), classes.shape))
+            truth = Mask(torch.from_numpy(classes))
+        longer = max(image.shape[-2:])
+        return resize(image, truth, side / longer) if side and side < longer else (image, truth)
+
+    return ImageList([printable(source.name) for source in sources], read, _count(len(sources)), labels)
+
+
+def _images_of_split(data: Any, chosen: Sequence[str], limit: int | None) -> ImageList:
+    names = [item.name for item in data.items]
+    known = {Path(name).stem: index for index, name in reversed(list(enumerate(names)))}
+    known |= {str(index): index for index in range(len(names))} | {name: index for index, name in enumerate(names)}
+    for text in chosen:
+        if text not in known:
+            raise UsageError(
+                f"{data.name} {data.split} has no image {text!r}; "
+                f"expected a number from 0 to {len(names) - 1}, or a name such as {names[0]!r}"
+            )
+    indices = ([known[text] for text in chosen] or list(range(len(data))))[:limit]
+    description = f"{data.name} {data.split}, {_count(len(indices))}"
+    shown = [printable(names[index]) for index in indices]
+    return ImageList(shown, lambda number: data[indices[number]], description, data.labels)
+
+
+def _count(number: int) -> str:
+    return f"{number} image{'s' * (number != 1)}"

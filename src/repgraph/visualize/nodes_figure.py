@@ -1,0 +1,188 @@
+"""The figure of nodes: a row for each image and a column for each position; marks are vectors in SVG and PDF."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image
+from scipy import ndimage
+from torch import Tensor, nn
+
+from repgraph.data.labels import Labels
+from repgraph.drawing import detections, overlay
+from repgraph.drawing.legend import plain
+from repgraph.errors import UsageError
+from repgraph.inference import Detections
+from repgraph.visualize.attention import PositionNodes
+from repgraph.visualize.collect import attention_and_output, check_inside, to_prediction
+from repgraph.visualize.figures import DPI, NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH, check_size, new_figure
+
+MAX_RADIUS, MIN_RADIUS = 0.055, 0.007  # of nodes with weight 1 and 0, as a fraction of the picture's width
+MIN_POINTS, POSITION_POINTS = 1.3, 2.6  # points: minimum radius of a node, radius of the position
+# Inches: around all pictures, between them, below them for the caption, and at the bottom for the legend.
+MARGIN, GAP, CAPTION, LEGEND = 0.05, 0.06, 0.15, 0.4
+FONT_SIZE = 7
+
+Pixel = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A picture uint8 (h, w, 3) of an image of ``size`` (H, W), with the nodes of a position and a caption."""
+
+    picture: np.ndarray
+    size: tuple[int, int]
+    nodes: PositionNodes | None = None
+    caption: str = ""
+
+
+def figure_row(
+    model: nn.Module,
+    name: str,
+    image: Tensor,
+    layer: str,
+    labels: Labels,
+    at: Sequence[Pixel] | None = None,
+    *,
+    under: str = "image",
+    count: int = 4,
+) -> list[Cell]:
+    """Return a row of the figure: the prediction, and then the nodes of each position.
+
+    Args:
+        image: uint8 RGB (3, H, W).
+        layer: Path of the layer.
+        at: Positions, as pixels x, y; by default ``count`` positions are chosen.
+        under: Picture under the nodes: "image" or "prediction".
+    """
+    size = (image.shape[1], image.shape[2])
+    for pixel in at or ():
+        check_inside(pixel, size, name)
+    attention, output = attention_and_output(model, image, layers=[layer])
+    prediction = to_prediction(output, size, name)
+    pixels = image.as_subclass(Tensor).permute(1, 2, 0).cpu().numpy()
+    if isinstance(prediction, Detections):
+        predicted = np.asarray(detections.draw(pixels, prediction, labels.names))
+    else:
+        predicted = np.asarray(overlay.overlay(pixels, prediction, labels, legend=False))
+    cells = [Cell(predicted, size, None, name)]
+    for x, y in at or choose_positions(prediction, size, count):
+        caption = f"{x:.0f}, {y:.0f}"
+        if not isinstance(prediction, Detections):
+            caption = labels.names[prediction[int(y + 0.5), int(x + 0.5)]]
+        picture = pixels if under == "image" else predicted
+        cells.append(Cell(picture, size, attention[layer].nodes_at(x, y), caption))
+    return cells
+
+
+def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], count: int) -> list[Pixel]:
+    """Choose pixels x, y: in the widest region of each class or on the best objects, then spread over the image (H, W).
+
+    >>> classes = np.zeros((40, 60), int)
+    >>> classes[10:30, 35:55] = 1
+    >>> choose_positions(classes, (40, 60), 3)
+    [(17.0, 17.0), (44.0, 19.0), (49.5, 13.5)]
+    """
+    height, width = size
+    chosen: list[Pixel] = []
+    if isinstance(prediction, Detections):
+        boxes = prediction.boxes[prediction.scores >= detections.SCORE]
+        corners = np.clip(boxes, 0, (width, height, width, height))
+        chosen = [((left + right - 1) / 2, (top + bottom - 1) / 2) for left, top, right, bottom in corners.tolist()]
+    else:
+        regions = []
+        for value in np.unique(prediction):
+            depth = ndimage.distance_transform_cdt(np.pad(prediction == value, 1))[1:-1, 1:-1]
+            row, column = np.unravel_index(depth.argmax(), depth.shape)
+            regions.append((-int(depth.max()), (float(column), float(row))))
+        chosen = [pixel for _, pixel in sorted(regions)]
+    spread = [(width * (k + 0.5) / count - 0.5, height * (0.35, 0.65)[k % 2] - 0.5) for k in range(count)]
+    return (chosen + spread[len(chosen) :])[:count]
+
+
+def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, dpi: float = DPI, node: str = "node") -> Figure:
+    """Draw rows of pictures with the nodes of positions; call it within :func:`.figures.figure_style`.
+
+    The position is blue and its nodes are red; the area of a node shows its weight, with a minimum. Nodes outside of
+    the image are rings at its border. Squares are the windows that nodes average (``node_view``).
+
+    The width is in inches; ``node`` is what the legend calls a node.
+    """
+    columns = max(len(row) for row in rows)
+    across = (width - 2 * MARGIN - (columns - 1) * GAP) / columns
+    if across < 0.2:
+        raise UsageError(f"{columns} columns do not fit into {width:g} inches; use a larger width or fewer positions")
+    heights = [max(across * cell.size[0] / cell.size[1] for cell in row) for row in rows]
+    total = sum(heights) + len(rows) * (CAPTION + GAP) + LEGEND + 2 * MARGIN
+    check_size(width, total, dpi)
+    figure = new_figure(width, total)
+    top = total - MARGIN
+    for row, height in zip(rows, heights, strict=True):
+        for column, cell in enumerate(row):
+            own = across * cell.size[0] / cell.size[1]
+            left = MARGIN + column * (across + GAP)
+            axis = figure.add_axes((left / width, (top - own) / total, across / width, own / total))
+            _draw_cell(axis, cell, across, dpi)
+            style: Any = dict(ha="center", va="baseline", fontsize=FONT_SIZE, color=TEXT, parse_math=False)
+            place = (left + across / 2) / width, (top - own - 0.11) / total
+            figure.text(*place, _shorten(cell.caption, across), **style)
+        top -= height + CAPTION + GAP
+    axis = figure.add_axes((0, 0, 1, LEGEND / total))
+    axis.set_axis_off()
+    handles = [axis.plot([], [], label=label, **mark)[0] for label, mark in _legend_marks(rows, node)]
+    axis.legend(handles=handles, loc="center", ncols=2, frameon=False, borderaxespad=0, fontsize=FONT_SIZE)
+    return figure
+
+
+def _draw_cell(axis: Axes, cell: Cell, across: float, dpi: float) -> None:
+    (height, width), found = cell.size, cell.nodes
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    pixels = max(1, round(across * dpi))  # the printed resolution
+    picture = Image.fromarray(np.ascontiguousarray(cell.picture))
+    method = Image.Resampling.LANCZOS if pixels < picture.width else Image.Resampling.BICUBIC
+    resized = picture.resize((pixels, max(1, round(pixels * height / width))), method)
+    axis.imshow(np.asarray(resized), extent=extent, interpolation="none")
+    axis.set(xlim=extent[:2], ylim=extent[2:])
+    axis.set_axis_off()
+    if found is None:
+        return
+    for window, (_, _, weight) in zip(found.windows, found.nodes, strict=False):
+        if window is not None:
+            left, top, right, bottom = window
+            style: Any = dict(linewidth=0.5, edgecolor=NODE_COLOUR, alpha=0.25 + 0.7 * weight**0.5, fill=False)
+            axis.add_patch(Rectangle((left, top), right - left, bottom - top, zorder=1.5, **style))
+    for x, y, weight in sorted(found.nodes, key=lambda node: -node[2]):  # small ones on top
+        fraction = MIN_RADIUS + (MAX_RADIUS - MIN_RADIUS) * weight**0.5
+        area = (2 * max(MIN_POINTS, 72 * across * fraction)) ** 2
+        place = min(max(x, -0.5), width - 0.5), min(max(y, -0.5), height - 0.5)
+        style = dict(facecolors=[to_rgba(NODE_COLOUR, 0.75)], edgecolors=OUTLINE, linewidths=0.5)
+        if place != (x, y):
+            style = dict(facecolors="none", edgecolors=NODE_COLOUR, linewidths=0.9, clip_on=False)
+        axis.scatter(*place, s=area, zorder=3, **style)
+    style = dict(facecolors=POSITION_COLOUR, edgecolors=OUTLINE, linewidths=0.7, zorder=4)
+    axis.scatter(found.x, found.y, s=(2 * POSITION_POINTS) ** 2, **style)
+
+
+def _legend_marks(rows: Sequence[Sequence[Cell]], node: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return labels and styles of the marks."""
+    style: dict[str, Any] = dict(marker="o", linestyle="", markeredgewidth=0.5, markeredgecolor=OUTLINE, markersize=6)
+    hollow = style | dict(markerfacecolor="none", markeredgecolor=NODE_COLOUR)
+    marks = [
+        ("current position", style | dict(color=POSITION_COLOUR)),
+        (f"{node}, larger for more weight", style | dict(color=NODE_COLOUR, alpha=0.75)),
+        (f"{node} outside of the image", hollow),
+    ]
+    if any(cell.nodes and any(cell.nodes.windows) for row in rows for cell in row):
+        marks.append((f"window that a {node} averages", hollow | dict(marker="s")))
+    return marks
+
+
+def _shorten(caption: str, across: float) -> str:
+    """Shorten a caption to the width of a picture in inches."""
+    text, most = plain(caption), max(3, int(across * 72 / (0.55 * FONT_SIZE)))
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

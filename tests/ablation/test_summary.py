@@ -1,0 +1,77 @@
+"""Means, spreads and paired differences."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from tests.ablation.test_results import record
+
+from repgraph.ablation import Plan, lay_out
+from repgraph.ablation.summary import markdown, summarize, to_csv
+
+
+@pytest.fixture(scope="module")
+def laid_out():
+    """A table with an entry that does not fit the network."""
+    return lay_out(Plan("group", "scenes", entries=("baseline", "g4", "g32"), reference="baseline"), {}).tables[0]
+
+
+def records(rows, scores):
+    """Return records by the entry's name and seed: scores, or statuses."""
+    found = {}
+    for row in rows:
+        for run in row.runs:
+            if (score := scores.get((row.entry.name, run.seed))) is not None:
+                values = {"miou": score} if isinstance(score, float) else {"status": score, "reason": "numbers"}
+                found[run.key] = record(run.key, run.seed, **values)
+    return found
+
+
+ALL = {
+    **{("baseline", seed): value for seed, value in enumerate([0.50, 0.60, 0.52])},
+    **{("g4", seed): value for seed, value in enumerate([0.53, 0.62, 0.56])},
+}
+
+
+def test_differences_are_paired(laid_out):
+    plain, four, misfit = summarize(*laid_out, records(laid_out[1], ALL))
+    assert plain.gain is None
+    assert plain.scores["miou"].mean == pytest.approx(0.54)
+    gains = np.array([0.03, 0.02, 0.04])
+    assert (four.gain.count, four.gain.mean) == (3, pytest.approx(gains.mean()))
+    assert four.gain.deviation == pytest.approx(gains.std(ddof=1))  # far below that of the scores
+    assert misfit.runs.misfit == "groups=32 does not divide the layer's 48 inner channels"
+    assert misfit.scores["miou"] is None
+
+
+def test_only_common_seeds_are_compared(laid_out):
+    some = {**ALL, ("baseline", 1): "diverged"}
+    del some["g4", 2]
+    plain, four, _ = summarize(*laid_out, records(laid_out[1], some))
+    assert (four.gain.count, four.gain.mean) == (1, pytest.approx(0.03))
+    assert (plain.seeds, four.seeds) == ("2, 1 diverged", "2, 1 to do")
+    few = {("g4", 0): 0.5, ("baseline", 1): 0.4, ("g4", 1): "failed"}
+    _, four, _ = summarize(*laid_out, records(laid_out[1], few))
+    assert (four.gain, four.seeds) == (None, "1, 1 failed, 1 to do")
+
+
+def test_markdown_and_csv(laid_out):
+    table, rows = laid_out
+    found = records(rows, {**ALL, ("baseline", 1): "diverged"})
+    summarized = summarize(table, rows, found)
+    text = markdown(table, summarized, ["a note"])
+    lines = text.splitlines()
+    assert len({line.count("|") for line in lines[2:7]}) == 1
+    assert "| g_c = 4           | 57.00 ± 4.58" in text
+    assert "+3.50 (+3.00 to +4.00)" in text
+    assert "does not fit" in lines[6]
+    assert "- a note" in lines
+    assert "- backbone baseline, seed 1, diverged: numbers" in lines
+    plain, four, misfit = csv.DictReader(io.StringIO(to_csv(table, summarized)))
+    assert (float(four["miou_mean"]), float(four["gain_mean"])) == (pytest.approx(0.57), pytest.approx(0.035))
+    assert (plain["gain_pairs"], four["gain_pairs"], four["paper_miou"]) == ("", "2", "42.78")
+    assert {row["reference"] for row in (plain, four, misfit)} == {"baseline"}
+    assert (four["settings"], misfit["miou_mean"]) == ('model.context_options={"groups": 4}', "")
+    permuted = summarize(table, rows, dict(reversed(found.items())))
+    assert markdown(table, permuted, ["a note"]) == text

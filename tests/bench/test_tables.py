@@ -1,0 +1,169 @@
+"""The tables of the operator and of the layers at tiny sizes, and their commands."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from tests.bench.squares import read
+from torch import nn
+
+from repgraph import cli, representative_attention
+from repgraph.bench import Effort, run
+from repgraph.bench.blocks import BLOCKS, BOTH, FORWARD, LayerSetting, make_input, make_layer, prepare
+from repgraph.bench.layers import LayerTable
+from repgraph.bench.operator import OperatorSetting, OperatorTable
+from repgraph.bench.table import Candidate, Row
+from repgraph.layers import repgraph as layers
+
+OPERATOR, LAYERS = OperatorTable(), LayerTable()
+NAMED = {block.name: block for block in BLOCKS}
+HERE = [block for block in BLOCKS if block.name not in ("nl-sdpa-efficient", "nl-sdpa-cudnn")]
+MAPS = OperatorSetting(height=6, width=7, channels=8, nodes=3)
+INPUT = LayerSetting(height=6, width=7, channels=16, mid_channels=16, nodes=3)
+FAST = Effort(repeat=2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+HALF = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.bfloat16, torch.float16)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize(("groups", "grid", "shared_kv"), [(1, 1, False), (2, 1, True), (4, 3, False), (1, 4, True)])
+def test_correct_operators_pass_the_gate(dtype, groups, grid, shared_kv):
+    setting = replace(MAPS, batch=2, channels=16, groups=groups, grid=grid, dtype=dtype, shared_kv=shared_kv)
+    for candidate in OPERATOR.candidates:
+        if candidate.name != "composition-compiled" and not candidate.why_not(setting):
+            assert OPERATOR.check(candidate, OPERATOR.small(setting)) is None, candidate.name
+
+
+@pytest.mark.parametrize("wrong", ["query", "key", "value", "offsets"])
+def test_the_gate_finds_wrong_gradients_of_the_operator(wrong):
+    def leaking(error, query, key, value, offsets):
+        given = {"query": query, "key": key, "value": value, "offsets": offsets}
+        given[wrong] = given[wrong].clone()
+        given[wrong].register_hook(lambda gradient: gradient + error)
+        return representative_attention(*given.values(), backend="reference")
+
+    small = OPERATOR.small(MAPS)
+    right, mistaken = (Candidate("leak", lambda setting, e=e: partial(leaking, e)) for e in (0.0, 1e-4))
+    assert OPERATOR.check(right, small) is None
+    assert f"the gradient of {wrong} differs" in (OPERATOR.check(mistaken, small) or "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF[0]])
+@pytest.mark.parametrize("block", HERE, ids=lambda block: block.name)
+def test_correct_layers_pass_the_gate(block, dtype):
+    small = LAYERS.small(replace(INPUT, dtype=dtype))
+    assert LAYERS.check(block, small) is None
+    parameters = {f"gradient of {name}" for name, _ in make_layer(block, small).named_parameters()}
+    for results in LAYERS.results(block, small, BOTH):
+        assert set(results) == {"result", "gradient of input"} | parameters
+
+
+def test_the_gate_finds_a_wrong_kernel_in_layers(monkeypatch):
+    original = layers.representative_attention
+
+    def shifted(query, key, value, offsets, **options):
+        moved = offsets if options["backend"] == "reference" else offsets + 0.1
+        return original(query, key, value, moved, **options)
+
+    monkeypatch.setattr(layers, "representative_attention", shifted)
+    for name in ("simple", "bottleneck-grid-4", "bottleneck-groups-8"):
+        assert "differs from float64" in (LAYERS.check(NAMED[name], LAYERS.small(INPUT)) or "")
+
+
+@pytest.mark.parametrize("name", ["simple", "bottleneck", "bottleneck-grid-4"])
+@pytest.mark.parametrize("pass_", [FORWARD, BOTH])
+def test_nodes_are_spread(name, pass_):
+    setting = LayerSetting(height=64, width=64, channels=64, mid_channels=64)
+    layer = prepare(make_layer(NAMED[name], setting), pass_)
+    assert layer.training == any(isinstance(module, nn.BatchNorm2d) for module in layer.modules()) or name == "simple"
+    with torch.no_grad():
+        nodes = layer(make_input(setting), return_nodes=True)[1]  # [1, S, 2, Hc, Wc]
+    grid = int(layer.grid)
+    anchors = torch.stack(torch.meshgrid(*[torch.arange(0, 64, grid)] * 2, indexing="xy"))
+    offsets = nodes - anchors
+    assert float(offsets.std()) == pytest.approx(4.0, rel=0.1)
+    assert float(offsets.flatten(3).std(3).mean()) == pytest.approx(4.0, rel=0.15)  # each position has its own
+    assert float(offsets.mean()) == pytest.approx((grid - 1) / 2, abs=0.5)
+
+
+def test_the_summary_is_the_papers_table():
+    setting = LayerSetting(height=128, width=256)
+    candidates = NAMED["bottleneck"], NAMED["simple"]
+    rows = [Row(candidate, setting, FORWARD, facts=LAYERS.facts(candidate, setting)) for candidate in candidates]
+    title, (bottleneck, simple) = LAYERS.summary(rows)
+    assert title.startswith("128 x 256 (N = 32768)")
+    assert (bottleneck["products G"], bottleneck["paper G"], bottleneck["paper ms"]) == ("34.964", "34.96", "25.96")
+    assert (simple["products G"], simple["paper G"], bottleneck["all G"]) == ("70.682", "45.31", "35.116")
+
+
+def bench(words: str, out) -> int:
+    return cli.main(["bench", *words.split(), "--out", str(out)])
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "plot"),
+    [
+        ("operator --channels 8 --only reference composition sdpa-math", "candidate", "operator-float32-separate-kv"),
+        ("layers --channels 16 --mid-channels 8 --only nl-plain nl-sdpa-math simple", "block", "layers-float32"),
+    ],
+)
+def test_commands(words, name, plot, tmp_path, capsys):
+    assert bench(f"{words} --device cpu --size 8x9 5x6 --seconds 0.001", tmp_path) == 0
+    table = words.split()[0]
+    shown = capsys.readouterr().out
+    assert "5 x 6 (N = 30)" in shown and "8 x 9 (N = 72)" in shown and max(map(len, shown.splitlines()[:20])) <= 80
+    rows = read(tmp_path / f"{table}.csv")
+    cases = 2 if table == "operator" else 1  # key is value, or not
+    assert len(rows) == 3 * 2 * 2 * cases and {row["status"] for row in rows} == {"ok"}
+    assert {row[name] for row in rows} == set(words.split("--only ")[1].split())
+    assert (tmp_path / f"{plot}.png").exists() and "<svg" in (tmp_path / f"{plot}.svg").read_text()
+
+
+def test_settings_of_commands(tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr("repgraph.bench.report.benchmark", lambda *arguments: found.append(arguments) or 0)
+    words = ("operator --quick", "layers --quick", "layers --paper", "layers --dtype float16 float32")
+    assert [bench(f"{text} --device cpu", tmp_path) for text in (*words, "operator --shared-kv")] == [0] * 5
+    settings = [arguments[1] for arguments in found]
+    assert [s.size for s in settings[0] + settings[1]] == ["33x33"] * 3 and found[0][2].seconds == 0.2
+    assert [s.is_paper() for s in settings[2]] == [True]
+    assert [(s.dtype_name, s.size) for s in settings[3]][3:5] == [("float16", "97x97"), ("float32", "17x17")]
+    assert {s.shared_kv for s in settings[4]} == {True} and len(settings[4]) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("operator --only composishun", "unknown candidate 'composishun'; choose from reference, cpu"),
+        ("operator --size 65", "--size is '65'; expected HEIGHTxWIDTH"),
+        ("operator --groups 3", "--groups is 3; expected a divisor of --channels 256"),
+        ("operator --device quantum", "--device 'quantum' is not supported"),
+        ("layers --dtype float8", "'float8' is not one of"),
+        ("layers --batch 0", "'--batch'"),
+    ],
+)
+def test_mistakes_are_one_line(words, message, capsys, tmp_path):
+    assert bench(words, tmp_path) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and message in captured.err and captured.err.count("\n") == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cuda(dtype):
+    where = dict(height=16, width=24, dtype=dtype, device=torch.device("cuda"))
+    rows = run(OPERATOR, [OperatorSetting(channels=64, **where)], Effort(repeat=3))
+    rows += run(LAYERS, [LayerSetting(channels=256, mid_channels=64, **where)], Effort(repeat=3))
+    for row in rows:
+        if row.status != "cannot run" and row.candidate.name != "composition-compiled":
+            assert row.status == "ok" and row.times and row.graph and row.memory is not None, row

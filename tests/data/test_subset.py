@@ -1,0 +1,39 @@
+"""Parts of data sets, and data sets in memory."""
+
+import pytest
+import torch
+
+from repgraph.data.dataset import Cached, Subset
+from repgraph.errors import UsageError
+
+
+class Images:
+    labels = ("sea", "fire")
+
+    def __init__(self, size=3):
+        self.size, self.items = size, [str(i) for i in range(20)]
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return torch.full((3,), index), {"masks": torch.empty(self.size, device="meta"), "more": (1, None)}
+
+    def __repr__(self):
+        return "images"
+
+
+def test_subset():
+    part = Subset(Images(), [3, 1])
+    assert len(part) == 2 and part[0][0].tolist() == [3, 3, 3] and part.items == ["3", "1"]
+    assert part.labels == ("sea", "fire") and repr(part) == "2 of images"
+    with pytest.raises(IndexError):
+        part[2]
+
+
+def test_cached_images():
+    cached = Cached(Images())
+    assert [int(image[0]) for image, _ in (cached[index] for index in range(20))] == list(range(20))
+    assert cached[3] is cached[3] and repr(cached) == "images"
+    with pytest.raises(UsageError, match=r"data\.cache needs about .* GiB for 20 images"):
+        Cached(Images(2**60))

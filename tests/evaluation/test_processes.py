@@ -1,0 +1,83 @@
+"""Evaluation in two processes with uneven shares of the images gives what one process gives."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from tests import objects
+from tests.evaluation.test_detection import Oracle, mediocre
+from tests.evaluation.test_segmentation import Pictures
+from torch import nn
+
+from repgraph.data.coco import load
+from repgraph.data.dataset import Subset
+from repgraph.evaluation import CocoEvaluation, evaluate, evaluate_detection
+from repgraph.inference import NotFinite
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = """
+import json, sys, torch.distributed as dist
+from tests.evaluation import test_processes
+rank, store, root, out = int(sys.argv[1]), *sys.argv[2:]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+print(json.dumps(test_processes.work(rank, root, out)))
+dist.destroy_process_group()
+"""
+
+
+class Spoilt(nn.Conv2d):
+    """A network whose logits are not finite for images of one size."""
+
+    def forward(self, x):
+        return super().forward(x) * (torch.nan if x.shape[-2:] == (30, 20) else 1)
+
+
+def segmentation() -> list:
+    torch.manual_seed(0)
+    model = nn.Conv2d(3, 3, 1)
+    return [evaluate(model, Pictures(), limit=limit).confusion.tolist() for limit in (None, 1)]
+
+
+def collect(data, shares) -> CocoEvaluation:
+    evaluation = CocoEvaluation(data)
+    for index, rank in shares:
+        found = mediocre(data, index)
+        evaluation.update([index + 1], [{**found, "scores": found["scores"] / (1 + rank)}])
+    return evaluation
+
+
+def work(rank: int, root: str, out: str) -> list:
+    """Evaluate in one of two processes."""
+    refused = 0
+    for part in (Pictures(), Subset(Pictures(), [0, 1])):  # not finite in both processes, and in the second one
+        try:
+            evaluate(Spoilt(3, 3, 1), part)
+        except NotFinite:
+            refused += 1
+    data = load(root, "val")
+    collected = collect(data, [(index, rank) for index in ([4, 0, 1, 2], [3, 0])[rank]])  # one image is passed twice
+    collected.reduce().reduce()
+    assert (collected.write(out) is None) == (rank > 0)
+    detection = evaluate_detection(Oracle(data, 1.0, range(rank, len(data), 2)), data, workers=1)
+    return [refused, segmentation(), collected.scores().to_dict(), detection.scores.to_dict(), detection.images]
+
+
+def test_two_processes_equal_one(tmp_path):
+    annotations = [objects.annotation(k, image=k % 5 + 1, category=(3, 7, 90)[k % 3]) for k in range(12)]
+    root = objects.write(tmp_path / "data", *annotations, images=[f"{k}.png" for k in range(5)])
+    command = [sys.executable, "-c", WORKER]
+    given = [str(tmp_path / "store"), str(root), str(tmp_path / "results.json")]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    runs = [subprocess.Popen([*command, str(rank), *given], cwd=ROOT, **pipes) for rank in range(2)]
+    ends = [run.communicate(timeout=200) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], "".join(error for _, error in ends)
+
+    data = load(root, "val")
+    alone = collect(data, [(0, 0), (1, 0), (2, 0), (3, 1), (4, 0)])
+    detection = evaluate_detection(Oracle(data, 1.0), data)
+    expected = [2, segmentation(), alone.scores().to_dict(), detection.scores.to_dict(), 5]
+    assert [json.loads(printed) for printed, _ in ends] == [json.loads(json.dumps(expected))] * 2
+    assert json.loads((tmp_path / "results.json").read_text()) == alone.results()
+    assert 0 < alone.scores().box.ap < 1

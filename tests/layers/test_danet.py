@@ -1,0 +1,139 @@
+"""DANet's attentions and head against their equations, and their support of PyTorch's features."""
+
+import copy
+
+import pytest
+import torch
+from tests.layers import mechanics
+from tests.layers.mechanics import FORMATS
+from torch import Tensor, nn
+
+from repgraph.layers.danet import ChannelAttention, DANetHead, DualAttention, PositionAttention
+
+
+def fill(module: nn.Module, seed: int = 0):
+    """Set random parameters (the gammas too) and statistics, in evaluation mode."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            if "var" in name:
+                tensor.uniform_(0.5, 1.5)
+            elif tensor.is_floating_point():
+                fan_in = tensor[0].numel() if tensor.dim() > 1 else 1
+                tensor.normal_().div_(fan_in**0.5)
+    return module.eval()
+
+
+def build(channels: int = 8, seed: int = 0, **options) -> DualAttention:
+    return fill(DualAttention(channels, **options), seed)
+
+
+def head(seed: int = 0, **options) -> DANetHead:
+    return fill(DANetHead(10, 8, num_classes=3, **options), seed)
+
+
+def position_by_position(module: PositionAttention, x: Tensor) -> Tensor:
+    def project(convolution: nn.Conv2d) -> Tensor:
+        return torch.einsum("oc,bcn->bon", convolution.weight[:, :, 0, 0], x.flatten(2)) + convolution.bias[:, None]
+
+    query, key, value = project(module.query), project(module.key), project(module.value)
+    columns = []
+    for b in range(x.shape[0]):
+        for p in range(query.shape[2]):
+            powers = torch.stack([query[b, :, p] @ k for k in key[b].T]).exp()
+            columns.append(value[b] @ (powers / powers.sum()))
+    return torch.stack(columns).view(x.shape[0], -1, x.shape[1]).mT.reshape(x.shape)
+
+
+def channel_by_channel(x: Tensor) -> Tensor:
+    result = []
+    for own in x:
+        energy = torch.stack([torch.stack([(a * b).sum() for b in own]) for a in own])
+        for row in energy:
+            powers = (row.max() - row - (row.max() - row.min())).exp()
+            result.append(sum(w * other for w, other in zip(powers / powers.sum(), own, strict=True)))
+    return torch.stack(result).view(x.shape)
+
+
+def equations(layer: DualAttention, x: Tensor) -> Tensor:
+    return (
+        x + layer.position.gamma * position_by_position(layer.position, x) + layer.channel.gamma * channel_by_channel(x)
+    )
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "plain"])
+@pytest.mark.parametrize("mid_channels", [None, 3, 8])
+def test_output_and_gradients_match_the_equations(mid_channels: int | None, attention: str) -> None:
+    layer = build(mid_channels=mid_channels, attention=attention)
+    assert layer.position.query.out_channels == (mid_channels or 1)
+    exact = copy.deepcopy(layer).double()
+    for shape in [(2, 8, 3, 5), (1, 8, 1, 1), (1, 8, 7, 1)]:
+        for memory_format in FORMATS:
+            x = torch.randn(shape).contiguous(memory_format=memory_format)
+            leaf = x.double().requires_grad_()
+            got, want = exact(leaf), equations(exact, leaf)
+            torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(layer(x).double(), want, rtol=1e-4, atol=1e-4)
+            grads = [torch.autograd.grad(y.pow(3).sum(), (leaf, *exact.parameters())) for y in (got, want)]
+            for a, b in zip(*grads, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+def test_energies_of_half_precision_maps_are_in_float32(dtype: torch.dtype, memory_format: torch.memory_format) -> None:
+    """Over 2145 positions, similar channels have energies of 8e4 +- 5e2. Their differences matter, while float16 ends
+    at 65504, and bfloat16 has steps of 512 there."""
+    torch.manual_seed(0)
+    x = 6 * torch.randn(2, 1, 33, 65) + 2 * torch.randn(2, 4, 33, 65)
+    x = x.to(dtype).contiguous(memory_format=memory_format)
+    flat = x.double().flatten(2)
+    energy = flat @ flat.mT
+    want = (torch.softmax(energy.amax(-1, keepdim=True) - energy, -1) @ flat).view(x.shape)
+    rough = x.flatten(2) @ x.flatten(2).mT
+    rough = (torch.softmax(rough.amax(-1, keepdim=True) - rough, -1) @ x.flatten(2)).view(x.shape)
+    module = ChannelAttention(dtype=dtype)
+    nn.init.ones_(module.gamma)
+    got = module(x)
+    assert got.dtype == dtype and got.is_contiguous(memory_format=memory_format)
+    step = torch.finfo(dtype).eps * want.abs().max()
+    assert (got.double() - want).abs().max() < 2 * step
+    assert not (rough.double() - want).abs().max() < 8 * step  # the error of a sum in half precision
+
+
+def test_starts_as_identity_and_learns() -> None:
+    torch.manual_seed(0)
+    mechanics.assert_starts_as_identity_and_learns(DualAttention(8), torch.randn(2, 8, 5, 7))
+
+
+def test_outputs_of_the_head() -> None:
+    """tests/goldens compares the values."""
+    x = torch.randn(2, 10, 3, 5)
+    fused, position, channel = head()(x, all_outputs=True)
+    assert torch.equal(head()(x), fused) and fused.shape == position.shape == channel.shape == (2, 3, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "channels"),
+    [(build, 8), pytest.param(head, 10, marks=pytest.mark.slow)],
+    ids=["layer", "head"],
+)
+@pytest.mark.slow
+def test_formats_copies_compile_and_export(make, channels: int, tmp_path) -> None:
+    mechanics.assert_format_follows_input(make(), torch.randn(2, channels, 5, 7))
+    mechanics.assert_copies_compute_the_same(make(), make(seed=1), torch.randn(1, channels, 3, 5))
+    mechanics.assert_compiles_once(make(), channels)
+    mechanics.assert_exports(make(), channels)
+    mechanics.assert_runs_in_onnxruntime(make(), channels, str(tmp_path / "layer.onnx"))
+
+
+def test_invalid_arguments() -> None:
+    with pytest.raises(ValueError, match="fusion is 'concat'; dual attention supports 'sum' only"):
+        DualAttention(8, fusion="concat")
+    with pytest.raises(ValueError, match="attention is 'math'; expected one of 'sdpa', 'plain'"):
+        DualAttention(8, attention="math")
+    with pytest.raises(ValueError, match="num_classes is 0; expected a positive integer"):
+        DANetHead(10, 8, num_classes=0)
+    for module, channels in ((DualAttention(8), 8), (head(), 10)):
+        with pytest.raises(ValueError, match=rf"input has shape .*; expected \(B, {channels}, H, W\)"):
+            module(torch.zeros(1, 7, 3, 5))

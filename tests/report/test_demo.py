@@ -1,0 +1,175 @@
+"""The demo from end to end with networks that hardly learn, and what it measures."""
+
+import json
+import re
+import sys
+import types
+from html import unescape
+from pathlib import Path
+
+import pytest
+import torch
+
+from repgraph import cli, recipes
+from repgraph.data.scenes import FAR, LABELS, Scenes
+from repgraph.errors import UsageError
+from repgraph.report import demo
+from repgraph.report.demo import DemoNetwork, Plan, run_demo
+from repgraph.train.task import make_task
+
+ROOT = Path(demo.__file__).parents[3]
+QUICK = ("train.iterations=3", "train.batch=2", "data.options.length=6")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished demo in a folder whose name has to be escaped."""
+    plan = Plan(tmp_path_factory.mktemp("demo") / "a<b>&c", settings=QUICK, tests=4, pictures=2)
+    return plan, run_demo(plan)
+
+
+def text_of(html):
+    text = re.sub(r"<[^>]*>", " ", re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL))
+    return " ".join(unescape(text).split())
+
+
+def scores_of(plan):
+    return json.loads((plan.out / "scores.json").read_text())
+
+
+def test_page(done):
+    plan, path = done
+    html = path.read_text(encoding="utf-8")
+    text = text_of(html)
+    assert path == plan.out / "index.html"
+    for part in (*LABELS.names, "Without the layer", "RGNet", "mIoU", "9 representative nodes", "35 x 35 pixels"):
+        assert part in text
+    assert f"torch {torch.__version__}" in text and "finished after 3 iterations" in text
+    for one in scores_of(plan):
+        assert one["network"] in plan.networks and one["seconds"] >= 0
+        assert f"{100 * one['miou']:.1f}" in text
+        for name, value in one["iou"].items():
+            assert value is None or re.search(rf"{name}.*?{100 * value:.1f}", text)
+
+
+def test_page_is_self_contained_and_names_are_escaped(done):
+    plan, path = done
+    html = path.read_text(encoding="utf-8")
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', html)
+    assert addresses[:2] == ["report.html", "explore.html"]
+    # The scene and its classes, 4 gradients, 2 x 4 swapped, 2 x 4 predictions, and 2 with nodes.
+    assert len(addresses[2:]) == 2 + 4 + 8 + 8 + 2 and all(a.startswith("data:image/") for a in addresses[2:])
+    assert html.count("<circle") == 4 + 2 * 2 * (9 + 1)
+    assert "a<b>" not in html and str(plan.out) in text_of(html)
+    for name in ("figure", "svg", "section", "table"):
+        assert len(re.findall(rf"<{name}[ >]", html)) == html.count(f"</{name}>")
+
+
+def test_report_and_explorer(done):
+    plan, _ = done
+    html = (plan.out / "report.html").read_text(encoding="utf-8")
+    text = text_of(html)
+    for one in scores_of(plan):
+        assert f"{one['network']}-0 : mIoU {100 * one['miou']:.2f} %" in text  # on the test images
+    assert "scenes test, all 4 images" in text and 'href="index.html"' in html and html.count("<img") == 4 * 4
+    explorer = (plan.out / "explore.html").read_text(encoding="utf-8")
+    assert "test image 1" in explorer and "test image 2" not in explorer and "head.context" in explorer
+
+
+def test_a_second_call_uses_the_trained_networks(done, capsys):
+    plan, _ = done
+    before = scores_of(plan)
+    run_demo(plan, show=sys.stderr, out=sys.stdout)
+    printed = capsys.readouterr()
+    assert printed.err.count("already trained") == 2 and "network 2 of 2: rgnet, seed 0" in printed.err
+    assert "outbound boat *" in printed.out and "mean, far *" in printed.out
+    assert scores_of(plan) == before
+
+
+def test_networks_with_other_settings_are_an_error(done):
+    plan, _ = done
+    with pytest.raises(UsageError, match="was trained with other settings"):
+        run_demo(Plan(plan.out, settings=("train.iterations=4", *QUICK[1:])))
+
+
+@pytest.mark.slow
+def test_interrupted_training_is_resumed(tmp_path, monkeypatch, capsys):
+    def stop(recipe, folder, show=None):
+        folder.mkdir(parents=True)
+        (folder / "recipe.json").write_text(recipes.to_json(recipe))
+        return types.SimpleNamespace(stop=types.SimpleNamespace(signal=2, reason="stopped by SIGINT"), exit_code=130)
+
+    monkeypatch.setattr(demo, "train", stop)
+    arguments = ["demo", "--out", str(tmp_path), "--iterations", "2", "--set", *QUICK[1:], "--test", "2"]
+    arguments += ["--networks", "rgnet", "--pictures", "1"]
+    assert cli.main(arguments) == 130
+    assert "repgraph demo: stopped by SIGINT; run the command again to resume" in capsys.readouterr().err
+    assert not (tmp_path / "index.html").exists()
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out.endswith(f"written: {tmp_path / 'index.html'}\n")
+    assert "Without the layer" not in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_seeds(tmp_path):
+    path = run_demo(Plan(tmp_path, ("control",), seeds=2, settings=QUICK, tests=2, pictures=1))
+    found = json.loads((tmp_path / "scores.json").read_text())
+    assert [(one["network"], one["seed"]) for one in found] == [("control", 0), ("control", 1)]
+    assert not (tmp_path / "explore.html").exists() and (tmp_path / "report.html").is_file()  # it has no nodes
+    low, high = sorted(100 * one["miou"] for one in found)
+    assert f"({low:.1f} to {high:.1f} over 2 seeds)" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "{}/file/demo"], "repgraph demo: cannot write {}/file/demo/index.html"),
+        (["--networks", "resnet", "--out", "{}"], "--networks is 'resnet'; expected some of baseline"),
+        (["--seeds", "0"], "greater than or equal to 1"),
+        (["--set", "optim.lrr=1", "--out", "{}"], "did you mean 'optim.lr'?"),
+    ],
+)
+def test_mistakes(arguments, message, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["demo", *(each.format(tmp_path) for each in arguments)]) == 2
+    assert message.replace("{}", str(tmp_path)) in capsys.readouterr().err
+
+
+def test_swapped_cues(monkeypatch):
+    data = Scenes(None, "test", length=4)
+    known = {}
+    for index in range(4):
+        scene = data.scene(index)
+        for each in (scene, scene.swapped(sky=True), scene.swapped(lights=(0, 1, 2))):
+            image, mask = data.draw(each)
+            known[image.numpy().tobytes()] = mask
+    monkeypatch.setattr(demo, "predict", lambda model, image: known[image.numpy().tobytes()])
+    assert demo.swap_cues(None, data, 4) == (1.0, 1.0)
+    monkeypatch.setattr(demo, "predict", lambda model, image: torch.full(image.shape[1:], 4))
+    assert demo.swap_cues(None, data, 4) == (0.0, 0.0)  # a prediction that does not change is wrong before or after
+
+
+def test_receptive_field():
+    torch.manual_seed(0)
+    model = make_task(recipes.get("scenes-baseline")).network(LABELS).eval()
+    assert demo.receptive_field(model, (96, 128)) == (35, 35)
+    image, _ = Scenes(None, "test")[0]
+    gradient = demo.input_gradient(model, image, (60, 50))
+    assert gradient.shape == (96, 128) and gradient[50, 60] > 0 and gradient[50, 79:].max() == 0
+
+
+def test_means_of_classes():
+    scores = types.SimpleNamespace(iou=(1.0, 1.0, float("nan"), 1.0, 0.5, 0.3, 0.2, 0.0))
+    one = DemoNetwork("rgnet", 0, None, None, types.SimpleNamespace(scores=scores), 0, 0)
+    assert one.iou(FAR) == pytest.approx(0.25) and one.iou(["sky", "building"]) == 1
+
+
+def test_the_makefile_runs_it():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^demo: .*##.*\n\t\$\(BIN\)/repgraph demo", makefile, re.MULTILINE)
+
+
+def test_the_example_of_the_docs():
+    text = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(compile(example, "demo.md", "exec"), {})

@@ -1,0 +1,56 @@
+"""Ranks and devices of processes."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from repgraph import distributed
+from repgraph.distributed import Process, process_group
+from repgraph.errors import UsageError
+
+
+def test_single_process(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with process_group("cpu") as process:
+        assert process == Process(0, 1, torch.device("cpu")) and process.is_first
+        assert distributed.all_reduce(torch.ones(2)).tolist() == [1, 1]
+        assert distributed.gather(3) == [3] and distributed.broadcast(3) == 3
+        assert not dist.is_initialized()
+
+
+def test_incomplete_environment_of_torchrun(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "x")
+    message = "WORLD_SIZE is set, but not RANK and LOCAL_RANK; start several processes with torchrun"
+    with pytest.raises(UsageError, match=message), process_group("cpu"):
+        pass
+
+
+def test_group_ends_with_the_block(monkeypatch, tmp_path):
+    original = dist.init_process_group
+
+    def alone(backend, **options):
+        return original(backend, init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+
+    monkeypatch.setattr(dist, "init_process_group", alone)
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(KeyError), process_group("cpu") as process:
+        assert (process.rank, process.world_size, process.is_first) == (1, 2, False)
+        assert dist.is_initialized()
+        raise KeyError
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("quantum", "--device 'quantum' is not supported; choose cpu, cuda or cuda:N"),
+        ("meta", "--device 'meta' is not supported; choose cpu"),
+        ("cuda:99", "--device 'cuda:99' is not available"),
+    ],
+)
+def test_unusable_devices(text, message):
+    with pytest.raises(UsageError, match=message):
+        distributed.parse_device(text)
+    assert distributed.parse_device("cpu") == torch.device("cpu")

@@ -1,0 +1,187 @@
+"""``repgraph export``: each format computes what the network computes, and mistakes leave no file."""
+
+import json
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from tests import objects, trained
+from tests.models.networks import assert_same_state, images, network
+
+from repgraph import cli, export
+from repgraph.models import MaskRCNN, load
+
+LABELS = {"names": list("abcde")}
+
+
+BACKBONES = {
+    "small": dict(backbone="repgraph_small", output_stride=4),
+    "resnet18": dict(backbone="resnet18", inserted={"layer3": 1}),
+}
+
+
+@pytest.fixture(scope="module", params=["small", pytest.param("resnet18", marks=pytest.mark.slow)])
+def run(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    network(labels=LABELS, **BACKBONES[request.param]).save_pretrained(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "detector"
+    objects.network().save_pretrained(folder / "model")
+    return folder
+
+
+def command(*arguments: object) -> int:
+    return cli.main(["export", *map(str, arguments)])
+
+
+def session(path: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def config(path: Path) -> dict:
+    return json.loads({entry.key: entry.value for entry in onnx.load(str(path)).metadata_props}["config"])
+
+
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+def test_onnx(run, tmp_path, dynamic, capsys):
+    out, options = tmp_path / "new" / "net.onnx", ["--dynamic"] if dynamic else []
+    assert command(run, "--to", "onnx", "--out", out, "--size", "33x47", *options) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"{out} (")
+    assert "the file and the network: logits differ by at most" in captured.err
+    model, program = load(run), session(out)
+    (given,), (result,) = program.get_inputs(), program.get_outputs()
+    assert (given.name, result.name) == ("images", "logits")
+    assert given.shape == (["batch", 3, "height", "width"] if dynamic else [1, 3, 33, 47])
+    for batch, size in [(1, (33, 47)), (2, (64, 97)), (3, (7, 13)), (1, (1, 1))] if dynamic else [(1, (33, 47))]:
+        x = images(*size, batch=batch)
+        (found,) = program.run(None, {"images": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), model(x).detach(), rtol=1e-4, atol=1e-4)
+    assert {node.domain for node in onnx.load(str(out)).graph.node} <= {"", "ai.onnx"}
+    assert config(out)["labels"] == LABELS
+
+
+@pytest.mark.parametrize("options", [[], ["--dynamic"]], ids=str)
+def test_torch(run, tmp_path, options, capsys):
+    out = tmp_path / "net.pt2"
+    code = command(run / "model", "--to", "torch", "--out", out, "--size", "40x56", *options)
+    error = capsys.readouterr().err
+    if code == 2 and options and "PyTorch cannot export 'resnet18': Guard failed" in error and not out.exists():
+        pytest.skip("this PyTorch cannot export max pooling for all sizes")
+    assert code == 0 and "the file and the network: logits differ by at most" in error
+    extra = {"config.json": ""}
+    program, model = torch.export.load(out, extra_files=extra), load(run)
+    assert json.loads(extra["config.json"]) == model.config
+    assert not any(name.startswith("auxiliary") for name in program.state_dict)
+    for batch, size in [(1, (40, 56)), (3, (33, 97))] if options else [(1, (40, 56))]:
+        x = images(*size, batch=batch)
+        torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-4)
+    assert any(str(node.target).startswith("repgraph.") for node in program.graph.nodes)
+
+
+def test_the_network_does_not_change(run):
+    model = load(run)
+    before = model.to_bytes()
+    export.to_torch(model, (24, 24))
+    assert model.to_bytes() == before and model.auxiliary is not None
+
+
+@pytest.mark.slow
+def test_onnx_of_a_detector(detector, tmp_path, capsys):
+    out, photo = tmp_path / "net.onnx", trained.save_picture(tmp_path / "photo.png", 60, 90)
+    code = command(detector, "--to", "onnx", "--out", out, "--size", "40x48", "--image", photo)
+    error = capsys.readouterr().err
+    if code == 2 and "PyTorch cannot export 'resnet18'" in error:
+        pytest.skip(f"this PyTorch cannot export the network: {error}")
+    assert code == 0 and "the file and the network: 8 objects, which differ by at most" in error
+    program = session(out)
+    assert [(given.name, given.shape) for given in program.get_inputs()] == [("image", [3, 40, 48])]
+    assert [result.name for result in program.get_outputs()] == ["boxes", "labels", "scores", "masks"]
+    model = load(detector, MaskRCNN)
+    image = torch.rand(3, 40, 48, generator=torch.Generator().manual_seed(9))
+    found = [torch.from_numpy(part) for part in program.run(None, {"image": image.numpy()})]
+    with torch.no_grad():
+        expected = model([image])[0]
+    assert len(found[0]) == len(expected["boxes"]) == 4
+    for part, name in zip(found, ("boxes", "labels", "scores", "masks"), strict=True):
+        torch.testing.assert_close(part, expected[name], rtol=1e-3, atol=1e-3)
+    assert config(out)["labels"] == model.labels
+
+
+def test_safetensors(run, detector, tmp_path):
+    for path in (run, detector):
+        out = tmp_path / f"{path.name}.safetensors"
+        assert command(path, "--to", "safetensors", "--out", out) == 0
+        assert_same_state(load(out), load(path))
+        assert load(out).labels == load(path).labels
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}", "--to", "onnx", "--out", "net.pt2"], "--out is net.pt2; expected a file name that ends in .onnx"),
+        (["{run}", "--to", "safetensors", "--dynamic"], "--dynamic is for --to torch and --to onnx"),
+        (["{run}", "--to", "onnx", "--out", "{file}/net.onnx"], "cannot write"),
+        (["{run}", "--to", "onnx", "--image", "{file}"], "--image is for --to onnx of a Mask R-CNN"),
+        (["{detector}", "--to", "torch"], "torch.export cannot export a Mask R-CNN: the number of boxes depends"),
+        (["{detector}", "--to", "onnx", "--dynamic"], "--dynamic is not for a Mask R-CNN"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_one_line(run, detector, tmp_path, arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "file"
+    file.write_text("")
+    assert command(*(argument.format(run=run, detector=detector, file=file) for argument in arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and message in captured.err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_outputs_that_differ_are_not_written(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(export, "to_onnx", lambda *arguments: export.Exported(b"", 0.05, "they differ"))
+    out = tmp_path / "net.onnx"
+    assert command(run, "--to", "onnx", "--out", out) == 1 and not out.exists()
+    captured = capsys.readouterr()
+    assert captured.out == "" and "they differ" in captured.err
+    assert f"more than 0.0001: {out} is not written" in captured.err
+
+
+def test_differences_of_logits(run):
+    model = load(run)
+    largest = float(model(images(33, 33)).detach().abs().max())
+    assert export.compare_logits(model, model, (33, 33), True)[0] == 0
+    assert 0.1 / largest < export.compare_logits(lambda x: model(x) + 0.25, model, (33, 33), False)[0] < 2.5 / largest
+    for wrong in (lambda x: model(x)[:, :4], lambda x: model(x) * float("nan")):
+        assert export.compare_logits(wrong, model, (33, 33), False)[0] == float("inf")
+    assert export.compare_logits(lambda x: model(x) + (x.shape[0] == 3), model, (33, 33), True)[0] > 0  # another size
+
+
+def test_differences_of_objects():
+    boxes = torch.tensor([[0.0, 0, 10, 10], [20, 20, 40, 30]])
+    masks = torch.zeros(2, 1, 40, 50)
+    masks[0, 0, :10, :10] = masks[1, 0, 20:30, 20:40] = 1
+    expected = [boxes, torch.tensor([1, 2]), torch.tensor([0.9, 0.8]), masks]
+    cases = {
+        "the same": (expected, 0.0),
+        "in another order": ([part.flip(0) for part in expected], 0.0),
+        "a box": ([boxes + 0.5, *expected[1:]], 0.01),
+        "a score": ([*expected[:2], expected[2] - 0.25, masks], 0.25),
+        "a label": ([boxes, torch.tensor([1, 1]), *expected[2:]], float("inf")),
+        "one is missing": ([part[:1] for part in expected], float("inf")),
+        "another mask": ([*expected[:3], masks.roll(3, -1)], float("inf")),
+        "not finite": ([*expected[:2], expected[2] * torch.nan, masks], float("inf")),
+    }
+    image = torch.zeros(3, 40, 50)
+    for name, (found, difference) in cases.items():
+        got, text = export.compare_objects(lambda _, found=found: found, lambda _: expected, [image])
+        assert got == pytest.approx(difference) and text.startswith("2 objects"), name
+    nothing = [part[:0] for part in expected]
+    assert export.compare_objects(lambda _: nothing, lambda _: nothing, [image])[0] == 0

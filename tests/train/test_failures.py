@@ -1,0 +1,183 @@
+"""Runs that cannot start, that stop early, and that cannot be resumed."""
+
+import fcntl
+import json
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from tests.train import shapes, tiny
+from tests.train.tiny import assert_same, at_iteration, last, make_data, recipe
+
+from repgraph.errors import UsageError
+from repgraph.train import loop, resume, run_folder, segmentation, train
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "iteration", "value", "reason"),
+    [
+        (tiny, "head.classifier.weight", 5, torch.nan, "the loss of iteration 7 is not finite"),
+        (tiny, "head.classifier.weight", 7, torch.nan, "the weights are not finite after iteration 8"),
+        (tiny, "head.classifier.weight", 7, 1e38, "the validation after iteration 8 is not finite"),
+        (shapes, "detector.rpn.head.cls_logits.weight", 3, torch.nan, "the loss of iteration 5 is not finite"),
+        (shapes, "detector.roi_heads.box_predictor.cls_score.weight", 5, 3e38, "the validation after iteration 6"),
+    ],
+)
+def test_numbers_that_are_not_finite(data, objects, tmp_path, monkeypatch, task, name, iteration, value, reason):
+    at_iteration(monkeypatch, iteration, lambda model: model.get_parameter(name).data.fill_(value))
+    run = tmp_path / "run"
+    outcome = train(task.recipe(data if task is tiny else objects), run)
+    assert outcome.exit_code == 3 and outcome.stop.reason.startswith(reason)
+    good = f"the last good checkpoint is {run / 'checkpoints' / 'last.ckpt'}"
+    assert outcome.stop.reason.endswith(f"(losses were finite up to iteration {iteration + 1}); {good}")
+    found = last(run)
+    assert found["iteration"] == (4 if task is tiny else 3) and not (run / "model").exists()
+    assert all(tensor.isfinite().all() for tensor in found["state_dict"].values() if tensor.is_floating_point())
+    assert json.loads((run / "versions.json").read_text())["sessions"][0]["ended"]["reason"] == outcome.stop.reason
+
+
+def test_fp16_whose_loss_scale_vanishes(data, tmp_path, monkeypatch):
+    def step(fabric, *_):
+        fabric.strategy.precision.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-11)
+        fabric.strategy.precision.scaler.scale(torch.ones(()))  # the scale is set when it is first used
+
+    monkeypatch.setattr(loop, "step", step)
+    outcome = train(recipe(data), tmp_path / "run")
+    assert outcome.exit_code == 3
+    assert outcome.stop.reason.startswith("gradients overflow fp16 at any loss scale (now 0.000488281)")
+
+
+def test_folders_that_cannot_be_used(whole, data, tmp_path):
+    file = tmp_path / "other" / "thesis.tex"
+    file.parent.mkdir()
+    for path in (file, file.with_name("a.ckpt")):
+        path.write_text("")
+    for path, words in {
+        whole[0]: "is not empty; give another folder with --out, or resume the run: --resume",
+        file.parent: "is not empty; give another folder with --out$",
+        file: r"thesis\.tex is not a folder",
+        file / "run": r"cannot (write|use) .*thesis\.tex/run: Not a directory",
+    }.items():
+        with pytest.raises(UsageError, match=words):
+            train(recipe(data), path)
+    for path, words in {
+        file.parent: "is not the folder of a run",
+        file: r"thesis\.tex is not a checkpoint; expected a \.ckpt file",
+        file.with_name("none.ckpt"): r"none\.ckpt: no such checkpoint",
+        file.with_name("a.ckpt"): "does not belong to a run",
+    }.items():
+        with pytest.raises(UsageError, match=words):
+            resume(path)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "words"),
+    [
+        (tiny, "data.root=", "the folder of folder is required: --data ROOT"),
+        (tiny, "data.val_split=test", "data.val_split 'test' has no labels"),
+        (tiny, "model.weights=", "the backbone repgraph_small needs initial weights: --weights FILE"),
+        (tiny, "model.channels=1000000000", "channels is 1000000000"),
+        (tiny, "optim.class_weights=1,2", "optim.class_weights has 2 numbers for 3 classes"),
+        (tiny, "train.graph=true", "train.graph cannot be used: it needs a CUDA device"),
+        (tiny, "train.devices=3", "train.batch is 4; expected a multiple of the 3 devices"),
+        (tiny, "train.devices=2 train.accumulate=4", "train.accumulate is 4; expected a divisor of the 2 images"),
+        (shapes, "data.root=", "the folder of the images and annotations is required"),
+        (shapes, "data.name=voc", "data.name is 'voc', which has no objects; detection needs coco"),
+        (shapes, "train.compile=true", r"train\.compile needs images of one size"),
+    ],
+)
+def test_mistakes_leave_no_folder(data, objects, tmp_path, task, settings, words):
+    (data / "images" / "test").mkdir(exist_ok=True)
+    (data / "images" / "test" / "0.png").write_bytes((data / "images" / "val" / "0.png").read_bytes())
+    with pytest.raises(UsageError, match=words):
+        train(task.recipe(data if task is tiny else objects, *settings.split()), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+ALLOCATOR = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3456000000000 bytes.")
+TOO_SMALL = ValueError("Expected more than 1 value per channel when training, got input size [1, 16, 1, 1]")
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "words"),
+    [
+        ((segmentation.Segmentation, "loss"), ALLOCATOR, r"out of memory with train\.batch=4, .* use fewer images"),
+        ((segmentation.Segmentation, "loss"), TOO_SMALL, r"batch norm needs .*train\.batch=4, .*data\.crop=\(32, 32\)"),
+        ((segmentation.TrainTransform, "__call__"), MemoryError(), r"image \d of .*: out of memory; .* data\.crop"),
+        ((segmentation, "rgnet"), ALLOCATOR, r"the network does not fit into memory; check model\.channels"),
+    ],
+    ids=["batch", "batch norm", "image", "network"],
+)
+def test_out_of_memory(data, tmp_path, monkeypatch, place, error, words):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(*place, fail)
+    with pytest.raises(UsageError, match=words):
+        train(recipe(data), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["images/train/2.png", "images/val/2.png", "masks/train/2.png"])
+def test_unreadable_file_is_named(tmp_path, name):
+    broken = make_data(tmp_path / "data") / name
+    broken.write_bytes(broken.read_bytes()[:50])
+    with pytest.raises(UsageError, match=name):
+        train(recipe(tmp_path / "data", "train.iterations=2"), tmp_path / "run")
+
+
+def test_settings_that_may_change_on_resume(whole, data, tmp_path, monkeypatch):
+    run, path = tmp_path / "run", tmp_path / "run" / "recipe.json"
+    with monkeypatch.context() as patch:
+        at_iteration(patch, 5, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        train(recipe(data), run)
+    with pytest.raises(UsageError, match=r"optim\.lr cannot change when a run is resumed"):
+        resume(run, ["optim.lr=1"])
+    content = path.read_text()
+    path.write_text(content.replace('"momentum": 0.9', '"momentum": 0.8'))
+    with pytest.raises(UsageError, match=r"was written with optim\.momentum=0\.9, but recipe\.json has 0\.8"):
+        resume(run)
+    path.write_text(content)
+    resume(run, ["data.cache=true", f"data.root={data}/."])
+    assert_same(run, whole[0])
+
+
+def test_other_data_are_refused_on_resume(whole, tmp_path):
+    fewer, renamed, other = make_data(tmp_path / "a", 5), make_data(tmp_path / "b"), make_data(tmp_path / "c")
+    for kind in ("images", "masks"):
+        (renamed / kind / "val" / "0.png").rename(renamed / kind / "val" / "00.png")
+    (other / "classes.txt").write_text("sea\nfire\nwood\n")
+    for root, words in {
+        fewer: "there were 6 images for training and there are 5",
+        renamed: "the images for testing have other names",
+        other: "the classes were sea, fire, forest and are sea, fire, wood",
+    }.items():
+        with pytest.raises(UsageError, match=f"{root} differs from the data of the run: {words}"):
+            resume(whole[0], [f"data.root={root}"])
+    assert resume(whole[0], [f"data.root={make_data(tmp_path / 'same')}"]).exit_code == 0
+
+
+def test_one_process_at_a_time(whole, monkeypatch):
+    """A process that is refused changes nothing in the folder."""
+    run = whole[0]
+    monkeypatch.setattr(run_folder, "LOCK_TIMEOUT", 0.1)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with run_folder.locked(run):
+        assert run_folder.is_locked(run)
+        for given in (run, run / "checkpoints" / "previous.ckpt"):
+            with pytest.raises(UsageError, match=f"another process is training in {run}; wait until it ends"):
+                resume(given)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert not run_folder.is_locked(run)
+
+
+def test_lock_that_outlives_its_process_for_a_moment(whole):
+    """Workers of a killed process may have inherited its lock, and end a few seconds later."""
+    handle = os.open(whole[0] / "checkpoints" / ".lock", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    timer = threading.Timer(0.5, os.close, [handle])
+    timer.start()
+    assert run_folder.is_locked(whole[0])
+    assert resume(whole[0]).exit_code == 0
+    timer.join()

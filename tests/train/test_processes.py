@@ -1,0 +1,139 @@
+"""Runs that are killed, and runs in several processes."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from tests.train import processes, shapes
+from tests.train.tiny import ONE_STEP, assert_same, gradients, last, recipe, rows, settings
+
+from repgraph.train import resume, train
+
+SEVERAL = (*ONE_STEP, "data.val_split=val", "train.accumulate=2")
+
+
+def command(data, run, *more):
+    return ["folder-r50-rgnet", "--out", run, "--set", *settings(data, *more)]
+
+
+def kill(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def terminate_group(_):
+    os.killpg(os.getpgid(0), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("act", "code", "iteration"), [(kill, -9, 4), (terminate_group, 143, 6)])
+def test_exact_resume_after_kill_9_and_sigterm(whole, data, tmp_path, act, code, iteration):
+    """Workers live on for a few seconds after SIGKILL, and receive SIGTERM too."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    process = processes.run(command(data, run, "data.workers=1"), log, (5, act))
+    process.join(120)
+    assert process.exitcode == code and last(run)["iteration"] == iteration
+    assert resume(run).exit_code == 0
+    assert_same(run, whole[0])
+    if act is terminate_group:
+        assert log.read_text().endswith(f"iteration 6; resume with: repgraph train --resume {run}\n")
+    processes.exit_codes(process)
+
+
+@pytest.fixture(scope="module")
+def one(data, tmp_path_factory):
+    """A run of one iteration in one process."""
+    run = tmp_path_factory.mktemp("one") / "run"
+    train(recipe(data, *SEVERAL), run)
+    return run
+
+
+def assert_close(run, one, tolerance=1.0):
+    """Compare gradients, losses and scores; ``tolerance`` is a multiple of the rounding on the CPU."""
+    torch.testing.assert_close(gradients(run), gradients(one), rtol=tolerance * 1e-4, atol=tolerance * 1e-6)
+    (ours,), (theirs,) = rows(run), rows(one)
+    for name in ("loss", "auxiliary_loss"):
+        assert float(ours[name]) == pytest.approx(float(theirs[name]), rel=tolerance * 1e-5)
+    for name in ("val_miou", "val_pixel_accuracy", "val_mean_accuracy"):  # over 2 images and 1
+        assert ours[name] == theirs[name]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_two_processes_compute_what_one_does(one, data, tmp_path, nodes):
+    assert processes.torchrun(command(data, tmp_path / "run", *SEVERAL), tmp_path, nodes) == [0, 0]
+    assert_close(tmp_path / "run", one)
+    assert "the network after 1 iterations" in (tmp_path / "0.log").read_text()
+    assert (tmp_path / "1.log").read_text() == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["--devices", "torchrun"])
+def test_processes_of_a_launcher_compute_what_one_does(one, data, tmp_path, launcher):
+    words = ["repgraph", "train", *map(str, command(data, tmp_path / "run", *SEVERAL))]
+    if launcher == "torchrun":
+        words = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", *words]
+    else:
+        words += ["--devices", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-m", *words], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and done.stdout.count("the network after 1 iterations") == 1, done.stderr
+    assert "lightning" not in done.stderr.lower() and "Warning" not in done.stderr
+    assert_close(tmp_path / "run", one)
+
+
+def terminate(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def spoil(value, model):
+    model.head.classifier.weight.data.fill_(value)
+
+
+def fill_disk(_):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize(
+    ("incidents", "codes", "words"),
+    [
+        ((None, (5, terminate)), [143, 0], "stopped by SIGTERM after iteration 6"),
+        ((None, (5, partial(spoil, torch.nan))), [3, 0], "the loss of iteration 7 is not finite"),
+        ((None, (7, partial(spoil, 1e38))), [3, 0], "the validation after iteration 8 is not finite"),
+        (((5, fill_disk), None), [2, 2], "last.ckpt: File too large; "),
+    ],
+    ids=["SIGTERM", "loss", "validation", "full disk"],
+)
+def test_incidents_in_one_process_stop_both(data, tmp_path, incidents, codes, words):
+    run = tmp_path / "run"
+    assert processes.torchrun(command(data, run), tmp_path, incidents=incidents) == codes
+    assert words in (tmp_path / "0.log").read_text()
+    assert last(run)["iteration"] == (6 if 143 in codes else 4)
+    assert not list(run.rglob("*.part"))
+    assert resume(run).iteration == 10  # another number of processes can go on
+    assert [row["iteration"] for row in rows(run)] == ["3", "4", "6", "8", "9", "10"]
+
+
+def test_two_processes_train_a_detector(objects, tmp_path):
+    """Its losses are means over what is sampled, so they differ from those of one process."""
+    more = shapes.settings(objects, *shapes.ONE_STEP, "train.batch=4")
+    arguments = ["voc_instances-r50-repgraph", "--out", tmp_path / "run", "--set", *more]
+    assert processes.torchrun(arguments, tmp_path) == [0, 0]
+    (row,) = rows(tmp_path / "run")
+    assert float(row["loss_mask"]) > 0 and row["val_mask_ap"]
+
+
+@pytest.mark.gpu
+def test_synchronized_batch_norm_of_two_processes_on_one_gpu(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # with TF32 runs differ by 10 %
+    more = ("train.accelerator=cuda", *SEVERAL, "train.accumulate=1")
+    process = processes.run(command(data, tmp_path / "one", *more, "train.norm=sync"), tmp_path / "log")
+    assert processes.exit_codes(process) == [0]
+    for norm in ("sync", "local"):
+        given = command(data, tmp_path / norm, *more, f"train.norm={norm}")
+        assert processes.torchrun(given, tmp_path, gpu="0") == [0, 0]
+    assert_close(tmp_path / "sync", tmp_path / "one", tolerance=10)
+    with pytest.raises(AssertionError):  # statistics of half the images
+        assert_close(tmp_path / "local", tmp_path / "one", tolerance=10)

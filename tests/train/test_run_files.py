@@ -1,0 +1,118 @@
+"""The files of a run: checkpoints are complete or absent and run no code, and metrics have every row once."""
+
+import errno
+import os
+import pickle
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.train.tiny import rows
+
+from repgraph.errors import UsageError
+from repgraph.train import checkpoint
+from repgraph.train.checkpoint import read, write
+from repgraph.train.metrics import MetricsLog
+
+CONTENT = dict.fromkeys(checkpoint.KEYS, 0) | {"state_dict": {"w": torch.arange(50_000.0)}}
+
+
+def save(folder, iteration=0, best=False):
+    write(folder, CONTENT | {"iteration": iteration}, best=best)
+    return folder / "last.ckpt"
+
+
+def refuse(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "copies"])
+def test_previous_and_best_are_kept(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    folder = tmp_path / "checkpoints"
+    for iteration in (1, 2, 3):
+        path = save(folder, iteration, best=iteration == 1)
+    assert {path.stem: read(path)["iteration"] for path in folder.iterdir()} == {"last": 3, "previous": 2, "best": 1}
+    assert torch.equal(read(path)["state_dict"]["w"], CONTENT["state_dict"]["w"])
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 0.99])
+def test_truncated_file_is_named_with_the_remedy(tmp_path, fraction):
+    save(tmp_path)
+    path, previous = save(tmp_path), tmp_path / "previous.ckpt"
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[: int(fraction * len(content))])
+    with pytest.raises(UsageError, match=rf"{path} .*truncated.*repgraph train --resume {previous}"):
+        read(path)
+    assert read(previous)["iteration"] == 0
+
+
+class MakesFolder:
+    """An object whose pickle makes a folder when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("store", [torch.save, lambda content, path: path.write_bytes(pickle.dumps(content))])
+def test_pickle_that_runs_code_is_refused(tmp_path, store):
+    path, trace = tmp_path / "last.ckpt", tmp_path / "was-here"
+    store(CONTENT | {"best": MakesFolder(trace)}, path)
+    with pytest.raises(UsageError, match="could run code"):
+        read(path)
+    assert not trace.exists()
+    pickle.loads(pickle.dumps(MakesFolder(trace)))
+    assert trace.exists()  # so it would have been noticed
+
+
+@pytest.mark.parametrize("content", [{"state_dict": {}}, [1]])
+def test_other_files_are_refused(tmp_path, content):
+    torch.save(content, tmp_path / "a.ckpt")
+    with pytest.raises(UsageError, match=r"is not a training checkpoint: it has no .*optimizer_states, iteration"):
+        read(tmp_path / "a.ckpt")
+
+
+def test_failed_writes_leave_the_old_files(tmp_path, monkeypatch):
+    path = save(tmp_path, 1)
+    with monkeypatch.context() as patch, pytest.raises(UsageError) as caught:
+        patch.setattr(os, "fsync", refuse)
+        save(tmp_path, 2)
+    assert str(caught.value) == f"cannot write {path}: No space left on device; {path} is unchanged"
+    assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"] and read(path)["iteration"] == 1
+    (tmp_path / "best.ckpt").mkdir()
+    with pytest.raises(UsageError, match=r"cannot write .*best\.ckpt: Is a directory"):
+        save(tmp_path, 3, best=True)
+    assert read(path)["iteration"] == 3
+
+
+def log(folder, losses, start=0):
+    metrics = MetricsLog(folder, ["loss", "val_miou"], start)
+    for iteration, loss in losses.items():
+        metrics.log(iteration, {"loss": loss})
+    metrics.close()
+
+
+def test_resume_drops_later_rows_and_truncated_ones(tmp_path):
+    log(tmp_path, {10: 1.0, 20: 2.0, 30: 3.0})
+    with open(tmp_path / "metrics.csv", "a") as file:
+        file.write("2")  # killed while writing
+    log(tmp_path, {30: 9.0}, start=20)
+    assert [(row["iteration"], row["loss"]) for row in rows(tmp_path)] == [("10", "1"), ("20", "2"), ("30", "9")]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(10, 1.0), (20, 2.0), (30, 9.0)]
+    with pytest.raises(UsageError, match="has other columns than this run: iteration, loss, val_miou"):
+        MetricsLog(tmp_path, ["loss"], 10)
+    log(tmp_path, {})
+    assert rows(tmp_path) == []  # a run that starts again keeps nothing
+
+
+def test_metrics_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(UsageError, match=r"cannot write .*metrics\.csv: No space left on device"):
+        log(tmp_path, {10: 1.0})

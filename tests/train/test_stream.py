@@ -1,0 +1,135 @@
+"""A batch is a function of the seed and the iteration, whatever the number of devices and workers."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchvision.tv_tensors import Image, Mask
+
+from repgraph.data.dataset import Cached
+from repgraph.data.transforms import TrainTransform
+from repgraph.errors import UsageError
+from repgraph.recipes import Data, Recipe
+from repgraph.train import stream
+from repgraph.train.segmentation import Segmentation
+from repgraph.train.stream import Augmented, BatchSampler, batch_indices, grouped_batch_indices
+
+forks = pytest.mark.filterwarnings(
+    "ignore:This process.*is multi-threaded:DeprecationWarning", "ignore:This DataLoader will create:UserWarning"
+)
+
+
+class Images:
+    """Images of different sizes; or broken, or without masks, or their process receives signals."""
+
+    def __init__(self, problem=""):
+        self.problem = problem
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, index):
+        if self.problem == "signals":
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self.problem == "broken" and index == 4:
+            raise UsageError("images/4.png: broken")
+        source, size = stream.generator("images", index), (20 + index, 30 - index)
+        image = torch.randint(0, 256, (3, *size), generator=source, dtype=torch.uint8)
+        mask = Mask(torch.randint(0, 3, size, generator=source, dtype=torch.uint8))
+        return Image(image), None if self.problem == "unlabelled" else mask
+
+    def __repr__(self):
+        return "images"
+
+
+def load(images, workers=0, start=0, seed=0):
+    sampler = BatchSampler(lambda iteration: batch_indices(seed, len(images), iteration, 4), start, 6)
+    collate = Segmentation(Recipe(name="x", data=Data(name="folder"))).collate
+    return stream.batches(Augmented(images, TrainTransform((17, 23)), seed), sampler, collate, workers=workers)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    torch.manual_seed(0)
+    return list(load(Images()))
+
+
+@forks
+@pytest.mark.parametrize(
+    ("images", "workers", "start"),
+    [(Images(), 0, 3), (Images(), 2, 0), (Images("signals"), 1, 0), (Cached(Images()), 0, 0)],
+    ids=["resumed", "workers", "workers with signals", "cached"],
+)
+def test_batches_are_the_same(expected, images, workers, start):
+    torch.manual_seed(1)
+    for ours, theirs in zip(load(images, workers, start), expected[start:], strict=True):
+        assert ours.iteration == theirs.iteration
+        assert torch.equal(ours.images, theirs.images) and torch.equal(ours.masks, theirs.masks)
+
+
+def test_batches_depend_on_seed_and_iteration():
+    def image(seed, iteration):
+        return Augmented(Images(), TrainTransform((17, 23)), seed)[iteration, 3][1]
+
+    found = [image(*key) for key in ((0, 0), (0, 1), (1, 0))]
+    assert len({tuple(each.flatten().tolist()) for each in found}) == 3
+    assert batch_indices(0, 7, 0, 7) != batch_indices(1, 7, 0, 7)
+
+
+@forks
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [("broken", "images/4.png: broken"), ("unlabelled", r"image \d of images has no labels to learn from")],
+)
+def test_unusable_image_is_one_line_and_ends_the_workers(problem, message, workers):
+    before = set(multiprocessing.active_children())
+    loaded = load(Images(problem), workers)
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        list(loaded)
+    loaded.close()
+    assert set(multiprocessing.active_children()) <= before
+
+
+@pytest.mark.parametrize(("length", "batch"), [(7, 4), (8, 4), (3, 4), (1, 2), (100, 7)])
+def test_every_image_comes_once_per_epoch(length, batch):
+    seen = [index for iteration in range(60) for index in batch_indices(5, length, iteration, batch)]
+    epochs = [seen[at : at + length] for at in range(0, len(seen) - length + 1, length)]
+    assert all(sorted(epoch) == list(range(length)) for epoch in epochs)
+    assert length <= 4 or len({tuple(epoch) for epoch in epochs}) > 1  # in another order each time
+
+
+@given(st.integers(1, 23), st.integers(0, 23), st.integers(1, 8), st.integers(0, 9), st.integers(0, 1000))
+def test_batches_of_one_group(first, second, batch, seed, start):
+    """A batch is of one group, each group has its share, and its images come once before any comes again."""
+    groups = [list(range(first)), list(range(first, first + second))]
+    found = [grouped_batch_indices(seed, groups, iteration, batch) for iteration in range(40)]
+    assert all(len(each) == batch and any(set(each) <= set(group) for group in groups) for each in found)
+    for group in groups:
+        seen = [index for each in found for index in each if index in group]
+        epochs = [seen[at : at + len(group)] for at in range(0, len(seen), len(group) or 1)]
+        assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
+    later = [grouped_batch_indices(seed, groups, iteration, batch) for iteration in range(start, start + 30)]
+    assert abs(sum(each[0] in groups[1] for each in later) - 30 * second / (first + second)) < 1
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_devices_share_a_batch(world_size):
+    def indices(iteration):
+        return grouped_batch_indices(3, [[*range(9)], [*range(9, 14)]], iteration, 8)
+
+    parts = [list(BatchSampler(indices, 2, 8, rank, world_size)) for rank in range(world_size)]
+    for number, batch in enumerate(BatchSampler(indices, 2, 8)):
+        assert [key for part in parts for key in part[number]] == batch
+        assert all(len(part[number]) == 8 // world_size for part in parts)
+
+
+def test_seeds_differ_in_every_part():
+    parts = [(0, "step", 1), (0, "step", 11), (0, "step1", 1), (1, "step", 1), (0, 1, "step"), (0, "step")]
+    assert len({stream.seed_from(*each) for each in parts}) == len(parts)
+    assert stream.seed_from(0, "step", 7) == 696523040350803357  # on every machine, in every version

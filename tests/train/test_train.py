@@ -1,0 +1,213 @@
+"""Runs from the first iteration to the last: what they leave, what they compute, and how they are resumed."""
+
+import io
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from tests.train.tiny import (
+    ONE_STEP,
+    assert_same,
+    at_iteration,
+    fail,
+    gradients,
+    last,
+    make_data,
+    recipe,
+    rows,
+    weights,
+)
+
+from repgraph import models, recipes
+from repgraph.errors import UsageError
+from repgraph.train import checkpoint, resume, train
+from repgraph.train.task import make_task
+
+
+def test_files_of_a_run(whole, data):
+    run, outcome = whole
+    names = {"checkpoints", "metrics.csv", "model", "recipe.json", "tensorboard", "versions.json"}
+    assert {path.name for path in run.iterdir()} >= names
+    assert recipes.load(run / "recipe.json") == recipe(data)
+    session = json.loads((run / "versions.json").read_text())["sessions"][0]
+    assert session["seed"] == session["from_iteration"] == 0 and session["ended"]["reason"] == "finished"
+    assert session["versions"]["torch"] == torch.__version__
+    assert (outcome.iteration, outcome.stop, outcome.exit_code) == (10, None, 0)
+    assert models.load(run).labels["names"] == ["sea", "fire", "forest"]
+
+
+def test_metrics_of_a_run(whole):
+    run, outcome = whole
+    found = rows(run)
+    assert [int(row["iteration"]) for row in found] == [3, 4, 6, 8, 9, 10]
+    assert [int(row["iteration"]) for row in found if row["loss"]] == [3, 6, 9, 10]
+    assert [int(row["iteration"]) for row in found if row["val_miou"]] == [4, 8, 10]
+    final = {name: float(value) for name, value in found[-1].items()}
+    assert final["val_miou"] == pytest.approx(outcome.validation.scores.miou, abs=1e-5)
+    assert final["rate"] == pytest.approx(0.02 * 0.1**0.9, rel=1e-4)
+    assert float(found[0]["loss"]) > final["loss"] > 0 and final["auxiliary_loss"] > 0
+    assert final["images_per_second"] > 0 and final["peak_memory_mib"] > 100
+    assert 0 < final["reach_mean/head.context"] <= final["reach_p95/head.context"]
+
+
+def test_checkpoints_of_a_run(whole, data):
+    run, outcome = whole
+    found = last(run)
+    assert (found["iteration"], found["seed"], recipes.from_dict(found["recipe"])) == (10, 0, recipe(data))
+    scores = {int(row["iteration"]): float(row["val_miou"]) for row in rows(run) if row["val_miou"]}
+    best = max(scores, key=scores.get)
+    assert outcome.best == {"miou": pytest.approx(scores[best], abs=1e-5), "iteration": best}
+    for name, iteration in (("best", best), ("previous", 8)):
+        assert checkpoint.read(run / "checkpoints" / f"{name}.ckpt")["iteration"] == iteration
+
+
+def test_weights_depend_on_neither_logging_nor_saving_nor_the_thread(whole, data, tmp_path):
+    other = recipe(data, "train.period=7", "train.log_every=2", "train.validate_every=0", "data.cache=true")
+    with ThreadPoolExecutor(1) as pool:  # where no signals are received
+        pool.submit(train, other, tmp_path / "run").result()
+    torch.testing.assert_close(weights(tmp_path / "run"), weights(whole[0]), rtol=0, atol=0)
+    assert [row["iteration"] for row in rows(tmp_path / "run") if row["val_miou"]] == ["10"]
+
+
+@pytest.mark.parametrize(("name", "iteration"), [("SIGINT", 5), ("SIGTERM", 3)], ids=["SIGINT", "at a period's end"])
+def test_exact_resume_after_a_signal(whole, data, tmp_path, monkeypatch, name, iteration):
+    run, shown, number = tmp_path / "run", io.StringIO(), getattr(signal, name)
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        at_iteration(patch, iteration, lambda _: os.kill(os.getpid(), number))
+        outcome = train(recipe(data), run, show=shown)
+    assert (outcome.stop.signal, outcome.exit_code, outcome.iteration) == (number, 128 + number, iteration + 1)
+    assert f"{name}: stopping after this iteration" in shown.getvalue()
+    assert signal.getsignal(number) == before and not (run / "model").exists()
+    assert resume(run).iteration == 10
+    assert_same(run, whole[0])
+    sessions = json.loads((run / "versions.json").read_text())["sessions"]
+    assert [session["from_iteration"] for session in sessions] == [0, iteration + 1]
+    assert sessions[0]["ended"]["reason"] == f"stopped by {name} after iteration {iteration + 1}"
+
+
+def test_speed_after_a_resume_is_that_of_the_session(data, tmp_path, monkeypatch):
+    """Losses are averaged over both sessions, but the time of the first one is not known."""
+    run, settings = tmp_path / "run", ("train.iterations=4", "train.log_every=4", "data.val_split=")
+    with monkeypatch.context() as patch:
+        at_iteration(patch, 2, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        train(recipe(data, *settings), run)
+    at_iteration(monkeypatch, 3, lambda _: time.sleep(0.2))
+    resume(run)
+    assert float(rows(run)[-1]["images_per_second"]) <= 4 / 0.2
+
+
+def test_second_interrupt_stops_at_once(data, tmp_path, monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+    at_iteration(monkeypatch, 2, lambda _: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)])
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe(data), tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_exact_resume_after_failures(whole, data, tmp_path, monkeypatch):
+    """Before the first checkpoint; then after the second, which is damaged."""
+    run = tmp_path / "run"
+    for iteration, go in ((2, lambda: train(recipe(data), run)), (9, lambda: resume(run))):
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+            at_iteration(patch, iteration, fail)
+            go()
+    damaged = run / "checkpoints" / "last.ckpt"
+    content = damaged.read_bytes()
+    damaged.unlink()
+    damaged.write_bytes(content[:-1000])
+    with pytest.raises(UsageError, match=r"last\.ckpt is damaged.* --resume .*previous\.ckpt"):
+        resume(run)
+    resume(damaged.with_name("previous.ckpt"))
+    assert_same(run, whole[0])
+
+
+def test_resume_of_a_finished_run_in_another_environment(whole, monkeypatch):
+    run, shown = whole[0], io.StringIO()
+    before = (run / "metrics.csv").read_text()
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    outcome = resume(run, show=shown)
+    assert (outcome.iteration, outcome.exit_code) == (10, 0) and (run / "metrics.csv").read_text() == before
+    changed, finished = shown.getvalue().splitlines()
+    assert changed.startswith("the environment changed (torch 2.") and " -> 9.9" in changed
+    assert finished == "this run has finished: nothing is left to train"
+
+
+@pytest.mark.parametrize("more", [(), ("optim.class_weights=1,2,0.5",)], ids=["plain", "weighted"])
+def test_accumulated_gradients_are_those_of_the_whole_batch(data, tmp_path, more):
+    """Parts of a batch have different numbers of labelled pixels, and each pixel counts equally."""
+    for parts in (1, 4):
+        train(recipe(data, *ONE_STEP, *more, f"train.accumulate={parts}"), tmp_path / str(parts))
+    torch.testing.assert_close(gradients(tmp_path / "4"), gradients(tmp_path / "1"), rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_frozen_norm_and_hard_pixels(data, tmp_path):
+    for name, more in {"plain": (), "clip": ("optim.clip=0.01",), "hard": ("optim.ohem=0.3",)}.items():
+        train(recipe(data, *ONE_STEP, "optim.ohem_least=10", *more), tmp_path / name)
+    plain, clipped = gradients(tmp_path / "plain"), gradients(tmp_path / "clip")
+    assert plain.norm() > 0.02
+    torch.testing.assert_close(clipped, plain * 0.01 / plain.norm(), rtol=1e-3, atol=1e-8)
+    found = weights(tmp_path / "plain")
+    assert not any(found[name].any() for name in found if name.endswith("running_mean"))
+    assert all((found[name] == 1).all() for name in found if name.endswith("running_var"))
+    (every,), (hard,) = rows(tmp_path / "plain"), rows(tmp_path / "hard")
+    assert float(hard["loss"]) > float(every["loss"]) + 0.01
+    assert hard["auxiliary_loss"] == every["auxiliary_loss"]
+
+
+def test_rates_and_decay_of_parameter_groups(data, tmp_path):
+    train(recipe(data, "train.iterations=1", "data.val_split=", "optim.head=10", "optim.offset=3"), tmp_path / "run")
+    groups = last(tmp_path / "run")["optimizer_states"][0]["param_groups"]
+    rates = {group["name"]: (group["lr"], group["weight_decay"]) for group in groups}
+    assert rates["backbone weights"] == (0.02, 1e-4) and rates["backbone norms and biases"] == (0.02, 0.0)
+    assert rates["new weights"] == (0.2, 1e-4) and rates["new norms and biases"] == (0.2, 0.0)
+    assert rates["offset weights"] == (pytest.approx(0.06), 1e-4)
+
+
+def test_images_without_labels(tmp_path):
+    """Nothing is learned from them, and nothing can be scored."""
+    root, run, shown = make_data(tmp_path / "data", labelled=False), tmp_path / "run", io.StringIO()
+    assert train(recipe(root, *ONE_STEP, "data.val_split=val"), run, show=shown).exit_code == 0
+    assert "warning: up to iteration 1, no pixel was labelled" in shown.getvalue()
+    assert "1/1  no score: no pixel of the validation images is labelled" in shown.getvalue()
+    assert float(rows(run)[0]["loss"]) == 0 and not gradients(run).any()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("train.precision=bf16", "data.limit=2", "data.val_limit=1"),
+        ("optim.ohem=0.7", "optim.ohem_least=100", "train.accumulate=2", "train.deterministic=true"),
+        ("model.context=none", "model.auxiliary=false", "train.channels_last=false"),
+        ("model.backbone=test_resnet", "model.output_stride=8", "model.inserted.layer3=1", "model.context=non_local"),
+    ],
+    ids=["bf16", "ohem", "no layer", "inserted"],
+)
+def test_other_settings(data, tmp_path, more):
+    outcome = train(recipe(data, "train.iterations=2", *more), tmp_path / "run")
+    assert outcome.exit_code == 0 and 0 <= outcome.validation.scores.miou <= 1
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.slow
+def test_compiled_network_learns_the_same(whole, data, tmp_path):
+    train(recipe(data, "train.compile=true"), tmp_path / "run")
+    torch.testing.assert_close(weights(tmp_path / "run"), weights(whole[0]), rtol=1e-2, atol=1e-3)
+    assert float(rows(tmp_path / "run")[0]["reach_mean/head.context"]) > 0
+
+
+def test_held_out_images_are_validated_on(data, tmp_path):
+    """Every third of 6 images is held out; training is limited to the first 3 of the others."""
+    shown = io.StringIO()
+    given = recipe(data, "data.hold_out=3", "data.val_split=nowhere", "data.limit=3", "train.iterations=1")
+    images, held_out = make_task(given).splits()
+    assert [[item.name for item in split.items] for split in (images, held_out)] == [["0", "1", "3", "4"], ["2", "5"]]
+    outcome = train(given, tmp_path / "run", show=shown)
+    assert "3 images, 2 to validate on" in shown.getvalue()
+    assert outcome.validation.scores.pixels == sum(int((held_out[k][1] != 255).sum()) for k in range(2))
+    with pytest.raises(UsageError, match=r"data\.hold_out is 7, but there are 6 images"):
+        make_task(recipe(data, "data.hold_out=7")).splits()

@@ -1,0 +1,281 @@
+"""The explorer page in Chromium: the nodes on the screen are those of the operator."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.visualize.networks import detector, picture, rgnet
+
+from repgraph.data.labels import Labels
+from repgraph.visualize.collect import collect_attention
+from repgraph.visualize.explorer import ExplorerImage, explore
+
+SCRIPT = "<script>window.hacked = 1</script>"
+LABELS = Labels((SCRIPT, "field", "wood"), ((200, 180, 40), (20, 120, 30), (30, 60, 200)), ids=(0, 1, 2))
+SPREAD = [(0.0, 0.0), (1.25, 0.0), (0.0, -1.5), (-2.0, 1.0)]  # in positions of the map
+IMAGES = {"one": picture(72, 96, seed=1), SCRIPT: picture(64, 48, seed=2)}
+MASKS = {name: torch.randint(0, 3, image.shape[1:]) for name, image in IMAGES.items()}
+
+
+def fixed(node_view=1):
+    """A network with known nodes, in the head and in a layer of the backbone."""
+    options = dict(nodes=4, spread=SPREAD, groups=2, node_view=node_view)
+    model = rgnet(context_options=options, inserted={"layer3": 1}, inserted_options=options | {"grid": 2})
+    for path in ("head.context", "backbone.body.layer3.1.repgraph"):
+        model.get_submodule(path).offset.weight.data.zero_()
+    return model
+
+
+NETWORKS = {
+    "fixed": fixed,
+    "windows": lambda: fixed(node_view=3),
+    "random": lambda: rgnet(context_options={"nodes": 5, "node_view": 1}),
+    "non-local": lambda: rgnet(context="non_local", context_options={"scale": 5.0}),
+    "detector": lambda: detector(score_threshold=0.05, detections=3),
+}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Return path and network of a page, which is made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            model = NETWORKS[name]()
+            truth = {} if name == "detector" else MASKS
+            images = [ExplorerImage(key, image, truth.get(key)) for key, image in IMAGES.items()]
+            path = tmp_path_factory.mktemp("pages") / f"{name}.html"
+            path.write_text(explore(model, images, LABELS, title=SCRIPT, score=0.0), encoding="utf-8")
+            made[name] = path, model
+        return made[name]
+
+    return get
+
+
+@pytest.fixture
+def opened(chromium, pages):
+    """Open pages; in the end there were no errors and no requests."""
+    contexts, problems, requests = [], [], []
+
+    def get(name, width=1100, height=760, **options):
+        contexts.append(chromium.new_context(viewport={"width": width, "height": height}, **options))
+        page = contexts[-1].new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type != "log" else None)
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(pages(name)[0].as_uri())
+        return settle(page)
+
+    yield get
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("file:", "data:image/"))] == []
+    assert all(context.pages[0].evaluate("typeof window.hacked") == "undefined" for context in contexts)
+    for context in contexts:
+        context.close()
+
+
+def settle(page):
+    """Wait until everything is drawn."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
+    return page
+
+
+def state(page):
+    return settle(page).evaluate("() => explorer.state")
+
+
+def text(page, name):
+    return settle(page).locator(f"#{name}").text_content()
+
+
+def press(page, *keys):
+    for key in keys:
+        page.keyboard.press(key)
+    return state(page)
+
+
+def screen(page, x, y):
+    """Return where a pixel of the image is on the screen."""
+    box, view = page.locator("#stage").bounding_box(), state(page)["view"]
+    return box["x"] + view["left"] + view["scale"] * (x + 0.5), box["y"] + view["top"] + view["scale"] * (y + 0.5)
+
+
+def point(page, x, y):
+    page.mouse.move(*screen(page, x, y))
+    return state(page)
+
+
+def colour(page, x, y):
+    """Return the colour of a pixel of the screen."""
+    shot = settle(page).screenshot(clip={"x": int(x), "y": int(y), "width": 1, "height": 1})
+    return Image.open(io.BytesIO(shot)).convert("RGB").getpixel((0, 0))
+
+
+def wheel(page, at, amount):
+    page.mouse.move(*at)
+    page.mouse.wheel(0, amount)
+    page.wait_for_timeout(100)
+    return state(page)
+
+
+CASES = [  # network, layer, group, whether to zoom in
+    ("fixed", "head.context", 0, False),
+    ("fixed", "backbone.body.layer3.1.repgraph", 2, False),
+    ("windows", "head.context", 0, False),
+    ("random", "head.context", 0, True),
+    ("non-local", "head.context", 0, False),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "group", "zoomed"), CASES)
+def test_nodes(name, path, group, zoomed, opened, pages):
+    page, (_, model) = opened(name), pages(name)
+    attention = collect_attention(model, IMAGES["one"])
+    layer, choice = attention[path], {"layer": list(attention).index(path), "group": group}
+    assert state(page)["layer"] == len(attention) - 1  # the head
+    page.evaluate("choice => explorer.choose(choice)", choice)
+    if zoomed:
+        assert wheel(page, screen(page, 50, 40), -500)["view"]["scale"] > 12
+    box, visible = page.locator("#stage").bounding_box(), 0
+    for x, y in ((46, 36), (61, 33), (50, 40)) if zoomed else ((4, 4), (94, 70), (50, 40)):
+        found, expected = point(page, x, y), layer.nodes_at(x, y, group - 1 if group else None)
+        view = found["view"]
+        assert (found["position"]["x"], found["position"]["y"]) == (expected.x, expected.y)
+        weights = sorted((weight for _, _, weight in expected.nodes), reverse=True)
+        np.testing.assert_allclose([node["weight"] for node in found["nodes"]], weights, atol=0.01)
+        for node in found["nodes"]:
+            index = np.abs(np.array(expected.nodes)[:, :2] - (node["x"], node["y"])).max(1).argmin()
+            assert (node["x"], node["y"]) == pytest.approx(expected.nodes[index][:2], abs=0.1)
+            assert node["weight"] == pytest.approx(expected.nodes[index][2], abs=0.01)
+            place = view["left"] + view["scale"] * (node["x"] + 0.5), view["top"] + view["scale"] * (node["y"] + 0.5)
+            assert (node["across"], node["down"]) == pytest.approx(place, abs=1)
+            window = node.get("window") and [node["window"][side] for side in ("left", "top", "right", "bottom")]
+            known = expected.windows[index] if expected.windows else None
+            assert window == (known and pytest.approx(known, abs=0.1))
+        here = screen(page, expected.x, expected.y)
+        strongest = screen(page, found["nodes"][0]["x"], found["nodes"][0]["y"])
+        inside = 0 < strongest[0] - box["x"] < box["width"] - 60 and 0 < strongest[1] - box["y"] < box["height"] - 50
+        if layer.kind == "nodes" and inside and np.hypot(*np.subtract(strongest, here)) > 20:  # otherwise covered
+            red, green, blue = colour(page, strongest[0] + 2.5, strongest[1])
+            assert red > 150 and red > 1.5 * green and red > 1.5 * blue
+            visible += 1
+        red, _, blue = colour(page, *here)
+        assert blue > 180 and blue > 2 * red
+    assert visible or name in ("windows", "non-local")
+    assert page.locator("#windows").is_visible() is (name == "windows")
+    notes = {2: "2 \u00d7 2 positions", 1: "" if layer.kind == "nodes" else "the 64 strongest, which have"}
+    assert notes[layer.grid] in text(page, "note")
+
+
+def test_pins_and_keys(opened):
+    page = opened("fixed")
+    for place in ((50, 40), (20, 20)):
+        page.mouse.click(*screen(page, *place))
+    assert state(page)["pins"] == [{"x": 51.5, "y": 43.5}, {"x": 19.5, "y": 19.5}]
+    red, _, blue = colour(page, *np.add(screen(page, 51.5, 43.5), (-6, 0)))
+    assert blue > 180 and blue > 2 * red
+    assert press(page, "ArrowRight", "Shift+ArrowDown")["position"] == {"x": 27.5, "y": 59.5, "row": 7, "column": 3}
+    assert len(press(page, "Enter")["pins"]) == 3 and len(press(page, "Enter")["pins"]) == 2
+    assert press(page, "[")["layer"] == 0 and press(page, "g")["group"] == 1 and press(page, "]")["layer"] == 1
+    page.mouse.click(*screen(page, 50, 40))
+    assert state(page)["pins"] == [{"x": 19.5, "y": 19.5}] and press(page, "Escape")["pins"] == []
+    before = state(page)["view"]["scale"]
+    assert press(page, "+")["view"]["scale"] == pytest.approx(1.4 * before)
+    assert press(page, *["ArrowRight"] * 20)["position"]["column"] == 11
+    assert 0 < screen(page, 91.5, 43.5)[0] < page.locator("#stage").bounding_box()["width"]  # it stays visible
+    assert press(page, "0")["view"]["scale"] == pytest.approx(before)
+    at = screen(page, 30, 50)
+    assert wheel(page, at, -600)["view"]["scale"] > 20 and np.allclose(screen(page, 30, 50), at, atol=2)
+    page.mouse.down()
+    page.mouse.move(at[0] + 40, at[1] - 20)
+    page.mouse.up()
+    assert np.allclose(screen(page, 30, 50), np.add(at, (40, -20)), atol=2) and state(page)["pins"] == []
+    press(page, "0")
+    before = press(page, "?")["position"]
+    assert page.locator("#keys").is_visible() and press(page, "ArrowLeft")["position"] == before
+    press(page, "Escape")
+    assert not page.locator("#keys").is_visible()
+    for place in ("-1, 3", "3, 1e9", "NaN, 3", ""):
+        assert page.evaluate(f"() => explorer.point({place})") is False
+
+
+def test_underlays_and_images(opened):
+    page = opened("fixed")
+    names = page.locator("#underlay option").all_text_contents()
+    assert names == ["none", "prediction", "ground truth", "reach", "received"]
+    point(page, 80, 10)
+    shown = []
+    for name in names:
+        page.evaluate("name => explorer.choose({underlay: name, opacity: 1})", name)
+        shown.append(colour(page, *screen(page, 30, 50)))
+    truth = int(MASKS["one"][50, 30])
+    assert shown[2] == LABELS.palette[truth] and len(set(shown)) >= 4
+    point(page, 30, 50)
+    status = text(page, "status")
+    assert status.startswith("x 30, y 50 · prediction: ") and status.endswith(f"ground truth: {LABELS.names[truth]}")
+    assert press(page, "u")["underlay"] == "none"
+    page.locator("#underlay").select_option("ground truth")
+    assert set(settle(page).locator("#legend li b").all_text_contents()) == set(LABELS.names)
+    page.locator("#opacity").fill("25")
+    assert state(page)["opacity"] == 0.25
+    assert page.locator("#strip span").all_text_contents() == ["one", SCRIPT]
+    assert text(page, "title") == SCRIPT == page.title().removesuffix(" · explorer")
+    page.click("#pin")
+    found = press(page, ".")
+    assert (found["image"], found["pins"]) == (1, []) and found["position"]["row"] == 4
+    page.locator("#strip button").first.click()
+    assert state(page)["image"] == 0 and len(state(page)["pins"]) == 1
+
+
+def test_detector(opened, pages):
+    page, (_, model) = opened("detector"), pages("detector")
+    page.evaluate("() => explorer.choose({underlay: 'prediction'})")
+    with torch.no_grad():
+        found = model([IMAGES["one"]])[0]
+    objects = list(zip(found["labels"].tolist(), found["scores"].tolist(), strict=True))
+    names = settle(page).locator("#legend li b").all_text_contents()
+    assert names == [f"{LABELS.names[label - 1]} {score:.2f}" for label, score in objects] and names
+    left, top = found["boxes"][0, :2].tolist()
+    assert colour(page, *screen(page, left - 0.5, top + 4)) == LABELS.palette[objects[0][0] - 1]
+
+
+def test_speed_and_screen_readers(opened):
+    page, times = opened("random"), []
+    for i in range(30):
+        times.append(point(page, 10 + 2 * i, 12 + i)["milliseconds"])
+    assert np.median(times) < 16
+    point(page, 50, 40)
+    assert re.match(r"x 50, y 40 · prediction: ", text(page, "status"))
+    assert page.locator("#status").get_attribute("aria-live") == "polite"
+    named = "one => one.textContent.trim() || one.getAttribute('aria-label') || (one.labels && one.labels.length)"
+    assert page.locator("button, select, input").evaluate_all(f"all => all.every({named})")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_phones_and_dark(opened, scheme):
+    page = opened("fixed", 390, 780, has_touch=True, is_mobile=True, device_scale_factor=2, color_scheme=scheme)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    brightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0)"
+    assert (page.evaluate(brightness) < 200) is (scheme == "dark")
+    session = page.context.new_cdp_session(page)
+
+    def touch(kind, *points):
+        places = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    touch("touchStart", screen(page, 20, 20))
+    touch("touchMove", screen(page, 52, 36))
+    touch("touchEnd")
+    assert (state(page)["position"]["row"], state(page)["position"]["column"]) == (4, 6)
+    page.locator("#pin").tap()
+    assert len(state(page)["pins"]) == 1
+    page.evaluate("() => scrollTo(0, 0)")
+    before, (x, y) = state(page)["view"]["scale"], screen(page, 48, 36)
+    touch("touchStart", (x - 20, y), (x + 20, y))
+    touch("touchMove", (x - 60, y), (x + 60, y))
+    touch("touchEnd")
+    assert state(page)["view"]["scale"] > 2 * before

@@ -1,0 +1,135 @@
+"""The data of the explorer page, and what names and images do to it."""
+
+import base64
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from repgraph.data.labels import Labels
+from repgraph.visualize.attention import LayerAttention
+from repgraph.visualize.explorer import packing
+from repgraph.visualize.explorer.page import make_page, pack_image
+
+SCRIPT = "</script><script>alert('x')</script><b>&amp;{{ script }}"
+LABELS = Labels((SCRIPT, "sea"), ((200, 0, 0), (0, 0, 200)), ids=(0, 1))
+
+
+def layer(size=(512, 512), rows=64, columns=64, nodes=9, groups=1, grid=1, kind="nodes"):
+    """A layer whose nodes are anywhere on the image and somewhat outside of it."""
+    random = np.random.default_rng(0)
+    cells = -(-rows // grid), -(-columns // grid)
+    places = random.uniform(-0.3, 1.3, (nodes, 2, *cells)) * np.array(size[::-1])[:, None, None]
+    weights = random.dirichlet(np.full(nodes, 0.3), (groups, rows, columns)).transpose(0, 3, 1, 2).astype(np.float32)
+    if kind == "affinity":
+        weights = -np.sort(-weights, 1) * np.float32(0.8)
+    share = weights[0].sum(0) if kind == "affinity" else None
+    step = size[1] / columns, size[0] / rows
+    return LayerAttention(
+        "head.context", "head", kind, places.astype(np.float32), weights, (rows, columns), step, grid, share
+    )
+
+
+def unpack(text, kind):
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
+def nodes_of(packed, shape):
+    steps = unpack(packed["nodes"], "<u2").reshape(*shape, 9, 2)
+    return (np.array(packed["origin"]) + np.array(packed["unit"]) * steps).transpose(2, 3, 0, 1)
+
+
+@pytest.mark.parametrize("size", [(512, 512), (3000, 4096), (7, 5)])
+@pytest.mark.parametrize("grid", [1, 3])
+def test_nodes(size, grid):
+    given = layer(size, 11, 7, grid=grid)
+    packed = packing.pack_layer(given, size, 64)
+    assert abs(nodes_of(packed, given.nodes.shape[2:]) - given.nodes).max() < 0.1
+    assert packed["cells"] == given.nodes.shape[3] and packed["grid"] == grid and packed["node_view"] == 1
+    far = replace(given, nodes=given.nodes.copy(), node_view=5)
+    far.nodes[0, :, 0, 0] = 1e7, -1e7  # is moved to two images outside, and does not change the others
+    packed = packing.pack_layer(far, size, 64)
+    back = nodes_of(packed, given.nodes.shape[2:])
+    np.testing.assert_allclose(back[0, :, 0, 0], [3 * size[1], -2 * size[0]], atol=0.2)
+    assert abs(back[1:] - given.nodes[1:]).max() < 0.2 and packed["node_view"] == 5
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_weights_and_maps(groups):
+    given = layer(rows=6, columns=8, groups=groups)
+    packed = packing.pack_layer(given, (512, 512), 64)
+    sets = 1 if groups == 1 else 1 + groups
+    assert packed["sets"] == sets
+    roots = unpack(packed["weights"], "u1").reshape(6, 8, sets, 9)
+    tops = (unpack(packed["tops"], "<u2").reshape(6, 8, sets, 1) / 65535.0) ** 2
+    weights = (tops * (roots / 255.0) ** 2).transpose(2, 3, 0, 1)
+    expected = np.stack([given.weights.mean(0), *(given.weights if groups > 1 else ())])
+    np.testing.assert_allclose(weights, expected, atol=0.004)
+    assert (weights[expected < 1e-3] < 2e-3).all()
+    for name, root in (("reach", False), ("received", True)):
+        expected = np.stack([getattr(given, name)(group) for group in (None, *range(groups))[:sets]])
+        share = unpack(packed[name]["values"], "u1").reshape(sets, 6, 8) / 255.0
+        values = packed[name]["top"] * (share**2 if packed[name]["root"] else share)
+        assert packed[name]["root"] is root
+        np.testing.assert_allclose(values, expected, atol=0.005 * expected.max())
+
+
+def test_strongest_positions_fit_the_budget():
+    two = [layer(rows=128, columns=128, nodes=64, kind="affinity"), layer(rows=16, columns=16, nodes=9)]
+    large, plain = packing.pack_layers(two, (512, 512))
+    assert large["count"] == 24 and plain["count"] == 9  # 5 bytes for each of 128 x 128 positions
+    share = (unpack(large["share"], "u1") / 255.0) ** 2
+    np.testing.assert_allclose(share.reshape(128, 128), two[0].weights[0, :24].sum(0), atol=0.004)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (400, 700)])
+def test_runs(shape):
+    for values in (np.random.default_rng(0).integers(0, 256, shape, np.uint8), np.full(shape, 255, np.uint8)):
+        packed = packing.pack_runs(values)
+        lengths = unpack(packed["lengths"], "<u2")
+        np.testing.assert_array_equal(unpack(packed["values"], "u1").repeat(lengths), values.reshape(-1))
+        assert lengths.min() > 0
+
+
+def test_objects():
+    masks = np.zeros((2, 8, 8))
+    masks[0, 2:6, 2:6], masks[1, 0:4] = 1, 1
+    made = packing.object_underlay("x", (8, 8), [[2, 2, 6, 6], [0, 0, 8, 4]], [1, 0], masks, LABELS, [0.9, 0.75])
+    assert [entry["name"] for entry in made["entries"]] == ["sea 0.90", f"{SCRIPT} 0.75"]
+    assert made["boxes"][0] == [1.5, 1.5, 5.5, 5.5]  # pixel centres are at integers
+    runs = made["runs"]
+    values = unpack(runs["values"], "u1").repeat(unpack(runs["lengths"], "<u2")).reshape(8, 8)
+    assert values[3, 3] == 0 and values[0, 0] == 1 and values[7, 7] == 255
+    none = packing.object_underlay("x", (8, 8), np.zeros((0, 4)), [], np.zeros((0, 8, 8)), LABELS)
+    assert unpack(none["runs"]["values"], "u1").tolist() == [255] and none["entries"] == none["boxes"] == []
+
+
+def page_of(size, *layers, name="x", title=""):
+    random = np.random.default_rng(0)
+    blocks = random.integers(0, 2, (-(-size[0] // 8), -(-size[1] // 8))).repeat(8, 0).repeat(8, 1)
+    underlay = packing.class_underlay("prediction", blocks[: size[0], : size[1]], LABELS)
+    image = pack_image(name, random.integers(0, 256, (*size, 3), np.uint8), layers, [underlay])
+    page = make_page([image], title=title)
+    return page, json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_names_are_data():
+    page, data = page_of((40, 60), layer((40, 60), 5, 6), name=SCRIPT, title=SCRIPT)
+    assert "alert" in page and "<script>alert" not in page and len(re.findall("<script", page)) == 2
+    assert data["images"][0]["name"] == data["title"] == SCRIPT
+    assert {entry["name"] for entry in data["images"][0]["underlays"][0]["entries"]} == set(LABELS.names)
+    assert not re.search(r"https?://|@import|url\(", page)
+
+
+@pytest.mark.parametrize("kind", ["nodes", "affinity"])
+def test_size_of_a_page(kind):
+    layers = [layer(nodes=64 if kind == "affinity" else 9, kind=kind) for _ in range(6)]
+    assert len(page_of((512, 512), *layers)[0].encode()) < 5e6
+
+
+def test_large_photographs_are_shrunk_but_coordinates_are_not():
+    image = page_of((1000, 4000), layer((1000, 4000), 4, 16))[1]["images"][0]
+    assert (image["width"], image["height"]) == (4000, 1000) and image["layers"][0]["step"] == [250, 250]
+    assert (image["underlays"][0]["width"], image["underlays"][0]["height"]) == (2048, 512)
