@@ -13,6 +13,7 @@ from tests.absent import run_without
 import repgraph
 import repgraph.info
 from repgraph import cli
+from repgraph.cli.app import Command, app
 from repgraph.errors import UsageError
 
 HEAVY = ("torch", "numpy", "numba", "lightning_fabric", "timm", "matplotlib")
@@ -23,11 +24,11 @@ def commands(group, *words):
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, *words, name)
-        elif isinstance(command, cli.Command):
+        elif isinstance(command, Command):
             yield (*words, name)
 
 
-COMMANDS = list(commands(typer.main.get_command(cli.app)))
+COMMANDS = list(commands(typer.main.get_command(app)))
 
 
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
@@ -91,7 +92,7 @@ def test_mistakes_are_one_line(arguments, words, capsys):
         ),
         (ModuleNotFoundError("No module named 'lost'", name="lost"), None, ""),
         (OSError(28, "No space left on device"), None, ""),
-        (KeyboardInterrupt(), 130, None),
+        (KeyboardInterrupt(), 130, ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
@@ -107,7 +108,33 @@ def test_errors_of_commands(monkeypatch, capsys, error, code, message):
             cli.main(["info"])
     else:
         assert cli.main(["info"]) == code
-        assert message is None or capsys.readouterr().err == message
+        assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("place", ["during an import", "in a command"])
+def test_interrupt_is_one_line(place):
+    """An import that swallows KeyboardInterrupt, as those of some extension modules do, must not keep it running."""
+    script = """
+import os, signal, sys
+import repgraph.info
+from repgraph.cli import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                pass
+
+if sys.argv[1] == "during an import":
+    sys.meta_path.insert(0, Interrupting())
+else:
+    repgraph.info.gather = lambda: os.kill(os.getpid(), signal.SIGINT)
+sys.exit(main(["info"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script, place], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "repgraph: interrupted\n")
 
 
 def test_missing_package_is_named_with_its_extra():
@@ -128,13 +155,13 @@ def test_missing_package_is_named_with_its_extra():
     ],
 )
 def test_repeatable_options_take_several_values(arguments, expected):
-    found, app = [], typer.Typer()
+    found, group = [], typer.Typer()
 
-    @app.command(cls=cli.Command)
+    @group.command(cls=Command)
     def command(file: str, several: Annotated[list[str] | None, typer.Option("--set")] = None, other: str = "") -> None:
         found.append((file, several or [], other))
 
-    app(arguments.split(), standalone_mode=False)
+    group(arguments.split(), standalone_mode=False)
     assert found == [expected]
 
 

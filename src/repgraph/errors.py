@@ -1,6 +1,5 @@
 """What the command line shows as one line instead of a traceback."""
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -14,14 +13,32 @@ def out_of_memory(error: BaseException) -> bool:
     >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3 bytes"))
     True
     """
-    told = ("out of memory", "not enough memory", "can't allocate memory", "Storage size calculation overflowed")
+    messages = ("out of memory", "not enough memory", "can't allocate memory", "Storage size calculation overflowed")
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in told)
+        isinstance(error, RuntimeError) and any(message in str(error) for message in messages)
     )
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Return whether an error is a KeyboardInterrupt, or was raised while one was handled.
+
+    Extension modules turn a Ctrl-C during their import into an ImportError, and ``torch.save`` into a RuntimeError.
+
+    >>> try:
+    ...     raise RuntimeError from KeyboardInterrupt()
+    ... except RuntimeError as error:
+    ...     interrupted(error)
+    True
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean 'lr'?"``, or the list of all names if none is near."""
+    import difflib
+
     known = sorted(names)
     close = difflib.get_close_matches("cuda" if word.lower() == "gpu" else word, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; choose one of {', '.join(known)}"

@@ -7,7 +7,8 @@ import pytest
 import typer
 
 from repgraph.ablation import TABLES
-from repgraph.cli import app, main
+from repgraph.cli import main
+from repgraph.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 SCENES = ["--dataset", "scenes", "--entries", "g5"]

@@ -6,15 +6,12 @@ needs when it runs.
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from types import FrameType
 
-import typer
-from typer.core import TyperCommand
-
-from repgraph.cli import ablate, bench, data, demo, evaluate, export, info, predict, report, train, visualize
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, interrupted
 
 # Packages that an extra installs; named when one of them is missing.
 EXTRAS = {
@@ -26,77 +23,6 @@ EXTRAS = {
     "detection": ("pycocotools",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
 }
-PARSE_ERROR: Any = typer.BadParameter.__base__  # click's UsageError; versions of Typer have it in different places
-
-
-class Command(TyperCommand):
-    """A command whose repeatable options take several values at once: ``--set A B`` is ``--set A --set B``.
-
-    An option whose metavar ends in "..." gets the values of each occurrence as one string, separated by spaces.
-    """
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        if self.help:
-            self.help = self.help.replace("Examples:\n", "\b\nExamples:\n")  # \b: keep the line breaks below
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        repeatable = {
-            name: (option.metavar or "").endswith("...")
-            for option in self.params
-            if getattr(option, "multiple", False)
-            for name in option.opts
-        }
-        spread: list[str] = []
-        current = ""
-        for position, word in enumerate(args):
-            if word == "--":
-                spread += args[position:]
-                break
-            name = word.partition("=")[0]
-            if word.startswith("-"):
-                current = name if name in repeatable else ""
-            elif current and spread[-1] != current:
-                if repeatable[current]:
-                    spread[-1] += f" {word}"
-                    continue
-                spread.append(current)
-            spread.append(word)
-        return super().parse_args(ctx, spread)
-
-
-app = typer.Typer(
-    name="repgraph",
-    help="Representative graph attention for PyTorch: train, evaluate, predict, and see what a layer attends to.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
-
-
-@app.callback(invoke_without_command=True)
-def version(show: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
-    if show:
-        from repgraph import __version__
-
-        print(f"repgraph {__version__}")
-        raise typer.Exit
-
-
-for command in (
-    *(train.train, predict.predict, export.export, ablate.ablate, report.report, demo.demo, info.info),
-    *(visualize.explore, visualize.nodes, visualize.affinity),
-):
-    app.command(cls=Command)(command)
-app.command("eval", cls=Command)(evaluate.evaluate)
-data_app = typer.Typer(help="Data sets.", no_args_is_help=True, rich_markup_mode=None)
-data_app.command("check", cls=Command)(data.check)
-app.add_typer(data_app, name="data")
-bench_app = typer.Typer(help="Benchmarks of speed and memory.", no_args_is_help=True, rich_markup_mode=None)
-bench_app.command("operator", cls=Command)(bench.operator)
-bench_app.command("layers", cls=Command)(bench.layers)
-app.add_typer(bench_app, name="bench")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,41 +39,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
+    handler = signal.getsignal(signal.SIGINT)
     try:
+        if handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
+        from repgraph.cli.app import app  # here, so that Ctrl-C during its imports is handled, too
+
         code = int(app(words, prog_name="repgraph", standalone_mode=False) or 0)
         sys.stdout.flush()
         return code
-    except PARSE_ERROR as error:
+    except BaseException as error:
+        known = _report(error, command)
+        if known is None:
+            raise
+        return known
+    finally:
+        if handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; during an import, where extension modules may swallow it, exit at once."""
+    os.write(2, b"repgraph: interrupted\n")
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _report(error: BaseException, command: str) -> int | None:
+    """Print an error in one line and return the exit code; None if it is a fault of the program."""
+    if interrupted(error):
+        return 130
+    if format_message := getattr(error, "format_message", None):  # of Typer: wrong options and arguments
         if type(error).__name__ == "NoArgsIsHelpError":  # a command that only has sub-commands, without one
-            print(error.format_message())
+            print(format_message())
             return 0
         context = getattr(error, "ctx", None)
         path = context.command_path if context else command
-        message = " ".join(error.format_message().split())  # it may have several lines
+        message = " ".join(format_message().split())  # it may have several lines
         print(f"{path}: {message} (see {path} --help)", file=sys.stderr)
         return 2
-    except UsageError as error:
+    if isinstance(error, UsageError):
         print(f"{command}: {error}", file=sys.stderr)
         return 2
-    except ImportError as error:
+    if isinstance(error, ImportError):
         package = (error.name or "").split(".")[0]
         extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
         if extra is None:
-            raise
+            return None
         print(f"{command} needs {package}: pip install 'repgraph[{extra}]'", file=sys.stderr)
         return 2
-    except (KeyboardInterrupt, typer.Abort):
-        print("repgraph: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
+    if isinstance(error, BrokenPipeError):
         _discard_output()
         return 141
-    except OSError as error:
-        if not _output_fails():
-            raise
+    if isinstance(error, OSError) and _output_fails():
         _discard_output()
         print(f"repgraph: cannot write the output ({error.strerror})", file=sys.stderr)
         return 2
+    return None
 
 
 def _output_fails() -> bool:
