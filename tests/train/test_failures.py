@@ -12,7 +12,7 @@ from tests.train import shapes, tiny
 from tests.train.tiny import assert_same, at_iteration, last, make_data, recipe
 
 from repgraph.errors import UsageError
-from repgraph.train import loop, resume, run_folder, segmentation, train
+from repgraph.train import checkpoint, loop, resume, run_folder, segmentation, train
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,23 @@ def test_fp16_whose_loss_scale_vanishes(data, tmp_path, monkeypatch):
     outcome = train(recipe(data), tmp_path / "run")
     assert outcome.exit_code == 3
     assert outcome.stop.reason.startswith("gradients overflow fp16 at any loss scale (now 0.000488281)")
+
+
+def test_interrupt_while_a_checkpoint_is_written(data, tmp_path, monkeypatch):
+    """torch.save raises a RuntimeError then; it is still an interrupt, and the last checkpoint is intact."""
+    run = tmp_path / "run"
+    train(recipe(data, "train.iterations=4"), run)
+
+    def interrupted(*_):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.write(run / "checkpoints", {}, best=True)
+    assert last(run)["iteration"] == 4 and not list(run.rglob("*.part"))
 
 
 def test_folders_that_cannot_be_used(whole, data, tmp_path):

@@ -1,5 +1,6 @@
 """Runs that are killed, and runs in several processes."""
 
+import json
 import os
 import resource
 import signal
@@ -82,6 +83,36 @@ def test_processes_of_a_launcher_compute_what_one_does(one, data, tmp_path, laun
     assert done.returncode == 0 and done.stdout.count("the network after 1 iterations") == 1, done.stderr
     assert "lightning" not in done.stderr.lower() and "Warning" not in done.stderr
     assert_close(tmp_path / "run", one)
+
+
+LOST = """
+import os, sys
+from repgraph.cli import main
+from repgraph.train import loop
+
+step = loop.step
+
+def stepped(fabric, task, model, optimizer, batch, losses=None):
+    step(fabric, task, model, optimizer, batch, losses)
+    if batch.iteration == 5 and fabric.global_rank == 1:
+        os.kill(os.getpid(), 9)
+
+loop.step = stepped
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_process_that_dies_is_named(data, tmp_path):
+    run, script = tmp_path / "run", tmp_path / "script.py"
+    script.write_text(LOST)
+    words = [sys.executable, script, "train", *command(data, run), "--devices", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True, timeout=240)
+    reason = "the process of rank 1 was killed by SIGKILL"
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.endswith(f"repgraph train: {reason}; resume with: repgraph train --resume {run}\n")
+    assert json.loads((run / "versions.json").read_text())["sessions"][-1]["ended"]["reason"] == reason
+    assert last(run)["iteration"] == 4 and resume(run, ["train.devices=1"]).iteration == 10
 
 
 def terminate(_):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, interrupted
 from repgraph.files import replacing
 from repgraph.models.weights import read_pickle
 from repgraph.recipes import to_dict
@@ -63,7 +63,9 @@ def write(folder: Path, checkpoint: dict[str, Any], *, best: bool) -> None:
         if best:
             path = folder / BEST
             link(folder / LAST, path)
-    except (OSError, RuntimeError) as error:  # torch.save turns a full disk into a RuntimeError
+    except (OSError, RuntimeError) as error:  # torch.save turns a full disk, and Ctrl-C, into a RuntimeError
+        if interrupted(error):
+            raise KeyboardInterrupt from error
         cause = error if isinstance(error, OSError) else error.__context__
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(error).splitlines()[0]
         state = f"{path} is unchanged" if path.exists() else "no checkpoint was written before"

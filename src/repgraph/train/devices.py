@@ -3,8 +3,11 @@
 import contextlib
 import logging
 import os
+import signal
+import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +90,43 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
         options["strategy"] = DDPStrategy(**more)
     with _quiet():
         return Fabric(**options)
+
+
+@contextlib.contextmanager
+def watched_processes(fabric: Fabric, devices: Devices, report: Callable[[str], None]) -> Iterator[None]:
+    """End this process if one that Fabric launched dies; ``report`` gets the reason. All processes have to enter it.
+
+    Without this, Fabric kills all processes and prints nothing.
+    """
+    if devices.world_size == 1 or devices.external or not hasattr(os, "waitid"):
+        yield
+        return
+    pids = fabric.all_gather(torch.tensor(os.getpid(), device=fabric.device)).tolist()
+    for rank in range(1, devices.world_size) if devices.is_first else ():
+        threading.Thread(target=_watch, args=(rank, pids, report), daemon=True).start()
+    try:
+        yield
+    except RuntimeError:
+        time.sleep(1)  # if it is because a process died, the thread ends this one
+        raise
+
+
+def _watch(rank: int, pids: list[int], report: Callable[[str], None]) -> None:
+    try:
+        found = os.waitid(os.P_PID, pids[rank], os.WEXITED | os.WNOWAIT)  # Fabric reaps the process
+    except ChildProcessError:
+        return
+    if found is None or found.si_status == 0:
+        return
+    reason = f"was killed by {signal.Signals(found.si_status).name}"
+    if found.si_code == os.CLD_EXITED:
+        time.sleep(2)  # if the error concerns all processes, this one reports it
+        reason = f"ended with exit code {found.si_status}"
+    report(f"the process of rank {rank} {reason}")
+    for pid in pids[1:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os._exit(1)
 
 
 @contextlib.contextmanager

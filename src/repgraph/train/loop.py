@@ -142,6 +142,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         progress = stack.enter_context(Progress("training", last, show, unit="iterations", start=start))
         for line in (describe(session), *task.notes) if show else ():
             progress.print(line)
+        stack.enter_context(devices.watched_processes(fabric, where, lambda reason: _lost(reason, folder, progress)))
         wrapped, optimizer = set_up(fabric, session)
         sums = session.checkpoint["sums"] if session.checkpoint else None
         losses = RunningLoss(task.losses, fabric.device, sums, where.rank)
@@ -290,6 +291,14 @@ def _halted(reason: str, finite_until: int, folder: Path) -> str:
     path = folder / run_folder.CHECKPOINTS / run_folder.LAST
     good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
     return f"{reason} (losses were finite up to iteration {finite_until}); {good}"
+
+
+def _lost(reason: str, folder: Path, progress: Progress) -> None:
+    """Report and record that another process died."""
+    path = folder / run_folder.CHECKPOINTS / run_folder.LAST
+    advice = f"resume with: repgraph train --resume {folder}" if path.exists() else "there is no checkpoint"
+    progress.print(f"repgraph train: {reason}; {advice}")
+    run_folder.record_end(folder, reason)
 
 
 def _validate(session: Session, folder: Path, now: int, progress: Progress) -> Validation:
