@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph, SimpleRepGraph
 from repgraph.layers.offset import Offset
 from repgraph.layers.spread import COVERAGE, RADIUS, lattice, make_spread, ring
@@ -46,6 +47,20 @@ def test_nodes_of_the_central_position_are_on_the_map(spread, size: tuple[int, i
     assert torch.pdist(places).min() > 0.02  # and apart
     if height >= 33 and spread == "ring":
         torch.testing.assert_close(places, torch.tensor(ring(9, RADIUS)))
+
+
+def test_nodes_stay_where_they_were_trained() -> None:
+    """With ``map_size`` a ring that shrank in training does not grow on larger maps, nor shrink further."""
+    small = BottleneckRepGraph(8, radius=8.0)
+    kept = BottleneckRepGraph(8, radius=8.0, map_size=[5, 9])
+    x = torch.zeros(1, 8, 5, 9)
+    expected = small.offset(small.reduce(x))[0, :, 0, 0]
+    assert expected.abs().max() == 2
+    for size in ((5, 9), (3, 3), (33, 65)):
+        found = kept.offset(kept.reduce(torch.zeros(1, 8, *size)))
+        torch.testing.assert_close(found, expected.view(1, -1, 1, 1).expand_as(found))
+    with pytest.raises(UsageError, match="map_size is 5; expected a height and a width"):
+        BottleneckRepGraph(8, map_size=5)
 
 
 def test_default_initialisation_is_that_of_a_convolution() -> None:

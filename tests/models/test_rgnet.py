@@ -165,3 +165,19 @@ def test_invalid_arguments(options: dict, message: str) -> None:
     with pytest.raises(UsageError) as error:
         RGNet(5, **{**FAST, **options})
     assert message in str(error.value)
+
+
+def test_reach_of_training_is_kept_on_larger_images(tmp_path) -> None:
+    model = network(inserted={"layer4": 1}, inserted_options={"radius": 6.0}).eval()
+    before = model.nodes(images(64, 64))[0]
+    assert model.keep_reach(640, 640) == {} and "map_sizes" not in model.config  # large enough for all rings
+    sizes = model.keep_reach(64, 64)
+    assert set(sizes.values()) == {(8, 8)} and len(sizes) == 2
+    assert torch.equal(model.nodes(images(64, 64))[0], before)
+    model.save_pretrained(tmp_path)
+    model = RGNet.from_pretrained(tmp_path)
+    small, large = (model.nodes(images(side, side))[0] for side in (64, 640))
+    # The offsets of the first position, in pixels of the image.
+    torch.testing.assert_close(large[0, :, :, 0, 0], small[0, :, :, 0, 0], rtol=0, atol=1e-3)
+    with pytest.raises(UsageError, match="map_sizes has 'head', which is no RepGraph layer"):
+        network(map_sizes={"head": (8, 8)})

@@ -55,3 +55,21 @@ def test_unknown_recipe():
         recipes.get("voc-r50-rgent")
     with pytest.raises(UsageError, match=r"unknown recipe 'zebra' \(repgraph train --list"):
         recipes.get("zebra")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("folder-r50-rgnet", "model.backbone=resnet18 optim.lr=0.1", "folder-resnet18-rgnet"),
+        ("folder-r50-rgnet", "model.backbone=resnet101", "folder-r101-rgnet"),
+        ("voc-r50-rgnet", "model.context=non_local", "voc-r50-nl"),
+        ("voc-r50-rgnet", "model.context=dual", "voc-r50-dual"),
+        ("scenes-rgnet", "model.backbone=hf-hub:timm/resnet18", "scenes-hf_hub_timm_resnet18-rgnet"),
+        ("coco-r50-repgraph", "model.context=none", "coco-r50-baseline"),
+        ("coco-r50-repgraph", "train.batch=8", "coco-r50-repgraph"),
+    ],
+)
+def test_names_follow_the_network(name, settings, expected):
+    recipe = recipes.with_settings(recipes.get(name), settings.split())
+    assert recipe.name == expected
+    assert recipe.description == (recipes.get(expected).description if expected in recipes.NAMES else "")

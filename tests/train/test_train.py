@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -134,7 +135,7 @@ def test_resume_of_a_finished_run_in_another_environment(whole, monkeypatch):
     assert (outcome.iteration, outcome.exit_code) == (10, 0) and (run / "metrics.csv").read_text() == before
     changed, finished = shown.getvalue().splitlines()
     assert changed.startswith("the environment changed (torch 2.") and " -> 9.9" in changed
-    assert finished == "this run has finished: nothing is left to train"
+    assert finished.startswith("this run has finished: nothing is left to train (--iterations N")
 
 
 @pytest.mark.parametrize("more", [(), ("optim.class_weights=1,2,0.5",)], ids=["plain", "weighted"])
@@ -211,3 +212,20 @@ def test_held_out_images_are_validated_on(data, tmp_path):
     assert outcome.validation.scores.pixels == sum(int((held_out[k][1] != 255).sum()) for k in range(2))
     with pytest.raises(UsageError, match=r"data\.hold_out is 7, but there are 6 images"):
         make_task(recipe(data, "data.hold_out=7")).splits()
+
+
+def test_a_finished_run_trains_on(whole, data, tmp_path):
+    """The schedule is that of the larger number of iterations, from where the run ended."""
+    run, shown = tmp_path / "run", io.StringIO()
+    shutil.copytree(whole[0], run)
+    assert resume(run, ["train.iterations=14"], show=shown).iteration == 14
+    assert (
+        "14 iterations instead of 10: the schedule is stretched, and goes on at a rate of 0.00648" in shown.getvalue()
+    )
+    assert [int(row["iteration"]) for row in rows(run) if row["loss"]] == [3, 6, 9, 10, 12, 14]
+    assert float(rows(run)[-1]["rate"]) == pytest.approx(0.02 * (1 / 14) ** 0.9, rel=1e-4)
+    assert recipes.load(run / "recipe.json") == recipe(data, "train.iterations=14")
+    assert not torch.equal(weights(run)["head.classifier.weight"], weights(whole[0])["head.classifier.weight"])
+    assert resume(run).iteration == 14
+    with pytest.raises(UsageError, match=r"train\.iterations is 12, but 14 iterations are done"):
+        resume(run, ["train.iterations=12"])

@@ -63,6 +63,7 @@ def train(
       repgraph train folder-r50-rgnet --data my-data --weights pretrained --set optim.lr=0.005 data.crop=384
       repgraph train voc_instances-r50-repgraph --data VOC2012 --weights resnet50.safetensors
       repgraph train --resume runs/voc-r50-rgnet
+      repgraph train --resume runs/voc-r50-rgnet --iterations 5000      train a finished run further
       repgraph train voc-r50-rgnet --data VOC2012 --weights none --measure
       torchrun --nproc-per-node 8 -m repgraph train ade20k-r101-rgnet --data ADE20K --weights r101.pth
 

@@ -7,7 +7,7 @@ import difflib
 import math
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,6 +40,13 @@ def check_number(name: str, value: Any, minimum: float = -math.inf, maximum: flo
         limits = "" if minimum == -math.inf else f" from {minimum:g} to {maximum:g}"
         raise UsageError(f"{name} is {value!r}; expected a finite number{limits}")
     return number
+
+
+def check_size(name: str, value: Any) -> tuple[int, int]:
+    """Return ``value`` as a height and a width."""
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise UsageError(f"{name} is {value!r}; expected a height and a width")
+    return check_int(name, value[0]), check_int(name, value[1])
 
 
 def check_bool(name: str, value: Any) -> bool:

@@ -23,6 +23,7 @@ class Offset(nn.Conv2d):
     is in pixels.
 
     Attributes:
+        map_size: height and width of the map for which a spread in pixels is scaled; None for that of each call.
         seen: offsets of the last eager call with the height and width of its map, for :func:`repgraph.reach`.
     """
 
@@ -32,6 +33,7 @@ class Offset(nn.Conv2d):
         spread: Spread,
         nodes: int,
         grid: int | Literal["map"] = 1,
+        map_size: tuple[int, int] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -39,6 +41,7 @@ class Offset(nn.Conv2d):
         # Stored, so that torch.compile need not trace it.
         self.extent = 0.0 if spread.relative else spread.extent
         self.grid = grid
+        self.map_size = map_size
         self.seen: tuple[Tensor, int, int] | None = None
         super().__init__(channels, 2 * nodes, 1, device=device, dtype=dtype)
 
@@ -83,6 +86,8 @@ class Offset(nn.Conv2d):
         if self.spread.relative:
             bias = self.bias.to(wide)
             return torch.stack((bias[0::2] * ((width - 1) / 2), bias[1::2] * ((height - 1) / 2)), 1).flatten()
+        if self.map_size is not None:
+            height, width = self.map_size
         if torch.jit.is_tracing():
             height, width = int(height), int(width)
         factor = shrink_factor(self.extent, height, width)

@@ -5,6 +5,7 @@ non-local block that attends to the nodes alone.
 """
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -45,12 +46,14 @@ class RepGraph(ContextLayer):
         spread: str | Points = "ring",
         radius: float | None = None,
         node_view: int = 1,
+        map_size: Sequence[int] | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__(channels, mid_channels, groups, fusion, scale)
         self.nodes = checks.check_int("nodes", nodes)
         self.grid: Any = "map" if grid == "map" else checks.check_int("grid", grid)
         self.spread = make_spread(spread, self.nodes, grid, radius)
+        self.map_size = None if map_size is None else checks.check_size("map_size", map_size)
         self.node_view = checks.check_int("node_view", node_view)
         if node_view % 2 == 0:
             raise UsageError(f"node_view is {node_view}; expected an odd integer")
@@ -115,6 +118,8 @@ class BottleneckRepGraph(RepGraph):
             one (x, y) per node in pixels. See :func:`repgraph.layers.spread.make_spread`.
         radius: radius of the ring in pixels.
         node_view: side of the window of positions whose mean is a node: an odd integer; 1 as in the paper.
+        map_size: height and width of the map in training, if it was too small for the ring, which then shrank: nodes
+            start equally far on maps of other sizes. Default: the ring is scaled to each map.
         zero_init: start as the identity (for "sum" without final activation): weight and bias of the last normalization
             are zero, or the last convolution if there is none.
         backend: of :func:`repgraph.representative_attention`.
@@ -156,7 +161,7 @@ class BottleneckRepGraph(RepGraph):
         self.reduce = Pointwise(channels, self.mid_channels, bias=False, **factory)
         self.reduce_norm = norm_layer(self.mid_channels).to(**factory) if norm_layer else nn.Identity()
         self.act = act_layer().to(**factory)
-        self.offset = Offset(self.mid_channels, self.spread, self.nodes, self.grid, **factory)
+        self.offset = Offset(self.mid_channels, self.spread, self.nodes, self.grid, self.map_size, **factory)
         self.expand = Pointwise(self.mid_channels, channels, bias=False, **factory)
         self.expand_norm = last_norm(channels).to(**factory) if last_norm else nn.Identity()
         self.final_act = act_layer().to(**factory) if final_act else nn.Identity()
@@ -204,7 +209,7 @@ class SimpleRepGraph(RepGraph):
     Args:
         channels: channels C of the input.
         mid_channels: inner channels C'. Default: C / 2.
-        nodes, grid, groups, fusion, spread, radius, node_view, backend: see :class:`BottleneckRepGraph`.
+        nodes, grid, groups, fusion, spread, radius, node_view, map_size, backend: see :class:`BottleneckRepGraph`.
         scale: factor on the logits. Default: 1 / sqrt(C' / groups). The paper has none (1.0).
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
@@ -227,7 +232,7 @@ class SimpleRepGraph(RepGraph):
         super().__init__(channels, mid_channels, **options)
         factory: dict[str, Any] = dict(device=device, dtype=dtype)
         self.add_projections(norm_qk, **factory)
-        self.offset = Offset(channels, self.spread, self.nodes, self.grid, **factory)
+        self.offset = Offset(channels, self.spread, self.nodes, self.grid, self.map_size, **factory)
         self.w_y = Pointwise(self.mid_channels, channels, **factory)
         if zero_init:
             pointwise.zero_(self.w_y, nn.Identity())

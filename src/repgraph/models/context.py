@@ -69,7 +69,7 @@ REMOVED: dict[str, Any] = {"offset_view": 1, "offset_unit": "pixels", "learn_sca
 # Arguments that are no options: set elsewhere, or not serializable.
 _NO_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
 # Options that a config does not record: they depend on where the layer is and runs.
-_NOT_RECORDED = ("backend", "attention", "final_act", "zero_init")
+_NOT_RECORDED = ("backend", "attention", "final_act", "map_size", "zero_init")
 
 
 def make_context(

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from repgraph.constants import MEAN, STD
 from repgraph.errors import UsageError
-from repgraph.layers.checks import check_bool, check_choice, check_map
+from repgraph.layers.checks import check_bool, check_choice, check_map, check_size
+from repgraph.layers.repgraph import RepGraph
+from repgraph.layers.spread import shrink_factor
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import Backbone
 from repgraph.models.context import INSERTABLE, full_options, head_options, insert_context
@@ -47,6 +49,8 @@ class RGNet(
         auxiliary: whether there is an auxiliary head.
         dropout: dropout before the classifiers.
         caffe_style: of the backbone.
+        map_sizes: ``map_size`` of RepGraph layers by their paths, such as ``{"head.context": (8, 8)}``; see
+            :meth:`keep_reach`.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
         mean, std: normalization of the images, RGB from 0 to 1.
 
@@ -82,6 +86,7 @@ class RGNet(
         auxiliary: bool = True,
         dropout: float = 0.1,
         caffe_style: bool = False,
+        map_sizes: dict[str, Sequence[int]] | None = None,
         labels: dict[str, Any] | None = None,
         mean: Sequence[float] = MEAN,
         std: Sequence[float] = STD,
@@ -104,7 +109,37 @@ class RGNet(
         self.auxiliary = None
         if check_bool("auxiliary", auxiliary):
             self.auxiliary = AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
+        if not map_sizes:
+            del self.config["map_sizes"]
+        for path, size in (map_sizes or {}).items():
+            layer = dict(self.named_modules()).get(path)
+            if not isinstance(layer, RepGraph):
+                raise UsageError(f"map_sizes has {path!r}, which is no RepGraph layer of this network")
+            layer.offset.map_size = check_size("map_sizes", size)
         self.built = frozenset(self.state_dict())
+
+    def keep_reach(self, height: int, width: int) -> dict[str, tuple[int, int]]:
+        """Let nodes start as far from their queries on every image as on images of this size, as in training.
+
+        On a map that is too small for it, a ring shrinks; without this it would grow again on larger images, away from
+        where the nodes were trained. Returns the map sizes of the layers that are concerned; ``config`` stores them.
+        """
+        layers = {path: layer for path, layer in self.named_modules() if isinstance(layer, RepGraph)}
+        stride = self.backbone.output_stride  # of the smallest map
+        smallest = -(-height // stride), -(-width // stride)
+        if all(shrink_factor(layer.offset.extent, *smallest) == 1 for layer in layers.values()):
+            return {}
+        training = self.training
+        with torch.no_grad():
+            self.eval()(torch.zeros(1, 3, height, width, device=next(self.parameters()).device))
+        self.train(training)
+        sizes = {path: layer.offset.seen[1:] for path, layer in layers.items() if layer.offset.seen is not None}
+        small = {path: size for path, size in sizes.items() if shrink_factor(layers[path].offset.extent, *size) < 1}
+        for path, size in small.items():
+            layers[path].offset.map_size = size
+        if small:
+            self.config["map_sizes"] = {path: list(size) for path, size in small.items()}
+        return small
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         size = _check_images(x).shape[2:]

@@ -4,6 +4,7 @@ Rates, batches, iterations, crops and test scales of ADE20K, Cityscapes and PASC
 leaves open follows its authors' other work (docs/training.md). The others are short schedules for small data sets.
 """
 
+import re
 from typing import Any
 
 from repgraph.errors import UsageError, nearest
@@ -159,3 +160,21 @@ def get(name: str) -> AnyRecipe:
         hint = hint if "did you mean" in hint else ""
         raise UsageError(f"unknown recipe {name!r}{hint} (repgraph train --list shows all)")
     return RECIPES[name]
+
+
+def renamed(recipe: AnyRecipe) -> AnyRecipe:
+    """Return the recipe with a name for the network that it trains, if settings changed that of a named recipe."""
+    base = RECIPES.get(recipe.name)
+    model = recipe.model
+    if base is None or (base.model.backbone, base.model.context) == (model.backbone, model.context):
+        return recipe
+    row, *parts = recipe.name.split("-")
+    if model.backbone != base.model.backbone:
+        short = {network: name for name, (network, _) in BACKBONES.items()}
+        parts = [short.get(model.backbone, re.sub(r"[^\w.]", "_", model.backbone)), parts[-1]]
+    if model.context != base.model.context:
+        contexts = DETECTION_CONTEXTS if recipe.task == "detection" else CONTEXTS
+        parts[-1] = {layer: name for name, (layer, _) in contexts.items()}.get(model.context, model.context)
+    name = "-".join([row, *parts])
+    description = RECIPES[name].description if name in RECIPES else ""
+    return recipe.model_copy(update={"name": name, "description": description})

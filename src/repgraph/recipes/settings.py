@@ -59,8 +59,11 @@ def with_settings(recipe: R, settings: Iterable[str]) -> R:
     """Return the recipe with settings changed, each given as ``section.name=value``.
 
     Several values are separated by commas; one number for a crop is a square. Entries of a dictionary have a third
-    part: ``model.context_options.nodes=27``. ``test.crop`` follows ``data.crop`` if both were equal.
+    part: ``model.context_options.nodes=27``. ``test.crop`` follows ``data.crop`` if both were equal, and the name of a
+    named recipe follows the network.
     """
+    from repgraph.recipes.named import renamed
+
     values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
@@ -69,7 +72,7 @@ def with_settings(recipe: R, settings: Iterable[str]) -> R:
         values[name] = _parse(text, _field(type(recipe), name))
     if isinstance(recipe, Recipe) and "data.crop" in values and recipe.test.crop == recipe.data.crop:
         values.setdefault("test.crop", values["data.crop"])
-    return with_values(recipe, values)
+    return cast(R, renamed(with_values(recipe, values)))
 
 
 def with_values(recipe: R, values: Mapping[str, Any]) -> R:

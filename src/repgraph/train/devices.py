@@ -101,9 +101,9 @@ def watched_processes(fabric: Fabric, devices: Devices, report: Callable[[str], 
     if devices.world_size == 1 or devices.external or not hasattr(os, "waitid"):
         yield
         return
-    pids = fabric.all_gather(torch.tensor(os.getpid(), device=fabric.device)).tolist()
+    pids: Any = fabric.all_gather(torch.tensor(os.getpid(), device=fabric.device))
     for rank in range(1, devices.world_size) if devices.is_first else ():
-        threading.Thread(target=_watch, args=(rank, pids, report), daemon=True).start()
+        threading.Thread(target=_watch, args=(rank, pids.tolist(), report), daemon=True).start()
     try:
         yield
     except RuntimeError:

@@ -23,7 +23,7 @@ from repgraph.inference import NotFinite
 from repgraph.layers import reach
 from repgraph.layers.repgraph import RepGraph
 from repgraph.progress import Clock, Progress
-from repgraph.recipes import RESUMABLE, AnyRecipe, load, with_settings, with_values
+from repgraph.recipes import RESUMABLE, AnyRecipe, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
 from repgraph.train.metrics import MetricsLog, Report, RunningLoss
@@ -89,34 +89,52 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
 
     Args:
         run: Its folder, or one of its checkpoints.
-        settings: Such as ``data.root=/elsewhere``; only those in :data:`repgraph.recipes.RESUMABLE`.
+        settings: Such as ``data.root=/elsewhere``; only those in :data:`repgraph.recipes.RESUMABLE`, and
+            ``train.iterations``, which stretches the learning rate schedule: a finished run goes on.
         show: Where to show progress.
     """
     folder, _ = run_folder.find(Path(run))
     for name in (setting.partition("=")[0].strip() for setting in settings):
-        if name not in RESUMABLE:
+        if name not in (*RESUMABLE, "train.iterations"):
             raise UsageError(
                 f"{name} cannot change when a run is resumed: its recipe is {folder / run_folder.RECIPE}; "
-                f"only {', '.join(RESUMABLE)} can"
+                f"only train.iterations, {', '.join(RESUMABLE)} can"
             )
-    recipe = _with_absolute_root(with_settings(load(folder / run_folder.RECIPE), settings))
+    stored = load(folder / run_folder.RECIPE)
+    recipe = _with_absolute_root(with_settings(stored, settings))
     where = devices.find(recipe.train)
     with _locked(folder, where):
         _, path = run_folder.find(Path(run))
         checkpoint = None if path is None else checkpoints.read(path)
         if checkpoint is not None and path is not None:
             run_folder.check_same_recipe(recipe, checkpoint, path)
+            total, done = recipe.train.iterations, int(checkpoint["iteration"])
+            if total < done:
+                raise UsageError(f"train.iterations is {total}, but {done} iterations are done; give a larger number")
             if show is not None and where.is_first:
-                if changed := run_folder.changed_versions(checkpoint):
-                    print(f"the environment changed ({changed}): resume will not be bit-exact", file=show, flush=True)
-                if int(checkpoint["iteration"]) >= recipe.train.iterations:
-                    print("this run has finished: nothing is left to train", file=show, flush=True)
+                for line in _changes(stored, recipe, checkpoint):
+                    print(line, file=show, flush=True)
         session = prepare(recipe, where, checkpoint)
         if where.is_first:
+            if stored.train.iterations != recipe.train.iterations:
+                stored = with_values(stored, {"train.iterations": recipe.train.iterations})
+                files.write(folder / run_folder.RECIPE, to_json(stored))
             run_folder.record_session(folder, recipe, session.start)
             if path is not None and path.name != run_folder.LAST:
                 checkpoints.link(path, path.with_name(run_folder.LAST))
         return _fit(session, folder, show)
+
+
+def _changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> Iterator[str]:
+    """Describe what differs from the session that wrote a checkpoint."""
+    done, before, total = int(checkpoint["iteration"]), stored.train.iterations, recipe.train.iterations
+    if changed := run_folder.changed_versions(checkpoint):
+        yield f"the environment changed ({changed}): resume will not be bit-exact"
+    if total != before and total > done:
+        rate = recipe.optim.lr * recipe.rate(done)
+        yield f"{total} iterations instead of {before}: the schedule is stretched, and goes on at a rate of {rate:.3g}"
+    if total == done:
+        yield f"this run has finished: nothing is left to train (--iterations N, above {total}, trains on)"
 
 
 def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:

@@ -194,7 +194,7 @@ def check_same_recipe(recipe: AnyRecipe, checkpoint: dict[str, Any], path: Path)
     for section in ("data", "model", "optim", "train", "test"):
         now, then = getattr(recipe, section).model_dump(), getattr(theirs, section).model_dump()
         for name, value in now.items():
-            if value != then[name] and f"{section}.{name}" not in (*RESUMABLE, "model.weights"):
+            if value != then[name] and f"{section}.{name}" not in (*RESUMABLE, "model.weights", "train.iterations"):
                 raise UsageError(
                     f"{path} was written with {section}.{name}={then[name]!r}, but {RECIPE} has {value!r}; "
                     "a run is resumed with its own recipe"

@@ -62,7 +62,14 @@ class Segmentation(Task):
     def build(self, labels: Labels) -> RGNet:
         options = self.model_options()
         options["fusion"] = None if options["fusion"] == "auto" else options["fusion"]
-        return rgnet(len(labels), labels=labels.to_dict(), **options)
+        model, crop = rgnet(len(labels), labels=labels.to_dict(), **options), self.recipe.data.crop
+        for path, (height, width) in model.keep_reach(*crop).items():
+            reach = (min(height, width) - 1) / 2
+            self.notes.append(
+                f"{path}: the initial nodes do not fit the {height} x {width} map of data.crop={crop}; they start at "
+                f"most {reach:g} positions away, also on larger images"
+            )
+        return model
 
     def transform(self, model: Any) -> Transform:
         data = self.recipe.data
