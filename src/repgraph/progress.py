@@ -98,11 +98,13 @@ class Clock:
 def format_duration(seconds: float) -> str:
     """Format a time for people.
 
-    >>> format_duration(42), format_duration(400), format_duration(40000)
-    ('42 s', '7 min', '11 h 07 min')
+    >>> format_duration(42), format_duration(400), format_duration(40000), format_duration(900000)
+    ('42 s', '7 min', '11 h 07 min', '10 days')
     """
     whole = max(0, round(seconds))
     if whole < 120:
         return f"{whole} s"
+    if whole >= 72 * 3600:
+        return f"{round(whole / 86400)} days"
     hours, minutes = divmod(round(whole / 60), 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

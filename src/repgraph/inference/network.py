@@ -105,19 +105,6 @@ def check_classes(classes: int | None, labels: Labels) -> None:
         )
 
 
-@contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; restores the mode of every module."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, torch.dtype]:
     """Return the device and dtype of the network's inputs; without parameters, those of the image, or float32."""
     for tensor in (*model.parameters(), *model.buffers()):

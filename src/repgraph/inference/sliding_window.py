@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
-from repgraph.inference.network import NotFinite, device_and_dtype, evaluation_mode, overflow_hint
+from repgraph.inference.network import NotFinite, device_and_dtype, overflow_hint
 from repgraph.inference.tiling import Span, Tiles, View, length, make_tiles, make_views
+from repgraph.layers.training import evaluation_mode
 from repgraph.recipes import AnyRecipe, Recipe, Test, explain
 from repgraph.recipes.schema import Positive
 

@@ -2,7 +2,8 @@
 
 import math
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -69,19 +70,26 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
     return found
 
 
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; restores the mode of every module."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call a model without changing its modes or the random state."""
-    modes = [(module, module.training) for module in model.modules()]
     devices = {t.get_device() for t in model.parameters() if t.is_cuda}
     # Importing the compiler is slow, and nothing is compiled before it is imported.
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    model.eval()
-    try:
-        with eager, torch.no_grad(), torch.random.fork_rng(sorted(devices)):
-            model(*inputs, **kwargs)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with eager, evaluation_mode(model), torch.random.fork_rng(sorted(devices)):
+        model(*inputs, **kwargs)
 
 
 def _reach(offset: Offset) -> Reach:

@@ -12,6 +12,7 @@ from repgraph.errors import UsageError
 from repgraph.layers.checks import check_bool, check_choice, check_map, check_size
 from repgraph.layers.repgraph import RepGraph
 from repgraph.layers.spread import shrink_factor
+from repgraph.layers.training import evaluation_mode
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import Backbone
 from repgraph.models.context import INSERTABLE, full_options, head_options, insert_context
@@ -129,10 +130,8 @@ class RGNet(
         smallest = -(-height // stride), -(-width // stride)
         if all(shrink_factor(layer.offset.extent, *smallest) == 1 for layer in layers.values()):
             return {}
-        training = self.training
-        with torch.no_grad():
-            self.eval()(torch.zeros(1, 3, height, width, device=next(self.parameters()).device))
-        self.train(training)
+        with evaluation_mode(self):
+            self(torch.zeros(1, 3, height, width, device=next(self.parameters()).device))
         sizes = {path: layer.offset.seen[1:] for path, layer in layers.items() if layer.offset.seen is not None}
         small = {path: size for path, size in sizes.items() if shrink_factor(layers[path].offset.extent, *size) < 1}
         for path, size in small.items():

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,8 @@ from repgraph.errors import UsageError, out_of_memory
 from repgraph.inference import NotFinite
 from repgraph.layers import reach
 from repgraph.layers.repgraph import RepGraph
-from repgraph.progress import Clock, Progress
+from repgraph.layers.training import evaluation_mode
+from repgraph.progress import Clock, Progress, format_duration
 from repgraph.recipes import RESUMABLE, AnyRecipe, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
@@ -33,6 +35,8 @@ from repgraph.train.stream import seed_from
 from repgraph.train.task import Task, Validation
 
 NOT_FINITE = 3  # exit code
+SLOW = 3600  # seconds of training on a CPU above which a warning is printed
+SMALL = "the recipe folder-lite0-rgnet"  # for computers without a GPU
 MIN_LOSS_SCALE = 2.0**-10  # of fp16: below it, gradients have overflowed for a long time
 
 
@@ -167,10 +171,13 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         log = stack.enter_context(contextlib.closing(MetricsLog(log_folder, columns(task, model), start)))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
         signals = stack.enter_context(StopSignals(progress))
+        progress.update(start, line=True)
         clock = Clock()
 
         for batch in stream:
             batch = fabric.to_device(batch)
+            if now == start and show and where.kind == "cpu":
+                _warn_if_slow(session, fabric, batch, progress)
             step(fabric, task, wrapped, optimizer, batch, losses)
             now = batch.iteration + 1
             progress.update(now, line=now == start + 1)
@@ -250,6 +257,25 @@ def step(fabric: Fabric, task: Task, model: Any, optimizer: Any, batch: Any, los
     optimizer.zero_grad(set_to_none=True)
     if losses is not None:
         losses.add(batch.iteration, logged, amount)
+
+
+def _warn_if_slow(session: Session, fabric: Fabric, batch: Any, progress: Progress) -> None:
+    """Estimate the time of training on a CPU from the forward pass of one image, and warn if it is long."""
+    task, model, train = session.task, session.model, session.recipe.train
+    inputs = task.inputs(model, task.split_batch(batch, len(batch.images))[0])
+    with evaluation_mode(model), fabric.autocast():
+        model(*inputs)  # the first call compiles kernels
+        begin = time.perf_counter()
+        model(*inputs)
+    # A backward pass takes about twice as long as the forward pass.
+    images = (train.iterations - session.start) * train.batch / fabric.world_size
+    seconds = 3 * images * (time.perf_counter() - begin)
+    if seconds > SLOW:
+        advice = f"; on a few dozen photos, {SMALL} takes about half an hour" if task.fixed_size else ""
+        progress.print(
+            f"warning: there is no GPU; on this CPU, {train.iterations} iterations of {train.batch} images will take "
+            f"about {format_duration(seconds)}; use fewer --iterations, a smaller --batch or backbone{advice}"
+        )
 
 
 def columns(task: Task, model: torch.nn.Module) -> list[str]:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from repgraph.errors import UsageError, out_of_memory
 
 MAX_WORKERS = 16
-SIGTERM_GRACE = 10  # seconds that workers go on after SIGTERM
+SIGTERM_GRACE = 600  # seconds that workers go on after SIGTERM, while the training process finishes its iteration
 
 Transform = Callable[[Any, Any, torch.Generator], tuple[Any, Any]]
 Collate = Callable[[int, Sequence[tuple[Any, Any]]], Any]

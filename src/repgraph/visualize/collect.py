@@ -15,12 +15,13 @@ from repgraph.constants import MEAN, STD
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.inference import Detections, NotFinite
-from repgraph.inference.network import device_and_dtype, evaluation_mode
+from repgraph.inference.network import device_and_dtype
 from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph
 from repgraph.layers.danet import PositionAttention
 from repgraph.layers.non_local import attention_weights, to_rows
 from repgraph.layers.repgraph import RepGraph
 from repgraph.layers.stages import NAME
+from repgraph.layers.training import evaluation_mode
 from repgraph.visualize.attention import LayerAttention
 
 STRONGEST = 64  # positions to keep of a layer that attends to all
