@@ -82,7 +82,8 @@ def predict(
             network.check_classes(trained.model.classes, images.labels)
             sources, labels = split_images(images, limit), images.labels
             plain = images.name == "cityscapes"  # as its evaluation server expects
-        check_writable(out / files.DETECTIONS if trained.is_detector else out / files.LABELS / "0.png")
+        if trained.is_detector:
+            check_writable(out / files.DETECTIONS)
         used = precision or trained.default_precision
         own = sources[process.rank :: process.world_size]
         found: dict[int, Detections] = {}

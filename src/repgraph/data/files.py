@@ -68,7 +68,7 @@ class Problem:
 
 def read_image(path: Path) -> Image:
     """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped."""
-    with _read_errors(path, "image"), pillow.open(path) as picture:
+    with read_errors(path, "image"), pillow.open(path) as picture:
         if picture.mode == "F":
             raise DataError(f"{path}: floating-point images have no known range; store it with 8 or 16 bits")
         if picture.mode in MODES_16_BIT:
@@ -83,13 +83,13 @@ def read_image(path: Path) -> Image:
 
 def image_size(path: Path) -> tuple[int, int]:
     """Return (H, W) of an image from the header of its file, without decoding the pixels."""
-    with _read_errors(path, "image"), pillow.open(path) as picture:
+    with read_errors(path, "image"), pillow.open(path) as picture:
         return picture.height, picture.width
 
 
 def read_mask(path: Path) -> np.ndarray:
     """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text, or a .mat file."""
-    with _read_errors(path, "mask"):
+    with read_errors(path, "mask"):
         if path.suffix.lower() == ".txt":
             return np.loadtxt(path, dtype=np.int32, ndmin=2)
         if path.suffix.lower() == ".mat":
@@ -123,9 +123,11 @@ def _read_matlab(path: Path) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _read_errors(path: Path, kind: str) -> Iterator[None]:
-    """Raise every error as one that names the file."""
+def read_errors(path: Path, kind: str) -> Iterator[None]:
+    """Raise every error as one that names the file; a pipe or a device is an error, since reading may not end."""
     try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: cannot read this {kind}, which is not a regular file")
         yield
     except (DataError, ImportError):
         raise

@@ -1,5 +1,6 @@
 """Predictions of many images as files in a folder: images are read ahead, and files are written in the background."""
 
+import errno
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from repgraph.data.files import prefetch
 from repgraph.data.labels import DataError, Labels
 from repgraph.drawing import detections as detection_drawing
 from repgraph.drawing import overlay as label_drawing
+from repgraph.errors import UsageError
 from repgraph.inference.detection import Detections, detect
 from repgraph.inference.inputs import Source, check_not_overwritten
 from repgraph.inference.network import NotEnoughMemory, NotFinite, memory_hints
@@ -26,6 +28,7 @@ DETECTIONS, BOXES, MASKS = "detections.json", "bbox.json", "segm.json"
 
 Result = TypeVar("Result")
 SIDE = 4096  # overlays of larger images are shrunk
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def predict_files(
@@ -143,12 +146,18 @@ def _process(
 ) -> tuple[int, int]:
     """Run the network on every image and write pictures; return the numbers of files and of failed images.
 
-    An image that cannot be read or does not fit into memory fails with a warning (``hints`` are what to try), and the
-    others go on. Outputs that are not finite, and files that cannot be written, raise an error. ``pictures`` has, by
+    An image that cannot be read, does not fit into memory (``hints`` are what to try) or cannot be written fails with a
+    warning, and the others go on. Outputs that are not finite, and a full disk, raise an error. ``pictures`` has, by
     folder in ``out``, what draws a picture from image and result; ``workers`` threads read, and as many write.
     """
     check_not_overwritten(sources, [out / folder / f"{source.name}.png" for source in sources for folder in pictures])
-    failed = 0
+    for folder in pictures:
+        files.check_writable(files.inside(out, f"{folder}/0.png"))
+    failed: set[int] = set()
+
+    def fail(source: Source, error: UsageError) -> None:
+        failed.add(source.id)
+        warn(str(error) if str(source.path) in str(error) else f"{source.path}: {error}")
 
     def read(source: Source) -> tuple[Source, Tensor | DataError]:
         try:
@@ -157,7 +166,6 @@ def _process(
             return source, error
 
     def results() -> Iterator[tuple[Source, Tensor, Result]]:
-        nonlocal failed
         for done, (source, image) in enumerate(prefetch(read, sources, workers), 1):
             try:
                 if isinstance(image, DataError):
@@ -167,19 +175,26 @@ def _process(
             except NotFinite as error:
                 raise NotFinite(f"{source.path}: {error}") from error
             except (DataError, NotEnoughMemory) as error:
-                failed += 1
-                warn(str(error))
+                fail(source, error)
             else:
                 yield source, image, result
             progress(done)
 
     def write(item: tuple[Source, Tensor, Result]) -> int:
         source, image, result = item
-        for folder, draw in pictures.items():
-            content = io.BytesIO()
-            draw(image, result).save(content, "PNG")
-            files.write(out / folder / f"{source.name}.png", content.getvalue())
-        return len(pictures)
+        written = 0
+        try:
+            for folder, draw in pictures.items():
+                content = io.BytesIO()
+                with memory_hints(["--no-overlays"]):
+                    draw(image, result).save(content, "PNG")
+                files.write(files.inside(out, f"{folder}/{source.name}.png"), content.getvalue())
+                written += 1
+        except (files.WriteError, NotEnoughMemory) as error:
+            if getattr(error.__cause__, "errno", None) in FULL_DISK:
+                raise
+            fail(source, error)
+        return written
 
     written = sum(prefetch(write, results(), workers))
-    return written, failed
+    return written, len(failed)
