@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from repgraph.data.coco import masks as coco_masks
-from repgraph.drawing.detections import MIN_SIDE, colours, draw
+from repgraph.drawing.detections import COLOURS, MIN_SIDE, draw
 
 NAMES = ["cat", "dog", "kite"]
 
@@ -33,7 +33,7 @@ def rectangle(height: int, width: int, rows: slice, columns: slice) -> np.ndarra
 def test_masks_boxes_and_names():
     mask = rectangle(600, 800, slice(250, 350), slice(300, 500))
     found = objects(((300.0, 250.0, 500.0, 350.0), 2, 0.9), masks=[mask])
-    picture, colour = np.asarray(draw(grey(600, 800), found, NAMES)), np.array(colours(1)[0])
+    picture, colour = np.asarray(draw(grey(600, 800), found, NAMES)), np.array(COLOURS[0])
     assert picture.shape == (600, 800, 3) and tuple(picture[300, 301]) == tuple(colour)  # the box
     assert np.abs(picture[300, 400] - np.round(128 * 0.55 + colour * 0.45)).max() <= 1  # the mask
     changed = np.argwhere((picture != 128).any(-1))
@@ -111,17 +111,13 @@ def test_minimum_score():
     assert np.array_equal(np.asarray(draw(image, objects(), NAMES)), image)
 
 
-def test_colours():
-    assert colours(3) == colours(80)[:3] and len(set(colours(24))) == 24 and colours(25)[24] == colours(1)[0]
-
-
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 500), (700, 2), (24, 40), (479, 300)])
 def test_small_images_have_room_for_names(height, width):
     found = objects(((0.0, 0.0, float(width), float(height)), 1, 0.99), masks=[np.ones((height, width), np.uint8)])
     picture = draw(grey(height, width), found, ["a rather long name of a class"])
     factor = max(1, -(-MIN_SIDE // max(height, width)))
     assert picture.width >= max(150, width * factor) and picture.height >= max(18, height * factor)
-    assert (np.asarray(picture) == np.array(colours(1)[0])).all(-1).sum() > 500  # the background of the name
+    assert (np.asarray(picture) == np.array(COLOURS[0])).all(-1).sum() > 500  # the background of the name
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "x" * 500, "", "a\nb\tc", "猫", "\x00", "{0} %s [bold]"])

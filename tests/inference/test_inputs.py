@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from tests import trained
 
+from repgraph.data.files import read_image
 from repgraph.data.labels import DataError
 from repgraph.errors import UsageError
-from repgraph.inference.inputs import find_images, large_images, read_upright, unique_names
+from repgraph.inference.inputs import find_images, large_images, unique_names
 
 
 @pytest.fixture
@@ -113,14 +114,14 @@ def test_photos_are_rotated_by_their_exif_orientation(orientation, tmp_path):
     Image.fromarray(trained.picture(16, 24)).save(path, exif=exif, quality=100)
     with Image.open(path) as picture:
         expected = np.asarray(ImageOps.exif_transpose(picture))
-    assert np.array_equal(read_upright(path).permute(1, 2, 0).numpy(), expected)
+    assert np.array_equal(read_image(path, upright=True).permute(1, 2, 0).numpy(), expected)
 
 
 def test_images_beyond_pillows_limit(tmp_path, monkeypatch):
     path = trained.save_picture(tmp_path / "a.png", 30, 40)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
     with pytest.raises(DataError, match="exceeds limit"):
-        read_upright(path)
+        read_image(path, upright=True)
     with large_images():
-        assert read_upright(path).shape == (3, 30, 40)
+        assert read_image(path, upright=True).shape == (3, 30, 40)
     assert Image.MAX_IMAGE_PIXELS == 500

@@ -18,9 +18,9 @@ from tests import objects, trained
 from repgraph import cli
 from repgraph.data import coco
 from repgraph.data import load as load_data
+from repgraph.data.files import read_image
 from repgraph.data.labels import Labels, spread_palette
 from repgraph.inference import detect, files, predict
-from repgraph.inference.inputs import read_upright
 from repgraph.models import load
 
 CPU = ["--device", "cpu"]
@@ -63,7 +63,7 @@ def test_labels_have_ids_and_a_palette_and_overlays_a_legend(network, photos, tm
     names = {"a.png", "b.png", "sub/a.png"}
     assert tree(out) == {f"{kind}/{name}" for kind in ("labels", "overlays") for name in names}
     assert "3 of 3 images predicted, 6 files in" in capsys.readouterr().out
-    expected = trained.LABELS.to_file(predict(load(network), read_upright(photos / "b.png")).numpy())
+    expected = trained.LABELS.to_file(predict(load(network), read_image(photos / "b.png")).numpy())
     found = values(out / "labels" / "b.png")
     assert np.array_equal(found, expected) and set(np.unique(found)) <= set(trained.LABELS.ids)
     with Image.open(out / "labels" / "b.png") as picture:
@@ -101,7 +101,7 @@ def test_objects_as_overlays_and_json(detector, model, photos, tmp_path, capsys)
     names = [photos / name for name in ("a.jpg", "b.png", "sub/a.jpg")]
     assert [Path(image["file_name"]) for image in content["images"]] == names
     assert content["categories"] == objects.CATEGORIES
-    expected = detect(model, read_upright(photos / "b.png")).coco_results(2, objects.LABELS.ids)
+    expected = detect(model, read_image(photos / "b.png")).coco_results(2, objects.LABELS.ids)
     found = [each for each in content["annotations"] if each["image_id"] == 2]
     assert [{key: each[key] for key in result} for each, result in zip(found, expected, strict=True)] == expected
     assert [each["id"] for each in content["annotations"]] == list(range(1, 13))

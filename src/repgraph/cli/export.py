@@ -53,7 +53,7 @@ def export(
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
 
     from repgraph import export, files
-    from repgraph.inference.inputs import read_upright
+    from repgraph.data.files import read_image
     from repgraph.models import MaskRCNN, load
 
     network = load(model)
@@ -74,7 +74,7 @@ def export(
         content = network.to_bytes()
     else:
         if isinstance(network, MaskRCNN):
-            example = None if image is None else read_upright(image.expanduser())
+            example = None if image is None else read_image(image.expanduser(), upright=True)
             exported = export.detector_to_onnx(network, size, example)
         elif to == "onnx":
             exported = export.to_onnx(network, size, dynamic)

@@ -25,6 +25,8 @@ from torchvision.tv_tensors import Image
 from repgraph.data.labels import DataError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"})
+ORIENTATION = 0x0112  # EXIF tag
+TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
 MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
 M = TypeVar("M", bound=BaseModel)
@@ -66,9 +68,14 @@ class Problem:
     detail: str = ""
 
 
-def read_image(path: Path) -> Image:
-    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped."""
-    with read_errors(path, "image"), pillow.open(path) as picture:
+def read_image(path: Path, *, upright: bool = False) -> Image:
+    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped.
+
+    ``upright`` applies the EXIF orientation of photos.
+    """
+    with _read_errors(path, "image"), pillow.open(path) as opened:
+        orientation = opened.getexif().get(ORIENTATION) if upright else None
+        picture = opened.transpose(TRANSPOSE[orientation]) if orientation in TRANSPOSE else opened
         if picture.mode == "F":
             raise DataError(f"{path}: floating-point images have no known range; store it with 8 or 16 bits")
         if picture.mode in MODES_16_BIT:
@@ -83,13 +90,13 @@ def read_image(path: Path) -> Image:
 
 def image_size(path: Path) -> tuple[int, int]:
     """Return (H, W) of an image from the header of its file, without decoding the pixels."""
-    with read_errors(path, "image"), pillow.open(path) as picture:
+    with _read_errors(path, "image"), pillow.open(path) as picture:
         return picture.height, picture.width
 
 
 def read_mask(path: Path) -> np.ndarray:
     """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text, or a .mat file."""
-    with read_errors(path, "mask"):
+    with _read_errors(path, "mask"):
         if path.suffix.lower() == ".txt":
             return np.loadtxt(path, dtype=np.int32, ndmin=2)
         if path.suffix.lower() == ".mat":
@@ -123,7 +130,7 @@ def _read_matlab(path: Path) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def read_errors(path: Path, kind: str) -> Iterator[None]:
+def _read_errors(path: Path, kind: str) -> Iterator[None]:
     """Raise every error as one that names the file; a pipe or a device is an error, since reading may not end."""
     try:
         if path.exists() and not path.is_file():

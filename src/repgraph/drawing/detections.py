@@ -5,6 +5,7 @@ Objects have different colours: those of Okabe and Ito and a grey, then lighter 
 
 import math
 from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -23,23 +24,12 @@ WHITE = (255, 255, 255)
 LIGHT = 100  # colours with a higher luma have dark text
 COVERED = 0.3  # share of an object that a label may cover
 
-Colour = tuple[int, int, int]
 # Vermillion, sky blue, yellow, bluish green, reddish purple, blue, orange, light grey
-BASE: tuple[Colour, ...] = (
+_BASE = np.array([
     (213, 94, 0), (86, 180, 233), (240, 228, 66), (0, 158, 115), (204, 121, 167), (0, 114, 178), (230, 159, 0),
     (222, 222, 222),
-)  # fmt: skip
-
-
-def colours(count: int) -> list[Colour]:
-    """Return a colour for each object; after 24 they begin again."""
-
-    def shade(k: int) -> Colour:
-        target, share = ((0, 0.0), (255, 0.5), (0, 0.4))[k // len(BASE) % 3]
-        red, green, blue = (round(part + share * (target - part)) for part in BASE[k % len(BASE)])
-        return red, green, blue
-
-    return [shade(k) for k in range(count)]
+])  # fmt: skip
+COLOURS = [tuple(colour) for colour in np.concatenate([_BASE, (_BASE + 255) // 2, 3 * _BASE // 5]).tolist()]
 
 
 def draw(
@@ -68,19 +58,21 @@ def draw(
 
     """
     picture = as_picture(image)
-    size = _picture_size(picture.width, picture.height, side)
+    original, factor = picture.size, max(1, math.ceil(MIN_SIDE / max(picture.size)))
+    picture = picture.resize((factor * picture.width, factor * picture.height), Image.Resampling.BICUBIC)
+    if side is not None:
+        picture.thumbnail((side, side), Image.Resampling.BOX)
+    size, pixels = picture.size, np.array(picture)
     font_size = min(max(round(max(size) / 45), FONT_SIZES[0]), FONT_SIZES[1])
     line, font = max(1, round(font_size / 7)), ImageFont.load_default(font_size)
     shown = [int(k) for k in np.argsort(-found.scores, kind="stable") if found.scores[k] >= score]
-    boxes, palette = _picture_boxes(found.boxes[shown], picture.size, size), colours(len(shown))
+    boxes, palette = _picture_boxes(found.boxes[shown], original, size), list(islice(cycle(COLOURS), len(shown)))
     order = np.argsort(-_overlap(boxes, boxes).diagonal(), kind="stable").tolist()  # small objects on top
-    shrunk = size[0] < picture.width
-    pixels = np.array(picture.resize(size, Image.Resampling.BOX if shrunk else Image.Resampling.BICUBIC))
     # For each row and column of the picture, the nearest one of the image.
-    columns, rows = ((2 * np.arange(new) + 1) * old // (2 * new) for new, old in zip(size, picture.size, strict=True))
+    columns, rows = ((2 * np.arange(new) + 1) * old // (2 * new) for new, old in zip(size, original, strict=True))
     for k in order if found.masks is not None else ():
         mask = masks.decode(found.masks[shown[k]])
-        y, x = np.flatnonzero(mask.any(1)[rows]), np.flatnonzero(mask.any(0)[columns])
+        y, x = np.flatnonzero(mask.max(1)[rows]), np.flatnonzero(mask.max(0)[columns])
         if len(y) and len(x):
             window = np.s_[y[0] : y[-1] + 1, x[0] : x[-1] + 1]  # erosion of the whole picture would take a second
             part, inside = pixels[window], mask[rows[window[0], None], columns[window[1]]] != 0
@@ -101,7 +93,11 @@ def draw(
 
 
 def _with_labels(
-    picture: Image.Image, texts: Sequence[tuple[str, str]], boxes: np.ndarray, palette: Sequence[Colour], font: Any
+    picture: Image.Image,
+    texts: Sequence[tuple[str, str]],
+    boxes: np.ndarray,
+    palette: Sequence[tuple[int, ...]],
+    font: Any,
 ) -> Image.Image:
     """Write a label at each box: its first text that has a free place. Narrow pictures get a margin."""
     pad = max(2, font.size // 5)
@@ -142,15 +138,6 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the numbers of pixels (A, B) that rectangles (A, 4) and (B, 4) have in common."""
     sides = np.minimum(a[:, None, 2:], b[:, 2:]) - np.maximum(a[:, None, :2], b[:, :2])
     return sides.clip(0).prod(2)
-
-
-def _picture_size(width: int, height: int, side: int | None) -> tuple[int, int]:
-    longer = max(width, height)
-    if side is not None and longer > side:
-        return max(1, round(width * side / longer)), max(1, round(height * side / longer))
-    factor = max(1, math.ceil(MIN_SIDE / longer))
-    factor = factor if side is None else max(1, min(factor, side // longer))
-    return width * factor, height * factor
 
 
 def _picture_boxes(boxes: np.ndarray, image: tuple[int, int], picture: tuple[int, int]) -> np.ndarray:

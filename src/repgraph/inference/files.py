@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from repgraph import files
 from repgraph.data.coco import masks
@@ -20,7 +20,7 @@ from repgraph.drawing import overlay as label_drawing
 from repgraph.errors import UsageError
 from repgraph.inference.detection import Detections, detect
 from repgraph.inference.inputs import Source, check_not_overwritten
-from repgraph.inference.network import NotEnoughMemory, NotFinite, memory_hints
+from repgraph.inference.network import NotEnoughMemory, NotFinite, Trained, memory_hints
 from repgraph.inference.sliding_window import Settings, predict
 
 LABELS, OVERLAYS = "labels", "overlays"  # folders
@@ -32,7 +32,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def predict_files(
-    model: nn.Module,
+    trained: Trained,
     sources: Sequence[Source],
     labels: Labels,
     out: Path,
@@ -40,58 +40,43 @@ def predict_files(
     *,
     plain: bool = False,
     overlays: bool = True,
-    **work: Any,
-) -> tuple[int, int]:
-    """Predict the labels of images; write label files to ``out/labels`` and overlays to ``out/overlays``.
-
-    The values of label files are the ids of ``labels``; ``plain`` ones have no palette. ``work`` has ``workers``,
-    ``progress`` (called with the number of images done) and ``warn``. Returns the numbers of files written, and of
-    images that failed.
-    """
-    pictures: dict[str, Callable[[Tensor, Tensor], Image.Image]] = {
-        LABELS: lambda image, classes: label_image(classes, labels, plain=plain)
-    }
-    if overlays:
-        pictures[OVERLAYS] = lambda image, classes: label_drawing.overlay(
-            image.permute(1, 2, 0).numpy(), classes, labels, side=SIDE
-        )
-    return _process(
-        sources, out, lambda _, image: predict(model, image, settings), pictures, settings.memory_hints, **work
-    )
-
-
-def detect_files(
-    model: nn.Module,
-    sources: Sequence[Source],
-    labels: Labels,
-    out: Path,
-    *,
-    precision: str = "fp32",
-    overlays: bool = True,
     score: float = 0.5,
     **work: Any,
 ) -> tuple[dict[int, Detections], int, int]:
-    """Detect the objects in images; write overlays of those with at least this score to ``out/overlays``.
+    """Predict images; write their labels to ``out/labels``, unless the network is a detector, and ``out/overlays``.
 
-    Returns the detections by the images' ids, and the numbers of :func:`predict_files`.
+    The values of label files are the ids of ``labels``; ``plain`` ones have no palette. Overlays show objects with at
+    least this ``score``. ``work`` has ``workers``, ``progress`` (called with the number of images done) and ``warn``.
+    Returns the detections by the images' ids, and the numbers of files written and of images that failed.
     """
     detections: dict[int, Detections] = {}
+    pictures: dict[str, Callable[[Tensor, Any], Image.Image]] = {}
 
-    def run(source: Source, image: Tensor) -> Detections:
-        detections[source.id] = detect(model, image, precision=precision)
+    def run(source: Source, image: Tensor) -> Any:
+        if not trained.is_detector:
+            return predict(trained.model, image, settings)
+        detections[source.id] = detect(trained.model, image, precision=settings.precision)
         return detections[source.id]
 
-    def draw(image: Tensor, found: Detections) -> Image.Image:
-        return detection_drawing.draw(image.permute(1, 2, 0).numpy(), found, labels.names, score=score, side=SIDE)
+    def draw(image: Tensor, found: Any) -> Image.Image:
+        pixels = image.permute(1, 2, 0).numpy()
+        if trained.is_detector:
+            return detection_drawing.draw(pixels, found, labels.names, score=score, side=SIDE)
+        return label_drawing.overlay(pixels, found, labels, side=SIDE)
 
-    pictures = {OVERLAYS: draw} if overlays else {}
-    return detections, *_process(sources, out, run, pictures, detection_memory_hints(model, precision), **work)
+    if not trained.is_detector:
+        pictures[LABELS] = lambda image, classes: label_image(classes, labels, plain=plain)
+    if overlays:
+        pictures[OVERLAYS] = draw
+    return detections, *_process(sources, out, run, pictures, memory_hints_for(trained, settings), **work)
 
 
-def detection_memory_hints(model: nn.Module, precision: str) -> list[str]:
-    """What to try on the command line if a detector runs out of memory."""
-    on_gpu = next((tensor.is_cuda for tensor in model.parameters()), False)
-    hints = ["--precision bf16"] if precision == "fp32" and on_gpu else []
+def memory_hints_for(trained: Trained, settings: Settings) -> list[str]:
+    """What to try on the command line if a network runs out of memory."""
+    if not trained.is_detector:
+        return settings.memory_hints
+    on_gpu = next(trained.model.parameters()).is_cuda
+    hints = ["--precision bf16"] if settings.precision == "fp32" and on_gpu else []
     return [*hints, "--device cpu" if on_gpu else "smaller images", "a network with a smaller max_size"]
 
 

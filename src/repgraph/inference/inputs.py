@@ -15,11 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from repgraph.data.coco import InstanceData
-from repgraph.data.files import IMAGE_SUFFIXES, read_errors, read_image
+from repgraph.data.files import IMAGE_SUFFIXES, read_image
 from repgraph.errors import UsageError
 
-ORIENTATION = 0x0112  # EXIF tag; its values as quarter turns to the left, followed by a reflection
-ORIENTATIONS = {2: (0, True), 3: (2, False), 4: (2, True), 5: (3, True), 6: (3, False), 7: (1, True), 8: (1, False)}
 MAX_PIXELS = 2**30  # of an image; Pillow's own limit is 2**27
 MAX_NAME = 255  # bytes of a file name
 
@@ -51,7 +49,7 @@ def find_images(given: Sequence[str], *, recursive: bool = False, skip: Sequence
             found.setdefault(_absolute(path), path.relative_to(top))
     names = unique_names(list(found), list(found.values()))
     return [
-        Source(path, name, number, partial(read_upright, path))
+        Source(path, name, number, partial(read_image, path, upright=True))
         for number, (path, name) in enumerate(zip(found, names, strict=True), 1)
     ]
 
@@ -120,21 +118,6 @@ def _clashes(names: Sequence[str]) -> list[list[int]]:
     for index, name in enumerate(names):
         groups.setdefault(name.casefold(), []).append(index)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def read_upright(path: Path) -> Tensor:
-    """Read a photo as uint8 RGB (3, H, W), rotated by its EXIF orientation.
-
-    Data sets are read without rotation (:func:`repgraph.data.files.read_image`): their masks match the stored pixels.
-    """
-    image = read_image(path).as_subclass(Tensor)
-    with read_errors(path, "image"), Image.open(path) as picture:
-        # In a PNG file Pillow would decode the whole image to look for EXIF data after it.
-        known = picture.format != "PNG" or bool({"exif", "Raw profile type exif"} & picture.info.keys())
-        orientation = picture.getexif().get(ORIENTATION, 1) if known else 1
-    quarters, mirrored = ORIENTATIONS.get(orientation, (0, False))
-    image = image.rot90(quarters, (-2, -1))
-    return image.flip(-1) if mirrored else image
 
 
 @contextlib.contextmanager
