@@ -13,10 +13,6 @@ from typing import Any
 from repgraph.errors import UsageError
 
 
-class WriteError(UsageError):
-    """A file that cannot be written."""
-
-
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes ``path`` if the block succeeds and is removed otherwise."""
@@ -46,7 +42,7 @@ def inside(folder: Path, name: str) -> Path:
     """Return the path of the file ``name`` in ``folder``; raise an error if it is outside, also by a symbolic link."""
     path = folder / name
     if path.name == ".." or not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(folder)):
-        raise WriteError(f"cannot write {path}: it is outside of {folder} ('..' or a symbolic link)")
+        raise UsageError(f"cannot write {path}: it is outside of {folder} ('..' or a symbolic link)")
     return path
 
 
@@ -86,4 +82,4 @@ def _explained(path: Path, hint: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror or error
-        raise WriteError(f"cannot write {path}: {reason}{hint}") from error
+        raise UsageError(f"cannot write {path}: {reason}{hint}") from error

@@ -39,7 +39,6 @@ def test_masks_boxes_and_names():
     changed = np.argwhere((picture != 128).any(-1))
     (top, left), (bottom, right) = changed.min(0), changed.max(0)
     assert left >= 294 and right <= 502 and bottom <= 352 and 215 <= top < 240  # the name is above
-    assert np.asarray(draw(grey(600, 800), found, NAMES, opacity=0))[300, 400].tolist() == [128] * 3
 
 
 def labels_of(found: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, image: np.ndarray) -> list[tuple]:

@@ -5,9 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
-from repgraph.cli.options import Device, flatten, parse_size
+from repgraph.cli.options import Device, flatten, option, parse_size
 from repgraph.errors import UsageError
 
 OPERATOR_SIZES = {"cpu": "17x17 33x33 65x65 97x97 129x129", "cuda": "32x64 64x128 128x256 181x362 256x512"}
@@ -17,12 +15,12 @@ QUICK_SECONDS = 0.2
 SIZES = "Sizes of the maps; several at once."
 
 
-def _by_device(text: str, cpu: Any, cuda: Any, **more: Any) -> Any:
-    return typer.Option(help=text, show_default=f"{cpu} on the CPU, {cuda} on CUDA", **more)
+def _device(text: str, cpu: Any, cuda: Any, **more: Any) -> Any:
+    return option(text, show_default=f"{cpu} on the CPU, {cuda} on CUDA", **more)
 
 
 def _count(text: str) -> Any:
-    return typer.Option(min=1, max=2**31 - 1, metavar="N", help=text)
+    return option(text, min=1, max=2**31 - 1, metavar="N")
 
 
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
@@ -33,38 +31,31 @@ class Common:
     """Options of both benchmarks."""
 
     dtype: Annotated[
-        list[Dtype] | None, _by_device("Dtypes of the maps; several at once.", "float32", "float32 and bfloat16")
+        list[Dtype] | None, _device("Dtypes of the maps; several at once.", "float32", "float32 and bfloat16")
     ] = None
     batch: Annotated[int, _count("Number of images.")] = 1
     nodes: Annotated[int, _count("Nodes of each position.")] = 9
-    sigma: Annotated[float, typer.Option(min=0, metavar="PX", help="Standard deviation of the offsets, in pixels.")] = (
-        4.0
+    sigma: Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")] = 4.0
+    memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
+        "channels_last"
     )
-    memory_format: Annotated[
-        Literal["channels_last", "contiguous"], typer.Option(help="Memory format of the maps.")
-    ] = "channels_last"
-    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Measure only these; several at once.")] = None
-    seconds: Annotated[float | None, _by_device("Time for each measurement, on average.", 1, 0.05, min=1e-3)] = None
-    limit: Annotated[float | None, _by_device("Give up what takes longer, in seconds per call.", 30, 1, min=1e-3)] = (
-        None
-    )
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the CSV file and the plots.")] = Path(
-        "repgraph-bench"
-    )
-    quick: Annotated[bool, typer.Option("--quick", help="One size and few calls, for a first look.")] = False
+    only: Annotated[list[str] | None, option("Measure only these; several at once.", metavar="NAME")] = None
+    seconds: Annotated[float | None, _device("Time for each measurement, on average.", 1, 0.05, min=1e-3)] = None
+    limit: Annotated[float | None, _device("Give up what takes longer, in seconds per call.", 30, 1, min=1e-3)] = None
+    out: Annotated[Path, option("Folder of the CSV file and the plots.", metavar="DIR")] = Path("repgraph-bench")
+    quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
     device: Device = "auto"
 
 
 @flatten
 def operator(
     common: Common,
-    size: Annotated[list[str] | None, _by_device(SIZES, metavar="HxW", **OPERATOR_SIZES)] = None,
+    size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **OPERATOR_SIZES)] = None,
     channels: Annotated[int, _count("Channels of query, key and value.")] = 256,
     groups: Annotated[int, _count("Channel groups.")] = 1,
     grid: Annotated[int, _count("Side of the cells that share their nodes.")] = 1,
     shared_kv: Annotated[
-        bool | None,
-        typer.Option("--shared-kv/--separate-kv", help="Whether the value is the key.", show_default="both"),
+        bool | None, option("Whether the value is the key.", "--shared-kv/--separate-kv", show_default="both")
     ] = None,
 ) -> int:
     """Measure the operator's backends, its composition from grid_sample, and non-local attention.
@@ -90,9 +81,9 @@ def operator(
 @flatten
 def layers(
     common: Common,
-    size: Annotated[list[str] | None, _by_device(SIZES, metavar="HxW", **LAYER_SIZES)] = None,
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's input: --size 128x256 --channels 2048.")] = False,
-    channels: Annotated[int | None, _by_device("Channels C of the input.", 512, 2048, min=1, metavar="N")] = None,
+    size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **LAYER_SIZES)] = None,
+    paper: Annotated[bool, option("The paper's input: --size 128x256 --channels 2048.", "--paper")] = False,
+    channels: Annotated[int | None, _device("Channels C of the input.", 512, 2048, min=1, metavar="N")] = None,
     mid_channels: Annotated[int, _count("Channels C' inside.")] = 256,
 ) -> int:
     """Measure RepGraph layers, non-local blocks and DANet: multiply-adds, parameters, time and memory.

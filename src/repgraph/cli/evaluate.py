@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from repgraph.cli import options
+from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 
@@ -16,11 +15,9 @@ def evaluate(
     model: options.Model,
     data: options.Data,
     inference: options.Inference,
-    split: Annotated[str | None, typer.Option(help="train, val, ...", show_default="the recipe's, else val")] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for scores.json, classes.csv and further files.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON instead of a table.")] = False,
+    split: Annotated[str | None, option("train, val, ...", show_default="the recipe's, else val")] = None,
+    out: Annotated[Path | None, option("Folder for scores.json, classes.csv and further files.", metavar="DIR")] = None,
+    as_json: Annotated[bool, option("Print the scores as JSON instead of a table.", "--json")] = False,
 ) -> int:
     """Evaluate a network on a data set.
 

@@ -20,21 +20,26 @@ RECIPE = "the recipe's"
 WORKERS = min(4, os.cpu_count() or 1)
 
 
-def _recipe(text: str, otherwise: str, **more: Any) -> Any:
-    return typer.Option(help=text, show_default=f"{RECIPE}, else {otherwise}", **more)
+def option(text: str, *names: str, **more: Any) -> Any:
+    """Return a ``typer.Option`` with a help text, and with its names if they are not those of the parameter."""
+    return typer.Option(*names, help=text, **more)
+
+
+def _else(text: str, otherwise: str, **more: Any) -> Any:
+    return option(text, show_default=f"{RECIPE}, else {otherwise}", **more)
 
 
 Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a run or a network, a checkpoint, or a .safetensors file.")
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto is cuda if it is available.")]
-Workers = Annotated[int, typer.Option(min=0, max=256, help="Threads that read images.")]
-Root = Annotated[str | None, typer.Option("--data", metavar="ROOT", help="Folder of the data.", show_default=RECIPE)]
+Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is available.")]
+Workers = Annotated[int, option("Threads that read images.", min=0, max=256)]
+Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default=RECIPE)]
 ReaderOptions = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Options of the data set's reader, such as classes=3; several at once."),
+    option("Options of the data set's reader, such as classes=3; several at once.", "--option", metavar="NAME=VALUE"),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Use only the first N images.")]
+Limit = Annotated[int | None, option("Use only the first N images.", min=1, metavar="N")]
 
 
 @dataclass(frozen=True)
@@ -44,41 +49,37 @@ class Data:
     data: Root = None
     dataset: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Data set: ade20k, camvid, cityscapes, coco, folder, pascal_context, scenes, stanford or voc.",
             metavar="NAME",
-            help="Data set: ade20k, camvid, cityscapes, coco, folder, pascal_context, scenes, stanford or voc.",
             show_default=f"{RECIPE}, or coco for a Mask R-CNN",
         ),
     ] = None
-    option: ReaderOptions = None
+    reader_options: ReaderOptions = None
     limit: Limit = None
 
     def source(self, split: str | None) -> tuple[str | None, str | None, str | None, dict[str, Any]]:
         """Return the arguments of :meth:`repgraph.inference.Trained.open_data`."""
-        return self.data, self.dataset, split, named_values("--option", self.option)
+        return self.data, self.dataset, split, named_values("--option", self.reader_options)
 
 
 @dataclass(frozen=True)
 class Inference:
     """How images run through a network; windows, scales and flip are for segmentation."""
 
-    mode: Annotated[Literal["whole", "slide"] | None, _recipe("Whole images, or overlapping windows.", "whole")] = None
-    crop: Annotated[str | None, _recipe("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
-    stride: Annotated[float | None, _recipe("Distance between windows, as a fraction of the crop.", "2/3")] = None
-    scales: Annotated[list[float] | None, _recipe("Average over these scales; several at once.", "1", metavar="F")] = (
-        None
-    )
-    flip: Annotated[bool | None, _recipe("Also mirror images.", "no")] = None
-    batch: Annotated[int | None, typer.Option(min=1, help="Windows per batch.", show_default="4")] = None
+    mode: Annotated[Literal["whole", "slide"] | None, _else("Whole images, or overlapping windows.", "whole")] = None
+    crop: Annotated[str | None, _else("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
+    stride: Annotated[float | None, _else("Distance between windows, as a fraction of the crop.", "2/3")] = None
+    scales: Annotated[list[float] | None, _else("Average over these scales; several at once.", "1", metavar="F")] = None
+    flip: Annotated[bool | None, _else("Also mirror images.", "no")] = None
+    batch: Annotated[int | None, option("Windows per batch.", min=1, show_default="4")] = None
     memory: Annotated[
         float | None,
-        typer.Option(
-            metavar="GIB", help="Memory for probabilities with --mode slide; larger maps use tiles.", show_default="2"
-        ),
+        option("Memory for probabilities with --mode slide; larger maps use tiles.", metavar="GIB", show_default="2"),
     ] = None
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
-        typer.Option(help="Precision of the network.", show_default="the recipe's on a GPU, else fp32"),
+        option("Precision of the network.", show_default="the recipe's on a GPU, else fp32"),
     ] = None
     device: Device = "auto"
     workers: Workers = WORKERS

@@ -7,25 +7,26 @@ from typing import Annotated
 import typer
 
 from repgraph.cli import options
+from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 
 @options.flatten
 def predict(
     model: options.Model,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for labels/ and overlays/, or detections.json.")],
+    out: Annotated[Path, option("Folder for labels/ and overlays/, or detections.json.", metavar="DIR")],
     data: options.Data,
     inference: options.Inference,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="INPUT", help="Images, folders of images, or patterns such as 'photos/**/*.jpg'."),
     ] = None,
-    recursive: Annotated[bool, typer.Option("--recursive", help="Also search the sub-folders of folders.")] = False,
-    overlays: Annotated[bool | None, typer.Option(help="Write overlays.", show_default="not with --split")] = None,
+    recursive: Annotated[bool, option("Also search the sub-folders of folders.", "--recursive")] = False,
+    overlays: Annotated[bool | None, option("Write overlays.", show_default="not with --split")] = None,
     score: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Minimum score of objects in overlays.", show_default="0.5")
+        float | None, option("Minimum score of objects in overlays.", min=0, max=1, show_default="0.5")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Predict a split of a data set instead of INPUT.")] = None,
+    split: Annotated[str | None, option("Predict a split of a data set instead of INPUT.")] = None,
 ) -> int:
     """Predict the labels of images, or the objects in them.
 
@@ -50,7 +51,6 @@ def predict(
     import torch
 
     from repgraph.distributed import all_reduce, gather, process_group
-    from repgraph.files import check_writable
     from repgraph.inference import files, network
     from repgraph.inference.inputs import find_images, large_images, split_images
     from repgraph.progress import Progress
@@ -68,12 +68,14 @@ def predict(
             network.check_classes(trained.model.classes, images.labels)
             sources, labels = split_images(images, data.limit), images.labels
             plain = images.name == "cityscapes"  # as its evaluation server expects
-        if trained.is_detector:
-            check_writable(out / files.DETECTIONS)
         own = sources[process.rank :: process.world_size]
         with large_images(), Progress("predicting", len(own), sys.stderr if process.is_first else None) as progress:
             found, written, own_failed = files.predict_files(
-                *(trained, own, labels, out, settings),
+                trained,
+                own,
+                labels,
+                out,
+                settings,
                 plain=plain,
                 overlays=overlays if overlays is not None else split is None,
                 score=0.5 if score is None else score,

@@ -61,7 +61,6 @@ def explore(
     lists the keys. Images run through the network whole and at their size. Photos are rotated by their EXIF
     orientation, except with --truth. With --split and without IMAGE, the first images are used. See docs/explorer.md.
     """
-    source = data.source(split)
 
     from repgraph import files
     from repgraph.distributed import parse_device
@@ -76,7 +75,7 @@ def explore(
     network = networks.load(model, parse_device(device))
     find_layers(network.model, layers or None)
     limit = data.limit or (None if images else SPLIT_IMAGES)
-    found = open_images(network, images or (), [out], *source, limit=limit, masks=truth, side=side)
+    found = open_images(network, images or (), [out], *data.source(split), limit=limit, masks=truth, side=side)
     networks.check_classes(network.model.classes, found.labels)
     config, recipe = network.model.config, network.recipe
     about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
@@ -128,7 +127,6 @@ def nodes(
     nodes are red and larger for more weight. Without --at, positions are chosen in the middle of predicted regions, or
     on detected objects. For a layer that attends to all positions, the 64 strongest are shown. See docs/figures.md.
     """
-    source = data.source(split)
     pixels = [[_parse_pixel(word) for word in words.split()] for words in at or ()]
 
     from repgraph import files
@@ -144,7 +142,7 @@ def nodes(
         files.check_writable(path)
     network = networks.load(model, parse_device(device))
     layer = find_layer(network.model, layer)
-    found = open_images(network, images or (), out, *source, limit=data.limit)
+    found = open_images(network, images or (), out, *data.source(split), limit=data.limit)
     if len(found) > MAX_ROWS:
         raise UsageError(f"a figure has at most {MAX_ROWS} rows, but there are {len(found)} images; use --limit")
     if len(pixels) not in (0, 1, len(found)):
@@ -205,7 +203,6 @@ def affinity(
     fractions in files, and percent elsewhere. Images run through the network whole and at their size. See
     docs/figures.md.
     """
-    source = data.source(split)
     pixel = None if at is None else _parse_pixel(at)
 
     from repgraph import files
@@ -226,7 +223,7 @@ def affinity(
             files.check_writable(out / "affinity.json")
         network = networks.load(model, process.device)
         find_layer(network.model, layer, DenseLayer)
-        found = open_images(network, images or (), paths, *source, limit=data.limit)
+        found = open_images(network, images or (), paths, *data.source(split), limit=data.limit)
         if pixel is not None:
             check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
         own = shard(len(found))

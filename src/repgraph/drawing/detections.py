@@ -24,6 +24,7 @@ WHITE = (255, 255, 255)
 LIGHT = 100  # colours with a higher luma have dark text
 COVERED = 0.3  # share of an object that a label may cover
 
+Colour = tuple[int, ...]
 # Vermillion, sky blue, yellow, bluish green, reddish purple, blue, orange, light grey
 _BASE = np.array([
     (213, 94, 0), (86, 180, 233), (240, 228, 66), (0, 158, 115), (204, 121, 167), (0, 114, 178), (230, 159, 0),
@@ -32,15 +33,7 @@ _BASE = np.array([
 COLOURS = [tuple(colour) for colour in np.concatenate([_BASE, (_BASE + 255) // 2, 3 * _BASE // 5]).tolist()]
 
 
-def draw(
-    image: Any,
-    found: Any,
-    names: Sequence[str],
-    *,
-    score: float = SCORE,
-    opacity: float = OPACITY,
-    side: int | None = None,
-) -> Image.Image:
+def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, side: int | None = None) -> Image.Image:
     """Draw objects over an image: masks, outlines, boxes, names and scores.
 
     Small images are enlarged by an integer factor to at least 480 pixels on the longer side. Labels do not cover each
@@ -53,9 +46,7 @@ def draw(
             (:mod:`repgraph.data.coco.masks`) or None.
         names: Names of the classes; that of label k is ``names[k - 1]``.
         score: Minimum score of objects that are drawn.
-        opacity: Of the masks, 0 to 1.
         side: Maximum of the picture's longer side; larger images are shrunk.
-
     """
     picture = as_picture(image)
     original, factor = picture.size, max(1, math.ceil(MIN_SIDE / max(picture.size)))
@@ -76,7 +67,7 @@ def draw(
         if len(y) and len(x):
             window = np.s_[y[0] : y[-1] + 1, x[0] : x[-1] + 1]  # erosion of the whole picture would take a second
             part, inside = pixels[window], mask[rows[window[0], None], columns[window[1]]] != 0
-            part[inside] = (part[inside] * (1 - opacity) + np.array(palette[k]) * opacity).round()
+            part[inside] = (part[inside] * (1 - OPACITY) + np.array(palette[k]) * OPACITY).round()
             part[inside & ~ndimage.binary_erosion(inside, iterations=line)] = palette[k]  # the outline
     drawn = Image.fromarray(pixels)
     pen = ImageDraw.Draw(drawn)
@@ -93,11 +84,7 @@ def draw(
 
 
 def _with_labels(
-    picture: Image.Image,
-    texts: Sequence[tuple[str, str]],
-    boxes: np.ndarray,
-    palette: Sequence[tuple[int, ...]],
-    font: Any,
+    picture: Image.Image, texts: Sequence[tuple[str, str]], boxes: np.ndarray, palette: Sequence[Colour], font: Any
 ) -> Image.Image:
     """Write a label at each box: its first text that has a free place. Narrow pictures get a margin."""
     pad = max(2, font.size // 5)
@@ -109,14 +96,16 @@ def _with_labels(
     pen = ImageDraw.Draw(canvas)
     taken = np.empty((0, 4), int)
     for k, own in enumerate(palette):
-        places = [_free_place(boxes[k], (width, height), boxes, taken, room) for width in widths[k]]
-        place, text = next((each for each in zip(places, texts[k], strict=True) if each[0] is not None), (None, ""))
-        if place is not None:
+        for text, width in zip(texts[k], widths[k], strict=True):
+            place = _free_place(boxes[k], (width, height), boxes, taken, room)
+            if place is None:
+                continue
             taken = np.vstack([taken, place])
             left, top, right, bottom = place.tolist()
             pen.rectangle((left, top, right - 1, bottom - 1), fill=own, outline=TEXT)
             light = 0.299 * own[0] + 0.587 * own[1] + 0.114 * own[2] > LIGHT
             pen.text((left + pad, top + height / 2), text, fill=TEXT if light else WHITE, font=font, anchor="lm")
+            break
     return canvas
 
 
@@ -142,6 +131,6 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _picture_boxes(boxes: np.ndarray, image: tuple[int, int], picture: tuple[int, int]) -> np.ndarray:
     """Return boxes of the image in pixels of the picture, integers; they are clipped to it, and a pixel at least."""
-    scaled = (boxes * np.divide(picture, image)[[0, 1, 0, 1]]).round().astype(int)
+    scaled = (boxes * np.divide(picture, image)[[0, 1, 0, 1]]).round()
     corner = scaled[:, :2].clip(0, np.subtract(picture, 1))
-    return np.concatenate([corner, np.maximum(scaled[:, 2:].clip(0, picture), corner + 1)], axis=1)
+    return np.concatenate([corner, np.maximum(scaled[:, 2:].clip(0, picture), corner + 1)], axis=1).astype(int)

@@ -26,7 +26,6 @@ def overlay(
     image: Any,
     labels: Any,
     info: Labels,
-    opacity: float = OPACITY,
     *,
     legend: bool = True,
     side: int | None = None,
@@ -47,9 +46,8 @@ def overlay(
         picture.thumbnail((side, side), Image.Resampling.BOX)
         classes = np.asarray(Image.fromarray(classes).resize(picture.size, Image.Resampling.NEAREST))
     colours = Image.fromarray(colour(classes, info.palette))
-    painted = Image.blend(picture, colours, opacity)
-    if opacity:
-        painted.paste(colours, mask=Image.fromarray(_edges(classes)))
+    painted = Image.blend(picture, colours, OPACITY)
+    painted.paste(colours, mask=Image.fromarray(_edges(classes)))
     painted.paste(picture, mask=Image.fromarray(classes == IGNORE))
     return with_legend(painted, entries) if legend else painted
 
