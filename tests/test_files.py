@@ -1,6 +1,7 @@
 """Files that are written completely or not at all, and JSON files with clear errors."""
 
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,18 @@ def test_paths_that_cannot_be_written(tmp_path, check):
         check(tmp_path / "file" / "x")
     with pytest.raises(UsageError, match=r"cannot write .*: Is a directory"):
         check(tmp_path)
+
+
+def test_paths_inside_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    Path("out/link").symlink_to(tmp_path)
+    Path("alias").symlink_to("out")
+    for folder in (Path("out"), Path("alias"), Path("new")):
+        assert files.inside(folder, "a/b.png") == folder / "a/b.png"
+    for name in ("..", "a/..", "../x", "a/../../x", "/etc/x", "link/x"):
+        with pytest.raises(UsageError, match="is outside of out"):
+            files.inside(Path("out"), name)
 
 
 def test_check_leaves_nothing(tmp_path):

@@ -38,6 +38,14 @@ def write(path: Path, content: bytes | str) -> Path:
     return path
 
 
+def inside(folder: Path, name: str) -> Path:
+    """Return the path of the file ``name`` in ``folder``; raise an error if it is outside, also by a symbolic link."""
+    path = folder / name
+    if path.name == ".." or not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(folder)):
+        raise UsageError(f"cannot write {path}: it is outside of {folder} ('..' or a symbolic link)")
+    return path
+
+
 def check_writable(path: Path) -> None:
     """Raise an error if ``path`` cannot be written, before the work that leads to it; its folder is created."""
     with _explained(path, "; give another --out"):

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from tests import objects, trained
 
 from repgraph import cli
 from repgraph.data import coco
 from repgraph.data import load as load_data
+from repgraph.data.files import read_image
 from repgraph.data.labels import Labels, spread_palette
 from repgraph.inference import detect, files, predict
-from repgraph.inference.inputs import read_upright
 from repgraph.models import load
 
 CPU = ["--device", "cpu"]
@@ -62,7 +63,7 @@ def test_labels_have_ids_and_a_palette_and_overlays_a_legend(network, photos, tm
     names = {"a.png", "b.png", "sub/a.png"}
     assert tree(out) == {f"{kind}/{name}" for kind in ("labels", "overlays") for name in names}
     assert "3 of 3 images predicted, 6 files in" in capsys.readouterr().out
-    expected = trained.LABELS.to_file(predict(load(network), read_upright(photos / "b.png")).numpy())
+    expected = trained.LABELS.to_file(predict(load(network), read_image(photos / "b.png")).numpy())
     found = values(out / "labels" / "b.png")
     assert np.array_equal(found, expected) and set(np.unique(found)) <= set(trained.LABELS.ids)
     with Image.open(out / "labels" / "b.png") as picture:
@@ -100,7 +101,7 @@ def test_objects_as_overlays_and_json(detector, model, photos, tmp_path, capsys)
     names = [photos / name for name in ("a.jpg", "b.png", "sub/a.jpg")]
     assert [Path(image["file_name"]) for image in content["images"]] == names
     assert content["categories"] == objects.CATEGORIES
-    expected = detect(model, read_upright(photos / "b.png")).coco_results(2, objects.LABELS.ids)
+    expected = detect(model, read_image(photos / "b.png")).coco_results(2, objects.LABELS.ids)
     found = [each for each in content["annotations"] if each["image_id"] == 2]
     assert [{key: each[key] for key in result} for each, result in zip(found, expected, strict=True)] == expected
     assert [each["id"] for each in content["annotations"]] == list(range(1, 13))
@@ -142,6 +143,40 @@ def test_images_that_fail_are_reported_and_the_others_predicted(
             "objects": {"detections.json", "overlays/a.png"},
         }[kind]
     )
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "猫", "🐈"])
+def test_names_of_255_bytes(letter, network, tmp_path, capsys):
+    stem = letter * (250 // len(letter.encode()))
+    fill = "y" * (250 - len(stem.encode()))
+    for name in (f"{stem}{fill}.jpg", f"{stem}{fill}.jpeg"[-255:], f"{stem}{fill}.png"):
+        trained.save_picture(tmp_path / "photos" / name)
+    (tmp_path / "photos" / f"{stem}{fill}.png").rename(tmp_path / "photos" / f"{stem}{fill}12345")  # no suffix
+    given = sorted((tmp_path / "photos").iterdir())
+    assert {len(os.fsencode(path.name)) for path in given} == {254, 255} and len(given) == 3
+    assert command(network, *given, "--out", tmp_path / "out", *CPU) == 0
+    assert len(tree(tmp_path / "out" / "labels")) == 3 and "3 of 3 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_files_that_fail_do_not_end_the_others(network, tmp_path, capsys, workers):
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    for name in ("a.jpg", "blocked.jpg", "z.jpg"):
+        trained.save_picture(photos / name)
+    os.mkfifo(photos / "pipe.png")
+    (photos / "loop.png").symlink_to(photos / "loop.png")
+    (photos / "cut.png").write_bytes(trained.save_picture(tmp_path / "whole.png").read_bytes()[:300])
+    exif = PngInfo()
+    exif.add_text("Raw profile type exif", "\n\n\nno number")
+    Image.fromarray(trained.picture()).save(photos / "exif.png", pnginfo=exif)
+    (out / "labels" / "blocked.png").mkdir(parents=True)  # where a file has to be
+    bad = ["blocked.jpg", "cut.png", "exif.png", "loop.png", "pipe.png"]
+    given = [photos / name for name in ("a.jpg", *bad, "z.jpg")]
+    assert command(network, *given, "--out", out, "--no-overlays", "--workers", workers, *CPU) == 1
+    captured = capsys.readouterr()
+    assert tree(out) == {"labels/a.png", "labels/z.png"} and "2 of 7 images predicted, 2 files" in captured.out
+    assert all(f"{photos / name}: " in captured.err for name in bad)
+    assert "Traceback" not in captured.err
 
 
 def test_weights_that_are_not_finite_name_the_image(network, photos, tmp_path, capsys):
@@ -242,6 +277,30 @@ def test_names_of_a_split_stay_in_the_folder(detector, tmp_path):
     assert command(detector, "--data", root, "--split", "val", "--out", out, "--overlays", *CPU) == 0
     overlays = {"outside.png", "sub/2.png.png", "sub/2.jpg.png"}
     assert tree(out) == {"bbox.json", "segm.json", *(f"overlays/{name}" for name in overlays)}
+
+
+def test_names_of_a_split_that_clash_stay_in_the_folder(detector, tmp_path):
+    root = objects.write(tmp_path / "a" / "b" / "coco", images=("x/a.jpg", "../../../x/a.jpg", "../x/a.jpg"))
+    before, out = tree(tmp_path), tmp_path / "out" / "p" / "found"
+    assert command(detector, "--data", root, "--split", "val", "--out", out, "--overlays", *CPU) == 0
+    assert tree(out / "overlays") == {"x/a.png", "x/a-2.png", "x/a-3.png"}
+    assert tree(tmp_path) - before == {f"out/p/found/{name}" for name in tree(out)}
+
+
+def test_links_in_the_output_folder_do_not_lead_out_of_it(detector, photos, tmp_path, capsys):
+    root = objects.write(tmp_path / "coco", images=("x/1.png", "y/2.png"))
+    out, other = tmp_path / "out", tmp_path / "other"
+    other.mkdir()
+    (out / "overlays").mkdir(parents=True)
+    (out / "overlays" / "x").symlink_to(other)
+    assert command(detector, "--data", root, "--split", "val", "--out", out, "--overlays", *CPU) == 1
+    assert tree(out / "overlays") == {"y/2.png"} and "symbolic link" in capsys.readouterr().err
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "overlays").symlink_to(other)
+    assert command(detector, photos, "--out", tmp_path / "linked", *CPU) == 2
+    assert "symbolic link" in capsys.readouterr().err and not tree(other)
+    (tmp_path / "alias").symlink_to(other)  # the output folder itself may be a link
+    assert command(detector, photos, "--out", tmp_path / "alias", *CPU) == 0 and "overlays/a.png" in tree(other)
 
 
 @pytest.mark.parametrize(

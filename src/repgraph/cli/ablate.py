@@ -6,43 +6,36 @@ from typing import Annotated
 
 import typer
 
+from repgraph.cli.options import option
+
 
 def ablate(
     table: Annotated[
-        str,
-        typer.Argument(help="nodes, instantiations, stages, deeper, grid, group, offsets, forms, 'all' or 'tune'."),
+        str, typer.Argument(help="nodes, instantiations, stages, deeper, grid, group, offsets, forms, 'all' or 'tune'.")
     ],
-    data: Annotated[str, typer.Option(metavar="ROOT", help="Folder of the data set.")] = "",
-    weights: Annotated[str, typer.Option(metavar="FILE", help="A file, 'pretrained', 'timm:NAME', or 'none'.")] = "",
-    dataset: Annotated[str, typer.Option(metavar="NAME", help="Data set whose recipe entries start from.")] = "voc",
+    data: Annotated[str, option("Folder of the data set.", metavar="ROOT")] = "",
+    weights: Annotated[str, option("A file, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")] = "",
+    dataset: Annotated[str, option("Data set whose recipe entries start from.", metavar="NAME")] = "voc",
     seeds: Annotated[
         list[int] | None,
-        typer.Option(
-            metavar="N", min=0, max=2**63 - 1, help="Seeds to train every entry with.", show_default="0 1 2; 0 for tune"
-        ),
+        option("Seeds to train every entry with.", metavar="N", min=0, max=2**63 - 1, show_default="0 1 2; 0 for tune"),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("results"),
+    out: Annotated[Path, option("Folder of the results.", metavar="DIR")] = Path("results"),
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Settings of all entries; several at once.")
+        list[str] | None, option("Settings of all entries; several at once.", "--set", metavar="NAME=VALUE")
     ] = None,
     entries: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only these entries of the table, and its reference.")
+        list[str] | None, option("Only these entries of the table, and its reference.", metavar="NAME")
     ] = None,
-    reference: Annotated[str, typer.Option(metavar="NAME", help="Another entry to take differences from.")] = "",
-    jobs: Annotated[int, typer.Option(min=1, help="Number of simultaneous runs; they share GPUs and cores.")] = 1,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="Backend of joblib: threading, loky or dask.")
-    ] = "threading",
-    cluster: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")] = "",
-    of: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="For tune: baseline, control, nl, simple, rgnet.")
-    ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="For tune: number of trials of each competitor.")] = 8,
-    tuned: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Use the settings that tune chose (tuning.csv).")
-    ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Print the table of the results so far and exit.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and exit.")] = False,
+    reference: Annotated[str, option("Another entry to take differences from.", metavar="NAME")] = "",
+    jobs: Annotated[int, option("Number of simultaneous runs; they share GPUs and cores.", min=1)] = 1,
+    backend: Annotated[str, option("Backend of joblib: threading, loky or dask.", metavar="NAME")] = "threading",
+    cluster: Annotated[str, option("Address of a Dask scheduler.", metavar="ADDRESS")] = "",
+    of: Annotated[list[str] | None, option("For tune: baseline, control, nl, simple, rgnet.", metavar="NAME")] = None,
+    trials: Annotated[int, option("For tune: number of trials of each competitor.", min=1)] = 8,
+    tuned: Annotated[Path | None, option("Use the settings that tune chose (tuning.csv).", metavar="FILE")] = None,
+    show: Annotated[bool, option("Print the table of the results so far and exit.", "--show")] = False,
+    dry_run: Annotated[bool, option("List the runs and exit.", "--dry-run")] = False,
 ) -> int:
     """Train the entries of one of the paper's tables with several seeds, and make the table.
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from repgraph.cli import options
+from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 SHOWN = 10  # problems of one kind without --all
@@ -21,12 +22,12 @@ def check(
     ],
     root: Annotated[Path, typer.Argument(help="Its folder, in the layout of its release (docs/data.md).")],
     split: Annotated[
-        list[str] | None, typer.Option(metavar="SPLIT", help="Splits to check.", show_default="train, val and test")
+        list[str] | None, option("Splits to check.", metavar="SPLIT", show_default="train, val and test")
     ] = None,
     option: options.ReaderOptions = None,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Threads that read files.")] = WORKERS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all problems.")] = False,
-    show_all: Annotated[bool, typer.Option("--all", help=f"Show all problems, not {SHOWN} of each kind.")] = False,
+    workers: Annotated[int, option("Threads that read files.", min=1, max=256)] = WORKERS,
+    as_json: Annotated[bool, option("Print the report as JSON, with all problems.", "--json")] = False,
+    show_all: Annotated[bool, option(f"Show all problems, not {SHOWN} of each kind.", "--all")] = False,
 ) -> int:
     """Read all files of a data set, report what is wrong with them, and count the classes.
 

@@ -4,28 +4,24 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from repgraph.cli.options import option
 
 DEFAULT = "baseline rgnet"
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the page and the trained networks.")] = Path(
-        "demo"
-    ),
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of times each network is trained.")] = 1,
-    iterations: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Iterations of training.", show_default="600")
-    ] = None,
+    out: Annotated[Path, option("Folder of the page and the trained networks.", metavar="DIR")] = Path("demo"),
+    seeds: Annotated[int, option("Number of times each network is trained.", min=1, metavar="N")] = 1,
+    iterations: Annotated[int | None, option("Iterations of training.", min=1, metavar="N", show_default="600")] = None,
     networks: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="baseline, control, nl or rgnet; several at once.", show_default=DEFAULT),
+        option("baseline, control, nl or rgnet; several at once.", metavar="NAME", show_default=DEFAULT),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Settings of the recipes; several at once.")
+        list[str] | None, option("Settings of the recipes; several at once.", "--set", metavar="NAME=VALUE")
     ] = None,
-    pictures: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="Number of images on the page.")] = 6,
-    test: Annotated[int, typer.Option(min=1, metavar="N", help="Number of images to test on.")] = 400,
+    pictures: Annotated[int, option("Number of images on the page.", min=1, max=100, metavar="N")] = 6,
+    test: Annotated[int, option("Number of images to test on.", min=1, metavar="N")] = 400,
 ) -> int:
     """Train a small RGNet and the same network without its layer on drawn scenes, and write a page about them.
 

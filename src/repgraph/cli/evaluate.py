@@ -5,33 +5,19 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from repgraph.cli import options
+from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 
+@options.flatten
 def evaluate(
     model: options.Model,
-    data: options.Root = None,
-    dataset: options.Dataset = None,
-    split: Annotated[str | None, typer.Option(help="train, val, ...", show_default="the recipe's, else val")] = None,
-    option: options.ReaderOptions = None,
-    limit: options.Limit = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for scores.json, classes.csv and further files.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON instead of a table.")] = False,
-    mode: options.Mode = None,
-    crop: options.Crop = None,
-    stride: options.Stride = None,
-    scales: options.Scales = None,
-    flip: options.Flip = None,
-    batch: options.Batch = None,
-    memory: options.Memory = None,
-    precision: options.Precision = None,
-    device: options.Device = "auto",
-    workers: options.Workers = options.WORKERS,
+    data: options.Data,
+    inference: options.Inference,
+    split: Annotated[str | None, option("train, val, ...", show_default="the recipe's, else val")] = None,
+    out: Annotated[Path | None, option("Folder for scores.json, classes.csv and further files.", metavar="DIR")] = None,
+    as_json: Annotated[bool, option("Print the scores as JSON instead of a table.", "--json")] = False,
 ) -> int:
     """Evaluate a network on a data set.
 
@@ -45,44 +31,39 @@ def evaluate(
     The table is in percent; files and --json have fractions. The exit code is 0, or 2 for a mistake in the
     command or the data. See docs/inference.md and docs/detection.md.
     """
-    given = options.window_settings(mode, crop, stride, scales, flip, batch, memory)
-    reader_options = options.named_values("--option", option)
-
     from rich.console import Console
 
     from repgraph import files
     from repgraph.distributed import process_group, shard
     from repgraph.evaluation import evaluate, evaluate_detection, report
-    from repgraph.inference import Settings, network
-    from repgraph.inference.files import detection_memory_hints
+    from repgraph.inference import network
+    from repgraph.inference.files import memory_hints_for
     from repgraph.progress import Progress
 
-    with process_group(device) as process:
+    with process_group(inference.device) as process:
         if out is not None and process.is_first:
             files.check_writable(out / report.SCORES)
         trained = network.load(model, process.device)
-        images = trained.open_data(data, dataset, split, reader_options)
+        settings = inference.settings(trained)
+        images = trained.open_data(*data.source(split))
         if not images.labelled:
             raise UsageError(
                 f"{images.name} {images.split} has no labels to compare with; "
                 f"repgraph predict --split {images.split} writes predictions"
             )
         about = {"model": str(model), "dataset": images.name, "split": images.split}
-        used = precision or trained.default_precision
-        count = len(images) if limit is None else min(limit, len(images))
-        with Progress("evaluating", len(shard(count)), sys.stderr if process.is_first else None) as progress:
-            shared: dict[str, Any] = {"limit": count, "workers": workers}
+        about["settings"] = settings.precision if trained.is_detector else str(settings)
+        count = min(data.limit or len(images), len(images))
+        with (
+            Progress("evaluating", len(shard(count)), sys.stderr if process.is_first else None) as progress,
+            network.memory_hints(memory_hints_for(trained, settings)),
+        ):
+            shared: dict[str, Any] = {"limit": count, "workers": inference.workers}
             shared["progress"] = lambda done, total: progress.update(done)
             if trained.is_detector:
-                options.reject(given, options.NOT_FOR_DETECTORS)
-                about["settings"] = used
-                with network.memory_hints(detection_memory_hints(trained.model, used)):
-                    detection = evaluate_detection(trained.model, images, precision=used, **shared)
+                detection = evaluate_detection(trained.model, images, precision=settings.precision, **shared)
             else:
-                settings = Settings.from_recipe(trained.recipe, precision=used, **given)
-                about["settings"] = str(settings)
-                with network.memory_hints(settings.memory_hints):
-                    segmentation = evaluate(trained.model, images, settings, **shared)
+                segmentation = evaluate(trained.model, images, settings, **shared)
         if not process.is_first:
             return 0
     if trained.labels is not None and trained.labels.names != images.labels.names:

@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from repgraph.cli import options
+from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
@@ -19,19 +18,17 @@ def export(
     model: options.Model,
     to: Annotated[
         Literal["torch", "onnx", "safetensors"],
-        typer.Option(help="torch: a program of torch.export; onnx; safetensors: weights and config."),
+        option("torch: a program of torch.export; onnx; safetensors: weights and config."),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output file.", show_default="the model's name and a suffix")
+        Path | None, option("Output file.", metavar="FILE", show_default="the model's name and a suffix")
     ] = None,
     size_text: Annotated[
-        str, typer.Option("--size", metavar="HxW", help="Size of the images in pixels; of an example with --dynamic.")
+        str, option("Size of the images in pixels; of an example with --dynamic.", "--size", metavar="HxW")
     ] = "512x512",
-    dynamic: Annotated[
-        bool, typer.Option("--dynamic", help="torch, onnx: Allow images of any size, and any batch size.")
-    ] = False,
+    dynamic: Annotated[bool, option("torch, onnx: Allow images of any size, and any batch size.", "--dynamic")] = False,
     image: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="onnx of a Mask R-CNN: Also compare on this photo of objects.")
+        Path | None, option("onnx of a Mask R-CNN: Also compare on this photo of objects.", metavar="FILE")
     ] = None,
 ) -> int:
     """Export a network to torch.export, ONNX or safetensors; the file's outputs are compared with the network's.
@@ -53,7 +50,7 @@ def export(
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
 
     from repgraph import export, files
-    from repgraph.inference.inputs import read_upright
+    from repgraph.data.files import read_image
     from repgraph.models import MaskRCNN, load
 
     network = load(model)
@@ -74,7 +71,7 @@ def export(
         content = network.to_bytes()
     else:
         if isinstance(network, MaskRCNN):
-            example = None if image is None else read_upright(image.expanduser())
+            example = None if image is None else read_image(image.expanduser(), upright=True)
             exported = export.detector_to_onnx(network, size, example)
         elif to == "onnx":
             exported = export.to_onnx(network, size, dynamic)

@@ -1,93 +1,118 @@
 """Options that several commands share."""
 
+import functools
+import inspect
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from repgraph.errors import UsageError
 
+if TYPE_CHECKING:
+    from repgraph.inference import Settings, Trained
+
 RECIPE = "the recipe's"
-NOT_FOR_DETECTORS = "is for segmentation; a detector resizes images by itself (min_size in its config)"
 WORKERS = min(4, os.cpu_count() or 1)
+
+
+def option(text: str, *names: str, **more: Any) -> Any:
+    """Return a ``typer.Option`` with a help text, and with its names if they are not those of the parameter."""
+    return typer.Option(*names, help=text, **more)
+
+
+def _else(text: str, otherwise: str, **more: Any) -> Any:
+    return option(text, show_default=f"{RECIPE}, else {otherwise}", **more)
+
 
 Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a run or a network, a checkpoint, or a .safetensors file.")
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto is cuda if it is available.")]
-Workers = Annotated[int, typer.Option(min=0, max=256, help="Threads that read images.")]
-Precision = Annotated[
-    Literal["fp32", "bf16", "fp16"] | None,
-    typer.Option(help="Precision of the network.", show_default="the recipe's on a GPU, else fp32"),
-]
-
-# A split of a data set.
-Root = Annotated[str | None, typer.Option("--data", metavar="ROOT", help="Folder of the data.", show_default=RECIPE)]
-Dataset = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Data set: ade20k, camvid, cityscapes, coco, folder, pascal_context, scenes, stanford or voc.",
-        show_default=f"{RECIPE}, or coco for a Mask R-CNN",
-    ),
-]
+Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is available.")]
+Workers = Annotated[int, option("Threads that read images.", min=0, max=256)]
+Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default=RECIPE)]
 ReaderOptions = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Options of the data set's reader, such as classes=3; several at once."),
+    option("Options of the data set's reader, such as classes=3; several at once.", "--option", metavar="NAME=VALUE"),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Use only the first N images.")]
-
-# How images run through a segmentation network.
-Mode = Annotated[
-    Literal["whole", "slide"] | None,
-    typer.Option(help="Whole images, or overlapping windows.", show_default=f"{RECIPE}, else whole"),
-]
-Crop = Annotated[
-    str | None, typer.Option(metavar="N|HxW", help="Size of the windows in pixels.", show_default=f"{RECIPE}, else 512")
-]
-Stride = Annotated[
-    float | None,
-    typer.Option(help="Distance between windows, as a fraction of the crop.", show_default=f"{RECIPE}, else 2/3"),
-]
-Scales = Annotated[
-    list[float] | None,
-    typer.Option(metavar="F", help="Average over these scales; several at once.", show_default=f"{RECIPE}, else 1"),
-]
-Flip = Annotated[
-    bool | None, typer.Option("--flip/--no-flip", help="Also mirror images.", show_default=f"{RECIPE}, else no")
-]
-Batch = Annotated[int | None, typer.Option(min=1, help="Windows per batch.", show_default="4")]
-Memory = Annotated[
-    float | None,
-    typer.Option(
-        metavar="GIB", help="Memory for probabilities with --mode slide; larger maps use tiles.", show_default="2"
-    ),
-]
+Limit = Annotated[int | None, option("Use only the first N images.", min=1, metavar="N")]
 
 
-def window_settings(
-    mode: str | None,
-    crop: str | None,
-    stride: float | None,
-    scales: Sequence[float] | None,
-    flip: bool | None,
-    batch: int | None,
-    memory: float | None,
-) -> dict[str, Any]:
-    """Return the options that were given, as fields of :class:`repgraph.inference.Settings`."""
-    given = {
-        "mode": mode,
-        "crop": None if crop is None else parse_size("--crop", crop, square=True),
-        "stride": stride,
-        "scales": scales or None,
-        "flip": flip,
-        "batch": batch,
-        "memory": None if memory is None else max(0, int(memory * 2**30)),
-    }
-    return {name: value for name, value in given.items() if value is not None}
+@dataclass(frozen=True)
+class Data:
+    """A data set, and its images."""
+
+    data: Root = None
+    dataset: Annotated[
+        str | None,
+        option(
+            "Data set: ade20k, camvid, cityscapes, coco, folder, pascal_context, scenes, stanford or voc.",
+            metavar="NAME",
+            show_default=f"{RECIPE}, or coco for a Mask R-CNN",
+        ),
+    ] = None
+    reader_options: ReaderOptions = None
+    limit: Limit = None
+
+    def source(self, split: str | None) -> tuple[str | None, str | None, str | None, dict[str, Any]]:
+        """Return the arguments of :meth:`repgraph.inference.Trained.open_data`."""
+        return self.data, self.dataset, split, named_values("--option", self.reader_options)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How images run through a network; windows, scales and flip are for segmentation."""
+
+    mode: Annotated[Literal["whole", "slide"] | None, _else("Whole images, or overlapping windows.", "whole")] = None
+    crop: Annotated[str | None, _else("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
+    stride: Annotated[float | None, _else("Distance between windows, as a fraction of the crop.", "2/3")] = None
+    scales: Annotated[list[float] | None, _else("Average over these scales; several at once.", "1", metavar="F")] = None
+    flip: Annotated[bool | None, _else("Also mirror images.", "no")] = None
+    batch: Annotated[int | None, option("Windows per batch.", min=1, show_default="4")] = None
+    memory: Annotated[
+        float | None,
+        option("Memory for probabilities with --mode slide; larger maps use tiles.", metavar="GIB", show_default="2"),
+    ] = None
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None,
+        option("Precision of the network.", show_default="the recipe's on a GPU, else fp32"),
+    ] = None
+    device: Device = "auto"
+    workers: Workers = WORKERS
+
+    def settings(self, trained: "Trained") -> "Settings":
+        """Return how images run through the network: as given, else as in its recipe."""
+        from repgraph.inference import Settings
+
+        given = {name: getattr(self, name) for name in ("mode", "stride", "flip", "batch")}
+        given["scales"] = self.scales or None
+        given["crop"] = None if self.crop is None else parse_size("--crop", self.crop, square=True)
+        given["memory"] = None if self.memory is None else max(0, int(self.memory * 2**30))
+        given = {name: value for name, value in given.items() if value is not None}
+        if trained.is_detector:
+            reject(given, "is for segmentation; a detector resizes images by itself (min_size in its config)")
+        return Settings.from_recipe(trained.recipe, precision=self.precision or trained.default_precision, **given)
+
+
+def flatten(command: Callable[..., int]) -> Callable[..., int]:
+    """Let a command have parameters that are dataclasses: their fields become options, after its other parameters."""
+    parameters = inspect.signature(command).parameters
+    groups: dict[str, Any] = {key: each.annotation for key, each in parameters.items() if is_dataclass(each.annotation)}
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        return command(**given)
+
+    flat = [each for name, each in parameters.items() if name not in groups]
+    flat += [each for kind in groups.values() for each in inspect.signature(kind).parameters.values()]
+    run.__signature__ = inspect.Signature([each.replace(kind=each.KEYWORD_ONLY) for each in flat])  # type: ignore[attr-defined]
+    return run
 
 
 def reject(given: Mapping[str, Any], reason: str) -> None:

@@ -2,41 +2,31 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from repgraph.cli import options
+from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 
+@options.flatten
 def predict(
     model: options.Model,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for labels/ and overlays/, or detections.json.")],
+    out: Annotated[Path, option("Folder for labels/ and overlays/, or detections.json.", metavar="DIR")],
+    data: options.Data,
+    inference: options.Inference,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="INPUT", help="Images, folders of images, or patterns such as 'photos/**/*.jpg'."),
     ] = None,
-    recursive: Annotated[bool, typer.Option("--recursive", help="Also search the sub-folders of folders.")] = False,
-    overlays: Annotated[bool | None, typer.Option(help="Write overlays.", show_default="not with --split")] = None,
+    recursive: Annotated[bool, option("Also search the sub-folders of folders.", "--recursive")] = False,
+    overlays: Annotated[bool | None, option("Write overlays.", show_default="not with --split")] = None,
     score: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Minimum score of objects in overlays.", show_default="0.5")
+        float | None, option("Minimum score of objects in overlays.", min=0, max=1, show_default="0.5")
     ] = None,
-    data: options.Root = None,
-    dataset: options.Dataset = None,
-    split: Annotated[str | None, typer.Option(help="Predict a split of a data set instead of INPUT.")] = None,
-    option: options.ReaderOptions = None,
-    limit: options.Limit = None,
-    mode: options.Mode = None,
-    crop: options.Crop = None,
-    stride: options.Stride = None,
-    scales: options.Scales = None,
-    flip: options.Flip = None,
-    batch: options.Batch = None,
-    memory: options.Memory = None,
-    precision: options.Precision = None,
-    device: options.Device = "auto",
-    workers: options.Workers = options.WORKERS,
+    split: Annotated[str | None, option("Predict a split of a data set instead of INPUT.")] = None,
 ) -> int:
     """Predict the labels of images, or the objects in them.
 
@@ -55,51 +45,44 @@ def predict(
     """
     if bool(inputs) == (split is not None):
         raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
-    if inputs and any((data, dataset, option, limit)):
+    if inputs and any(vars(data).values()):
         raise UsageError("--data, --dataset, --option and --limit need --split; they are not for images")
-    given = options.window_settings(mode, crop, stride, scales, flip, batch, memory)
-    reader_options = options.named_values("--option", option)
 
     import torch
 
     from repgraph.distributed import all_reduce, gather, process_group
-    from repgraph.files import check_writable
-    from repgraph.inference import Detections, Settings, files, network
+    from repgraph.inference import files, network
     from repgraph.inference.inputs import find_images, large_images, split_images
     from repgraph.progress import Progress
 
     folders = [out / files.LABELS, out / files.OVERLAYS]
     sources = find_images(inputs, recursive=recursive, skip=folders) if inputs else []
-    with process_group(device) as process:
+    with process_group(inference.device) as process:
         trained = network.load(model, process.device)
-        if trained.is_detector:
-            options.reject(given, options.NOT_FOR_DETECTORS)
-        else:
+        settings = inference.settings(trained)
+        if not trained.is_detector:
             options.reject({"score": score}, "is for detectors; this network is for segmentation")
         labels, plain = trained.labels_or_numbers(), False
         if split is not None:
-            images = trained.open_data(data, dataset, split, reader_options)
+            images = trained.open_data(*data.source(split))
             network.check_classes(trained.model.classes, images.labels)
-            sources, labels = split_images(images, limit), images.labels
+            sources, labels = split_images(images, data.limit), images.labels
             plain = images.name == "cityscapes"  # as its evaluation server expects
-        check_writable(out / files.DETECTIONS if trained.is_detector else out / files.LABELS / "0.png")
-        used = precision or trained.default_precision
         own = sources[process.rank :: process.world_size]
-        found: dict[int, Detections] = {}
         with large_images(), Progress("predicting", len(own), sys.stderr if process.is_first else None) as progress:
-            shared: dict[str, Any] = {
-                "overlays": overlays if overlays is not None else split is None,
-                "workers": workers,
-                "progress": progress.update,
-                "warn": lambda text: progress.print(f"repgraph predict: {text}"),
-            }
-            if trained.is_detector:
-                shared |= {"precision": used, "score": 0.5 if score is None else score}
-                found, written, own_failed = files.detect_files(trained.model, own, labels, out, **shared)
-            else:
-                settings = Settings.from_recipe(trained.recipe, precision=used, **given)
-                shared["plain"] = plain
-                written, own_failed = files.predict_files(trained.model, own, labels, out, settings, **shared)
+            found, written, own_failed = files.predict_files(
+                trained,
+                own,
+                labels,
+                out,
+                settings,
+                plain=plain,
+                overlays=overlays if overlays is not None else split is None,
+                score=0.5 if score is None else score,
+                workers=inference.workers,
+                progress=progress.update,
+                warn=lambda text: progress.print(f"repgraph predict: {text}"),
+            )
         failed, written = all_reduce(torch.tensor([own_failed, written])).tolist()
         parts = gather(found)
     if process.is_first:

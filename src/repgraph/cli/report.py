@@ -8,20 +8,18 @@ from typing import Annotated
 import typer
 
 from repgraph.cli import options
+from repgraph.cli.options import option
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The page.", show_default="report.html in the run, or here for several"),
+        Path | None, option("The page.", metavar="FILE", show_default="report.html in the run, or here for several")
     ] = None,
     data: options.Root = None,
     limit: options.Limit = None,
-    pictures: Annotated[
-        int, typer.Option(min=0, max=100, metavar="N", help="Number of the best and of the worst images.")
-    ] = 4,
-    no_evaluate: Annotated[bool, typer.Option("--no-evaluate", help="Use only the logs.")] = False,
+    pictures: Annotated[int, option("Number of the best and of the worst images.", min=0, max=100, metavar="N")] = 4,
+    no_evaluate: Annotated[bool, option("Use only the logs.", "--no-evaluate")] = False,
     device: options.Device = "auto",
     workers: options.Workers = options.WORKERS,
 ) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,43 +16,33 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[str | None, typer.Argument(help="Name of a recipe (see --list), or a JSON file.")] = None,
-    data: Annotated[str | None, typer.Option(metavar="ROOT", help="Folder of the data set.")] = None,
+    data: Annotated[str | None, option("Folder of the data set.", metavar="ROOT")] = None,
     weights: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Initial weights: a file, 'pretrained', 'timm:NAME', or 'none'."),
+        str | None, option("Initial weights: a file, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run's folder.", show_default="runs/RECIPE")
-    ] = None,
+    out: Annotated[Path | None, option("The run's folder.", metavar="DIR", show_default="runs/RECIPE")] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Settings, such as optim.lr=0.02; several at once."),
+        list[str] | None, option("Settings, such as optim.lr=0.02; several at once.", "--set", metavar="NAME=VALUE")
     ] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Number of iterations (train.iterations).")] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Images per iteration, over all devices (train.batch).")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed (train.seed).")] = None,
+    iterations: Annotated[int | None, option("Number of iterations (train.iterations).", min=1)] = None,
+    batch: Annotated[int | None, option("Images per iteration, over all devices (train.batch).", min=1)] = None,
+    seed: Annotated[int | None, option("Random seed (train.seed).", min=0, max=2**63 - 1)] = None,
     devices: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Number of GPUs, or of processes on the CPU (train.devices).", show_default="all GPUs"
-        ),
+        option("Number of GPUs, or of processes on the CPU (train.devices).", min=1, show_default="all GPUs"),
     ] = None,
     precision: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, typer.Option(help="Precision of the network (train.precision).")
+        Literal["fp32", "bf16", "fp16"] | None, option("Precision of the network (train.precision).")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=0, max=1024, help="Processes that load images (data.workers).")
-    ] = None,
-    compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile (train.compile).")] = False,
+    workers: Annotated[int | None, option("Processes that load images (data.workers).", min=0, max=1024)] = None,
+    compiled: Annotated[bool, option("Use torch.compile (train.compile).", "--compile")] = False,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Resume a run: its folder, or one of its checkpoints.")
+        Path | None, option("Resume a run: its folder, or one of its checkpoints.", metavar="RUN")
     ] = None,
-    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes and exit.")] = False,
-    print_recipe: Annotated[bool, typer.Option("--print", help="Print the resolved recipe as JSON and exit.")] = False,
+    list_recipes: Annotated[bool, option("List the recipes and exit.", "--list")] = False,
+    print_recipe: Annotated[bool, option("Print the resolved recipe as JSON and exit.", "--print")] = False,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure images/s with the data and with one batch in memory, and exit.")
+        bool, option("Measure images/s with the data and with one batch in memory, and exit.", "--measure")
     ] = False,
 ) -> int:
     """Train a network by a recipe, or resume a run.

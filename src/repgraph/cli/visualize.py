@@ -26,10 +26,12 @@ Width = Annotated[
 Dpi = Annotated[int, typer.Option(min=20, max=2400, help="Resolution in pixels per inch.")]
 
 
+@options.flatten
 def explore(
     model: Annotated[
         Path, typer.Option(metavar="RUN", help="Folder of a run or a network, a checkpoint, or a .safetensors file.")
     ],
+    data: options.Data,
     images: Images = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("explorer.html"),
     truth: Annotated[
@@ -45,11 +47,7 @@ def explore(
     ] = None,
     score: Annotated[float, typer.Option(min=0, max=1, help="Minimum score of objects.")] = 0.5,
     title: Annotated[str | None, typer.Option(help="Title of the page.", show_default="the name of the run")] = None,
-    data: options.Root = None,
-    dataset: options.Dataset = None,
     split: Split = None,
-    option: options.ReaderOptions = None,
-    limit: options.Limit = None,
     device: options.Device = "auto",
 ) -> int:
     """Write a page that shows the nodes of any position of images.
@@ -63,7 +61,6 @@ def explore(
     lists the keys. Images run through the network whole and at their size. Photos are rotated by their EXIF
     orientation, except with --truth. With --split and without IMAGE, the first images are used. See docs/explorer.md.
     """
-    reader_options = options.named_values("--option", option)
 
     from repgraph import files
     from repgraph.distributed import parse_device
@@ -77,9 +74,8 @@ def explore(
     files.check_writable(out)
     network = networks.load(model, parse_device(device))
     find_layers(network.model, layers or None)
-    source = (data, dataset, split, reader_options)
-    limit = limit or (None if images else SPLIT_IMAGES)
-    found = open_images(network, images or (), [out], *source, limit=limit, masks=truth, side=side)
+    limit = data.limit or (None if images else SPLIT_IMAGES)
+    found = open_images(network, images or (), [out], *data.source(split), limit=limit, masks=truth, side=side)
     networks.check_classes(network.model.classes, found.labels)
     config, recipe = network.model.config, network.recipe
     about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
@@ -102,9 +98,11 @@ def explore(
     return 0
 
 
+@options.flatten
 def nodes(
     model: options.Model,
     out: Annotated[list[Path], typer.Option(metavar="FILE", help="The figure: .png, .svg or .pdf; several at once.")],
+    data: options.Data,
     images: Images = None,
     at: Annotated[
         list[str] | None,
@@ -113,11 +111,7 @@ def nodes(
     positions: Annotated[int, typer.Option(min=1, max=20, help="Number of positions to choose without --at.")] = 4,
     layer: Layer = None,
     under: Annotated[Literal["image", "prediction"], typer.Option(help="Picture under the nodes.")] = "image",
-    data: options.Root = None,
-    dataset: options.Dataset = None,
     split: Split = None,
-    option: options.ReaderOptions = None,
-    limit: options.Limit = None,
     width: Width = 6.9,
     dpi: Dpi = 300,
     device: options.Device = "auto",
@@ -133,7 +127,6 @@ def nodes(
     nodes are red and larger for more weight. Without --at, positions are chosen in the middle of predicted regions, or
     on detected objects. For a layer that attends to all positions, the 64 strongest are shown. See docs/figures.md.
     """
-    reader_options = options.named_values("--option", option)
     pixels = [[_parse_pixel(word) for word in words.split()] for words in at or ()]
 
     from repgraph import files
@@ -149,7 +142,7 @@ def nodes(
         files.check_writable(path)
     network = networks.load(model, parse_device(device))
     layer = find_layer(network.model, layer)
-    found = open_images(network, images or (), out, data, dataset, split, reader_options, limit=limit)
+    found = open_images(network, images or (), out, *data.source(split), limit=data.limit)
     if len(found) > MAX_ROWS:
         raise UsageError(f"a figure has at most {MAX_ROWS} rows, but there are {len(found)} images; use --limit")
     if len(pixels) not in (0, 1, len(found)):
@@ -173,9 +166,11 @@ def nodes(
     return 0
 
 
+@options.flatten
 def affinity(
     model: options.Model,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the figure and its numbers.")],
+    data: options.Data,
     images: Images = None,
     layer: Layer = None,
     at: Annotated[
@@ -191,11 +186,7 @@ def affinity(
         list[str] | None,
         typer.Option("--format", help="Formats of the figure: png, svg, pdf; several at once.", show_default="all"),
     ] = None,
-    data: options.Root = None,
-    dataset: options.Dataset = None,
     split: Split = None,
-    option: options.ReaderOptions = None,
-    limit: options.Limit = None,
     width: Width = 6.9,
     dpi: Dpi = 300,
     device: options.Device = "auto",
@@ -212,7 +203,6 @@ def affinity(
     fractions in files, and percent elsewhere. Images run through the network whole and at their size. See
     docs/figures.md.
     """
-    reader_options = options.named_values("--option", option)
     pixel = None if at is None else _parse_pixel(at)
 
     from repgraph import files
@@ -233,7 +223,7 @@ def affinity(
             files.check_writable(out / "affinity.json")
         network = networks.load(model, process.device)
         find_layer(network.model, layer, DenseLayer)
-        found = open_images(network, images or (), paths, data, dataset, split, reader_options, limit=limit)
+        found = open_images(network, images or (), paths, *data.source(split), limit=data.limit)
         if pixel is not None:
             check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
         own = shard(len(found))

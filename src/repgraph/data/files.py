@@ -25,6 +25,8 @@ from torchvision.tv_tensors import Image
 from repgraph.data.labels import DataError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"})
+ORIENTATION = 0x0112  # EXIF tag
+TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
 MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
 M = TypeVar("M", bound=BaseModel)
@@ -66,9 +68,14 @@ class Problem:
     detail: str = ""
 
 
-def read_image(path: Path) -> Image:
-    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped."""
-    with _read_errors(path, "image"), pillow.open(path) as picture:
+def read_image(path: Path, *, upright: bool = False) -> Image:
+    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped.
+
+    ``upright`` applies the EXIF orientation of photos.
+    """
+    with _read_errors(path, "image"), pillow.open(path) as opened:
+        orientation = opened.getexif().get(ORIENTATION) if upright else None
+        picture = opened.transpose(TRANSPOSE[orientation]) if orientation in TRANSPOSE else opened
         if picture.mode == "F":
             raise DataError(f"{path}: floating-point images have no known range; store it with 8 or 16 bits")
         if picture.mode in MODES_16_BIT:
@@ -124,8 +131,10 @@ def _read_matlab(path: Path) -> np.ndarray:
 
 @contextlib.contextmanager
 def _read_errors(path: Path, kind: str) -> Iterator[None]:
-    """Raise every error as one that names the file."""
+    """Raise every error as one that names the file; a pipe or a device is an error, since reading may not end."""
     try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: cannot read this {kind}, which is not a regular file")
         yield
     except (DataError, ImportError):
         raise

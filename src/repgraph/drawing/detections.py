@@ -1,10 +1,11 @@
 """Objects drawn over an image: masks, boxes, names and scores.
 
-A class has the same colour in every picture: one of Okabe and Ito's, a grey, or a darker or lighter shade of them.
+Objects have different colours: those of Okabe and Ito and a grey, then lighter and darker shades of them.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -20,40 +21,23 @@ SCORE = 0.5
 MIN_SIDE = 480  # pixels: smaller pictures are enlarged, so that the text is legible
 FONT_SIZES = (13, 64)  # pixels: smallest and largest
 WHITE = (255, 255, 255)
-LIGHT = 115  # colours with a higher luma have dark text
+LIGHT = 100  # colours with a higher luma have dark text
+COVERED = 0.3  # share of an object that a label may cover
 
-Colour = tuple[int, int, int]
-Rectangle = tuple[int, int, int, int]  # left, top, right, bottom
+Colour = tuple[int, ...]
 # Vermillion, sky blue, yellow, bluish green, reddish purple, blue, orange, light grey
-BASE: tuple[Colour, ...] = (
+_BASE = np.array([
     (213, 94, 0), (86, 180, 233), (240, 228, 66), (0, 158, 115), (204, 121, 167), (0, 114, 178), (230, 159, 0),
     (222, 222, 222),
-)  # fmt: skip
+])  # fmt: skip
+COLOURS = [tuple(colour) for colour in np.concatenate([_BASE, (_BASE + 255) // 2, 3 * _BASE // 5]).tolist()]
 
 
-def colours(count: int) -> list[Colour]:
-    """Return a colour for each class."""
-
-    def shade(k: int) -> Colour:
-        target, share = ((0, 0.0), (0, 0.4), (255, 0.5))[k // len(BASE) % 3]
-        red, green, blue = (round(part + share * (target - part)) for part in BASE[k % len(BASE)])
-        return red, green, blue
-
-    return [shade(k) for k in range(count)]
-
-
-def draw(
-    image: Any,
-    found: Any,
-    names: Sequence[str],
-    *,
-    score: float = SCORE,
-    opacity: float = OPACITY,
-    side: int | None = None,
-) -> Image.Image:
+def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, side: int | None = None) -> Image.Image:
     """Draw objects over an image: masks, outlines, boxes, names and scores.
 
-    Small images are enlarged by an integer factor to at least 480 pixels on the longer side.
+    Small images are enlarged by an integer factor to at least 480 pixels on the longer side. Labels do not cover each
+    other; where there is no room for one, it has no score, or is left out. The best scores come first.
 
     Args:
         image: A Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB.
@@ -62,60 +46,91 @@ def draw(
             (:mod:`repgraph.data.coco.masks`) or None.
         names: Names of the classes; that of label k is ``names[k - 1]``.
         score: Minimum score of objects that are drawn.
-        opacity: Of the masks, 0 to 1.
         side: Maximum of the picture's longer side; larger images are shrunk.
-
     """
     picture = as_picture(image)
-    size = _picture_size(picture.width, picture.height, side)
+    original, factor = picture.size, max(1, math.ceil(MIN_SIDE / max(picture.size)))
+    picture = picture.resize((factor * picture.width, factor * picture.height), Image.Resampling.BICUBIC)
+    if side is not None:
+        picture.thumbnail((side, side), Image.Resampling.BOX)
+    size, pixels = picture.size, np.array(picture)
     font_size = min(max(round(max(size) / 45), FONT_SIZES[0]), FONT_SIZES[1])
-    line = max(1, round(font_size / 7))
+    line, font = max(1, round(font_size / 7)), ImageFont.load_default(font_size)
     shown = [int(k) for k in np.argsort(-found.scores, kind="stable") if found.scores[k] >= score]
-    palette = colours(len(names))
-    shrunk = size[0] < picture.width
-    pixels = np.array(picture.resize(size, Image.Resampling.BOX if shrunk else Image.Resampling.BICUBIC))
-    font, pad = ImageFont.load_default(font_size), max(2, font_size // 5)
-    marks = []  # text, its width, colour and corners of each object
+    boxes, palette = _picture_boxes(found.boxes[shown], original, size), list(islice(cycle(COLOURS), len(shown)))
+    order = np.argsort(-_overlap(boxes, boxes).diagonal(), kind="stable").tolist()  # small objects on top
+    # For each row and column of the picture, the nearest one of the image.
+    columns, rows = ((2 * np.arange(new) + 1) * old // (2 * new) for new, old in zip(size, original, strict=True))
+    for k in order if found.masks is not None else ():
+        mask = masks.decode(found.masks[shown[k]])
+        y, x = np.flatnonzero(mask.max(1)[rows]), np.flatnonzero(mask.max(0)[columns])
+        if len(y) and len(x):
+            window = np.s_[y[0] : y[-1] + 1, x[0] : x[-1] + 1]  # erosion of the whole picture would take a second
+            part, inside = pixels[window], mask[rows[window[0], None], columns[window[1]]] != 0
+            part[inside] = (part[inside] * (1 - OPACITY) + np.array(palette[k]) * OPACITY).round()
+            part[inside & ~ndimage.binary_erosion(inside, iterations=line)] = palette[k]  # the outline
+    drawn = Image.fromarray(pixels)
+    pen = ImageDraw.Draw(drawn)
+    for k in order:
+        left, top, right, bottom = boxes[k].tolist()
+        pen.rectangle((left - 1, top - 1, right, bottom), outline=TEXT, width=line + 2)
+        pen.rectangle((left, top, right - 1, bottom - 1), outline=palette[k], width=line)
+    texts = []
     for k in shown:
-        label = int(found.labels[k])
-        percent = math.floor(100 * float(found.scores[k]))  # 99.6 % is not shown as 100 %
-        text = f"{drawable(plain(names[label - 1]), font) or f'class {label}'} {percent} %"
-        corners = _corners(found.boxes[k], picture.size, size)
-        marks.append((text, math.ceil(font.getlength(text)) + 2 * pad, palette[label - 1], corners))
-    height = math.ceil(1.25 * font_size) + 2 * (pad // 2)
-    for k in reversed(shown):  # the best scores on top
-        if found.masks is not None:
-            mask = np.asarray(Image.fromarray(masks.decode(found.masks[k])).resize(size, Image.Resampling.NEAREST)) != 0
-            own = palette[int(found.labels[k]) - 1]
-            pixels[mask] = (pixels[mask] * (1 - opacity) + np.array(own) * opacity).round().astype(np.uint8)
-            pixels[mask & ~ndimage.binary_erosion(mask, iterations=line, border_value=1)] = own  # the outline
-    room = max([size[0], *(width for _, width, _, _ in marks)]), max(size[1], height if marks else 0)
+        label, percent = int(found.labels[k]), math.floor(100 * float(found.scores[k]))  # 99.6 % is not 100 %
+        name = drawable(plain(names[label - 1]), font) or f"class {label}"
+        texts.append((f"{name} {percent} %", name))
+    return _with_labels(drawn, texts, boxes, palette, font)
+
+
+def _with_labels(
+    picture: Image.Image, texts: Sequence[tuple[str, str]], boxes: np.ndarray, palette: Sequence[Colour], font: Any
+) -> Image.Image:
+    """Write a label at each box: its first text that has a free place. Narrow pictures get a margin."""
+    pad = max(2, font.size // 5)
+    height = math.ceil(1.25 * font.size) + 2 * (pad // 2)
+    widths = [[math.ceil(font.getlength(text)) + 2 * pad for text in each] for each in texts]
+    room = max([picture.width, *(width for width, _ in widths)]), max(picture.height, 2 * height if texts else 0)
     canvas = Image.new("RGB", room, BACKGROUND)
-    canvas.paste(Image.fromarray(pixels))
+    canvas.paste(picture)
     pen = ImageDraw.Draw(canvas)
-    for _, _, own, (left, top, right, bottom) in reversed(marks):
-        pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=TEXT, width=line + 2)
-        pen.rectangle((left, top, right, bottom), outline=own, width=line)
-    for text, width, own, (left, top, _, _) in reversed(marks):  # above the boxes
-        left, top = min(max(left - line, 0), canvas.width - width), min(max(top - height, 0), canvas.height - height)
-        pen.rectangle((left, top, left + width - 1, top + height - 1), fill=own, outline=TEXT)
-        light = 0.299 * own[0] + 0.587 * own[1] + 0.114 * own[2] > LIGHT
-        pen.text((left + pad, top + height / 2), text, fill=TEXT if light else WHITE, font=font, anchor="lm")
+    taken = np.empty((0, 4), int)
+    for k, own in enumerate(palette):
+        for text, width in zip(texts[k], widths[k], strict=True):
+            place = _free_place(boxes[k], (width, height), boxes, taken, room)
+            if place is None:
+                continue
+            taken = np.vstack([taken, place])
+            left, top, right, bottom = place.tolist()
+            pen.rectangle((left, top, right - 1, bottom - 1), fill=own, outline=TEXT)
+            light = 0.299 * own[0] + 0.587 * own[1] + 0.114 * own[2] > LIGHT
+            pen.text((left + pad, top + height / 2), text, fill=TEXT if light else WHITE, font=font, anchor="lm")
+            break
     return canvas
 
 
-def _picture_size(width: int, height: int, side: int | None) -> tuple[int, int]:
-    longer = max(width, height)
-    if side is not None and longer > side:
-        return max(1, round(width * side / longer)), max(1, round(height * side / longer))
-    factor = max(1, math.ceil(MIN_SIDE / longer))
-    factor = factor if side is None else max(1, min(factor, side // longer))
-    return width * factor, height * factor
+def _free_place(
+    box: np.ndarray, size: tuple[int, int], boxes: np.ndarray, taken: np.ndarray, room: tuple[int, int]
+) -> np.ndarray | None:
+    """Return the rectangle at a box that covers no other label and least of an object; None if that is too much."""
+    (left, top, right, bottom), (width, height) = box.tolist(), size
+    corners = [(x, y) for y in (top - height, bottom, top, bottom - height) for x in (left, right - width)]
+    corners = np.clip([*corners, (right, top), (left - width, top)], 0, np.subtract(room, size))
+    places = np.concatenate([corners, corners + size], axis=1)  # [P, 4]
+    covered = (_overlap(places, boxes) / _overlap(boxes, boxes).diagonal()).max(1)
+    covered[_overlap(places, taken).any(1)] = math.inf
+    best = int(np.floor(10 * covered).argmin())  # the first of those that are about as good
+    return places[best] if covered[best] <= COVERED else None
 
 
-def _corners(box: np.ndarray, image: tuple[int, int], picture: tuple[int, int]) -> Rectangle:
-    """Return the first and last pixels of a box in the picture, clipped to it."""
-    (width, height), (across, down) = picture, np.divide(picture, image)
-    left, top, right, bottom = (float(side) for side in box)
-    x, y = min(max(round(left * across), 0), width - 1), min(max(round(top * down), 0), height - 1)
-    return x, y, min(max(round(right * across) - 1, x), width - 1), min(max(round(bottom * down) - 1, y), height - 1)
+def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the numbers of pixels (A, B) that rectangles (A, 4) and (B, 4) have in common."""
+    sides = np.minimum(a[:, None, 2:], b[:, 2:]) - np.maximum(a[:, None, :2], b[:, :2])
+    return sides.clip(0).prod(2)
+
+
+def _picture_boxes(boxes: np.ndarray, image: tuple[int, int], picture: tuple[int, int]) -> np.ndarray:
+    """Return boxes of the image in pixels of the picture, integers; they are clipped to it, and a pixel at least."""
+    scaled = (boxes * np.divide(picture, image)[[0, 1, 0, 1]]).round()
+    corner = scaled[:, :2].clip(0, np.subtract(picture, 1))
+    return np.concatenate([corner, np.maximum(scaled[:, 2:].clip(0, picture), corner + 1)], axis=1).astype(int)

@@ -26,7 +26,6 @@ def overlay(
     image: Any,
     labels: Any,
     info: Labels,
-    opacity: float = OPACITY,
     *,
     legend: bool = True,
     side: int | None = None,
@@ -43,21 +42,18 @@ def overlay(
     if picture.size != classes.shape[::-1]:
         raise ValueError(f"the size of the image is {picture.size}, but that of its labels is {classes.shape[::-1]}")
     entries = _entries(classes, info) if legend else []
-    if side is not None and max(picture.size) > side:
-        ratio = side / max(picture.size)
-        size = max(1, round(picture.width * ratio)), max(1, round(picture.height * ratio))
-        picture = picture.resize(size, Image.Resampling.BOX)
-        classes = np.asarray(Image.fromarray(classes).resize(size, Image.Resampling.NEAREST))
+    if side is not None:
+        picture.thumbnail((side, side), Image.Resampling.BOX)
+        classes = np.asarray(Image.fromarray(classes).resize(picture.size, Image.Resampling.NEAREST))
     colours = Image.fromarray(colour(classes, info.palette))
-    painted = Image.blend(picture, colours, opacity)
-    if opacity:
-        painted.paste(colours, mask=Image.fromarray(_edges(classes)))
+    painted = Image.blend(picture, colours, OPACITY)
+    painted.paste(colours, mask=Image.fromarray(_edges(classes)))
     painted.paste(picture, mask=Image.fromarray(classes == IGNORE))
     return with_legend(painted, entries) if legend else painted
 
 
 def as_picture(image: Any) -> Image.Image:
-    """Convert an array (H, W, 3) or a tensor (3, H, W), uint8 RGB, to a Pillow image."""
+    """Copy a picture, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB, to a Pillow image."""
     if isinstance(image, Image.Image):
         return image.convert("RGB")
     array = np.asarray(image)

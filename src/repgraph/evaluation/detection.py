@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,12 @@ from repgraph.data.files import prefetch
 from repgraph.distributed import broadcast, gather, rank, shard
 from repgraph.errors import UsageError
 from repgraph.evaluation.metrics import nan_to_none
+from repgraph.evaluation.segmentation import Progress
 from repgraph.inference import Detections, NotFinite, detect
 from repgraph.inference.network import check_classes, not_finite_in_all_processes
 
 KINDS = ("both", "bbox", "segm")
 SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
-
-Progress = Callable[[int, int], None]  # images done, images in total; of this process
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """Predictions of many images as files in a folder: images are read ahead, and files are written in the background."""
 
+import errno
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from repgraph import files
 from repgraph.data.coco import masks
@@ -16,20 +17,21 @@ from repgraph.data.files import prefetch
 from repgraph.data.labels import DataError, Labels
 from repgraph.drawing import detections as detection_drawing
 from repgraph.drawing import overlay as label_drawing
+from repgraph.errors import UsageError
 from repgraph.inference.detection import Detections, detect
 from repgraph.inference.inputs import Source, check_not_overwritten
-from repgraph.inference.network import NotEnoughMemory, NotFinite, memory_hints
+from repgraph.inference.network import NotEnoughMemory, NotFinite, Trained, memory_hints
 from repgraph.inference.sliding_window import Settings, predict
 
 LABELS, OVERLAYS = "labels", "overlays"  # folders
 DETECTIONS, BOXES, MASKS = "detections.json", "bbox.json", "segm.json"
 
-Result = TypeVar("Result")
 SIDE = 4096  # overlays of larger images are shrunk
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def predict_files(
-    model: nn.Module,
+    trained: Trained,
     sources: Sequence[Source],
     labels: Labels,
     out: Path,
@@ -37,58 +39,94 @@ def predict_files(
     *,
     plain: bool = False,
     overlays: bool = True,
-    **work: Any,
-) -> tuple[int, int]:
-    """Predict the labels of images; write label files to ``out/labels`` and overlays to ``out/overlays``.
-
-    The values of label files are the ids of ``labels``; ``plain`` ones have no palette. ``work`` has ``workers``,
-    ``progress`` (called with the number of images done) and ``warn``. Returns the numbers of files written, and of
-    images that failed.
-    """
-    pictures: dict[str, Callable[[Tensor, Tensor], Image.Image]] = {
-        LABELS: lambda image, classes: label_image(classes, labels, plain=plain)
-    }
-    if overlays:
-        pictures[OVERLAYS] = lambda image, classes: label_drawing.overlay(
-            image.permute(1, 2, 0).numpy(), classes, labels, side=SIDE
-        )
-    return _process(
-        sources, out, lambda _, image: predict(model, image, settings), pictures, settings.memory_hints, **work
-    )
-
-
-def detect_files(
-    model: nn.Module,
-    sources: Sequence[Source],
-    labels: Labels,
-    out: Path,
-    *,
-    precision: str = "fp32",
-    overlays: bool = True,
     score: float = 0.5,
-    **work: Any,
+    workers: int = 2,
+    progress: Callable[[int], None] = lambda done: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[int, Detections], int, int]:
-    """Detect the objects in images; write overlays of those with at least this score to ``out/overlays``.
+    """Predict images; write their labels to ``out/labels``, unless the network is a detector, and ``out/overlays``.
 
-    Returns the detections by the images' ids, and the numbers of :func:`predict_files`.
+    An image that cannot be read, does not fit into memory or cannot be written fails with a warning, and the others go
+    on. Outputs that are not finite, and a full disk, raise an error. Returns the detections by the images' ids, and the
+    numbers of files written and of images that failed.
+
+    Args:
+        labels: Their ids are the values of label files; ``plain`` ones have no palette.
+        score: Minimum score of objects in overlays.
+        workers: Number of threads that read images, and of those that write files.
+        progress: Called with the number of images done.
     """
+    folders = [LABELS] * (not trained.is_detector) + [OVERLAYS] * overlays
+    check_not_overwritten(sources, [out / folder / f"{source.name}.png" for source in sources for folder in folders])
+    for name in [f"{folder}/0.png" for folder in folders] + [DETECTIONS] * trained.is_detector:
+        files.check_writable(files.inside(out, name))
+    hints = memory_hints_for(trained, settings)
     detections: dict[int, Detections] = {}
+    failed: set[int] = set()
 
-    def run(source: Source, image: Tensor) -> Detections:
-        detections[source.id] = detect(model, image, precision=precision)
-        return detections[source.id]
+    def fail(source: Source, error: UsageError) -> None:
+        failed.add(source.id)
+        warn(str(error) if str(source.path) in str(error) else f"{source.path}: {error}")
 
-    def draw(image: Tensor, found: Detections) -> Image.Image:
-        return detection_drawing.draw(image.permute(1, 2, 0).numpy(), found, labels.names, score=score, side=SIDE)
+    def read(source: Source) -> tuple[Source, Tensor | DataError]:
+        try:
+            return source, source.read().as_subclass(Tensor)
+        except DataError as error:
+            return source, error
 
-    pictures = {OVERLAYS: draw} if overlays else {}
-    return detections, *_process(sources, out, run, pictures, detection_memory_hints(model, precision), **work)
+    def results() -> Iterator[tuple[Source, Tensor, Any]]:
+        for done, (source, image) in enumerate(prefetch(read, sources, workers), 1):
+            try:
+                if isinstance(image, DataError):
+                    raise image
+                with memory_hints(hints, f"{source.path} ({image.shape[2]} x {image.shape[1]} pixels): "):
+                    if trained.is_detector:
+                        result: Any = detect(trained.model, image, precision=settings.precision)
+                        detections[source.id] = result
+                    else:
+                        result = predict(trained.model, image, settings)
+            except NotFinite as error:
+                raise NotFinite(f"{source.path}: {error}") from error
+            except (DataError, NotEnoughMemory) as error:
+                fail(source, error)
+            else:
+                yield source, image, result
+            progress(done)
+
+    def draw(folder: str, image: Tensor, result: Any) -> Image.Image:
+        if folder == LABELS:
+            return label_image(result, labels, plain=plain)
+        pixels = image.permute(1, 2, 0).numpy()
+        if trained.is_detector:
+            return detection_drawing.draw(pixels, result, labels.names, score=score, side=SIDE)
+        return label_drawing.overlay(pixels, result, labels, side=SIDE)
+
+    def write(item: tuple[Source, Tensor, Any]) -> int:
+        source, image, result = item
+        written = 0
+        try:
+            for folder in folders:
+                content = io.BytesIO()
+                with memory_hints(["--no-overlays"]):
+                    draw(folder, image, result).save(content, "PNG")
+                files.write(files.inside(out, f"{folder}/{source.name}.png"), content.getvalue())
+                written += 1
+        except UsageError as error:
+            if getattr(error.__cause__, "errno", None) in FULL_DISK:
+                raise
+            fail(source, error)
+        return written
+
+    written = sum(prefetch(write, results(), workers))
+    return detections, written, len(failed)
 
 
-def detection_memory_hints(model: nn.Module, precision: str) -> list[str]:
-    """What to try on the command line if a detector runs out of memory."""
-    on_gpu = next((tensor.is_cuda for tensor in model.parameters()), False)
-    hints = ["--precision bf16"] if precision == "fp32" and on_gpu else []
+def memory_hints_for(trained: Trained, settings: Settings) -> list[str]:
+    """What to try on the command line if a network runs out of memory."""
+    if not trained.is_detector:
+        return settings.memory_hints
+    on_gpu = next(trained.model.parameters()).is_cuda
+    hints = ["--precision bf16"] if settings.precision == "fp32" and on_gpu else []
     return [*hints, "--device cpu" if on_gpu else "smaller images", "a network with a smaller max_size"]
 
 
@@ -128,58 +166,3 @@ def label_image(classes: Tensor, labels: Labels, *, plain: bool = False) -> Imag
                 palette[value] = colour
         image.putpalette(palette.tobytes())
     return image
-
-
-def _process(
-    sources: Sequence[Source],
-    out: Path,
-    run: Callable[[Source, Tensor], Result],
-    pictures: Mapping[str, Callable[[Tensor, Result], Image.Image]],
-    hints: Sequence[str],
-    *,
-    workers: int = 2,
-    progress: Callable[[int], None] = lambda done: None,
-    warn: Callable[[str], None] = lambda text: None,
-) -> tuple[int, int]:
-    """Run the network on every image and write pictures; return the numbers of files and of failed images.
-
-    An image that cannot be read or does not fit into memory fails with a warning (``hints`` are what to try), and the
-    others go on. Outputs that are not finite, and files that cannot be written, raise an error. ``pictures`` has, by
-    folder in ``out``, what draws a picture from image and result; ``workers`` threads read, and as many write.
-    """
-    check_not_overwritten(sources, [out / folder / f"{source.name}.png" for source in sources for folder in pictures])
-    failed = 0
-
-    def read(source: Source) -> tuple[Source, Tensor | DataError]:
-        try:
-            return source, source.read().as_subclass(Tensor)
-        except DataError as error:
-            return source, error
-
-    def results() -> Iterator[tuple[Source, Tensor, Result]]:
-        nonlocal failed
-        for done, (source, image) in enumerate(prefetch(read, sources, workers), 1):
-            try:
-                if isinstance(image, DataError):
-                    raise image
-                with memory_hints(hints, f"{source.path} ({image.shape[2]} x {image.shape[1]} pixels): "):
-                    result = run(source, image)
-            except NotFinite as error:
-                raise NotFinite(f"{source.path}: {error}") from error
-            except (DataError, NotEnoughMemory) as error:
-                failed += 1
-                warn(str(error))
-            else:
-                yield source, image, result
-            progress(done)
-
-    def write(item: tuple[Source, Tensor, Result]) -> int:
-        source, image, result = item
-        for folder, draw in pictures.items():
-            content = io.BytesIO()
-            draw(image, result).save(content, "PNG")
-            files.write(out / folder / f"{source.name}.png", content.getvalue())
-        return len(pictures)
-
-    written = sum(prefetch(write, results(), workers))
-    return written, failed

@@ -4,8 +4,9 @@ import contextlib
 import glob
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,9 +18,8 @@ from repgraph.data.coco import InstanceData
 from repgraph.data.files import IMAGE_SUFFIXES, read_image
 from repgraph.errors import UsageError
 
-ORIENTATION = 0x0112  # EXIF tag; its values as quarter turns to the left, followed by a reflection
-ORIENTATIONS = {2: (0, True), 3: (2, False), 4: (2, True), 5: (3, True), 6: (3, False), 7: (1, True), 8: (1, False)}
 MAX_PIXELS = 2**30  # of an image; Pillow's own limit is 2**27
+MAX_NAME = 255  # bytes of a file name
 
 
 @dataclass(frozen=True)
@@ -38,45 +38,41 @@ def find_images(given: Sequence[str], *, recursive: bool = False, skip: Sequence
     In folders (and those below, if ``recursive``), files with the suffix of an image are taken, except for hidden ones.
     Symbolic links are images of their own. ``skip`` has folders for predictions, which are no inputs.
     """
-    skip = [folder.resolve() for folder in skip]
+    folders = [os.path.realpath(folder) for folder in skip]
     found: dict[Path, PurePath] = {}  # path, and path relative to what was given
     for text in given:
         top, paths = _expand(text, recursive)
-        kept = [path for path in paths if not any(_absolute(path).is_relative_to(folder) for folder in skip)]
+        kept = [path for path in paths if not any(_absolute(path).is_relative_to(folder) for folder in folders)]
         if paths and not kept:
             raise UsageError(f"{text}: all images are in the output folder; choose another --out")
         for path in kept:
             found.setdefault(_absolute(path), path.relative_to(top))
     names = unique_names(list(found), list(found.values()))
     return [
-        Source(path, name, number, partial(read_upright, path))
+        Source(path, name, number, partial(read_image, path, upright=True))
         for number, (path, name) in enumerate(zip(found, names, strict=True), 1)
     ]
 
 
 def split_images(data: Any, limit: int | None = None) -> list[Source]:
     """Return the images of a split, with the names that the data set's evaluation expects."""
-    items = data.items[:limit]
-    if isinstance(data, InstanceData):
-        # Annotation files may name any path: keep it below the folder.
-        parts = [[part for part in PurePath(item.name).parts if part not in ("/", "..")] for item in items]
-        names = unique_names([item.image for item in items], [PurePath(*each) for each in parts])
-        return [
-            Source(item.image, name, item.id, partial(data.read, item)) for item, name in zip(items, names, strict=True)
-        ]
     sources = []
-    for index, item in enumerate(items):
-        drawn = data.name == "scenes"  # which has no files
-        read = partial(lambda index: data[index][0], index) if drawn else partial(read_image, item.image)
-        sources.append(Source(item.image, data.prediction_name(index).removesuffix(".png"), index + 1, read))
-    return sources
+    for index, item in enumerate(data.items[:limit]):
+        if isinstance(data, InstanceData):
+            sources.append(Source(item.image, item.name, item.id, partial(data.read, item)))
+        else:
+            drawn = data.name == "scenes"  # which has no files
+            read = partial(lambda index: data[index][0], index) if drawn else partial(read_image, item.image)
+            sources.append(Source(item.image, data.prediction_name(index), index + 1, read))
+    names = [PurePath(source.name) for source in sources]
+    return [replace(source, name=name) for source, name in zip(sources, unique_names(names, names), strict=True)]
 
 
 def check_not_overwritten(sources: Iterable[Source], outputs: Iterable[Path]) -> None:
     """Raise an error if an output would overwrite an image that is read."""
-    inputs = {source.path.resolve() for source in sources}
+    inputs = {os.path.realpath(source.path) for source in sources}
     for path in outputs:
-        if path.expanduser().resolve() in inputs:
+        if os.path.realpath(path.expanduser()) in inputs:
             raise UsageError(f"{path} is an input and would be overwritten; choose another --out")
 
 
@@ -85,20 +81,35 @@ def printable(name: str) -> str:
     return name.encode(errors="replace").decode()
 
 
-def unique_names(paths: Sequence[Path], relative: Sequence[PurePath]) -> list[str]:
-    """Return a name for each path; names differ even if case is ignored."""
-    names = [path.with_suffix("").as_posix() for path in relative]
+def unique_names(paths: Sequence[PurePath], relative: Sequence[PurePath]) -> list[str]:
+    """Return a name for each path: a relative path without suffix, which does not lead out of a folder.
+
+    Names differ even if case is ignored: if they clash, folders are added, then suffixes, then numbers.
+    """
+    names = [_safe_name(path.with_suffix("")) for path in relative]
     for group in _clashes(names):
         folders = {paths[index].parent for index in group}
         for index in group if len(folders) > 1 else ():
-            names[index] = paths[index].relative_to(os.path.commonpath(folders)).with_suffix("").as_posix()
+            names[index] = _safe_name(paths[index].relative_to(os.path.commonpath(folders)).with_suffix(""))
     for group in _clashes(names):
-        for index in group:
-            names[index] += paths[index].suffix
-    for group in _clashes(names):
-        both = " and ".join(str(paths[index]) for index in group[:2])
-        raise UsageError(f"the predictions of {both} would have the same name; predict them into two folders")
+        suffixes = {paths[index].suffix.lower() for index in group}
+        for index in group if len(suffixes) > 1 else ():
+            names[index] = _safe_name(PurePath(names[index] + paths[index].suffix))
+    taken: Counter[str] = Counter()
+    for index, name in enumerate(names):
+        while taken[names[index].casefold()]:
+            taken[name.casefold()] += 1
+            names[index] = _safe_name(PurePath(name), f"-{taken[name.casefold()]}")
+        taken[names[index].casefold()] += 1
     return names
+
+
+def _safe_name(path: PurePath, ending: str = "") -> str:
+    """Return a path without root and "..", cut such that its last part with ``ending`` and ".png" is a file name."""
+    *folders, name = [part for part in path.parts if part not in (path.anchor, "..")] or ["_"]
+    while len(os.fsencode(f"{name}{ending}.png")) > MAX_NAME:
+        name = name[:-1]
+    return "/".join([*folders, name + ending])
 
 
 def _clashes(names: Sequence[str]) -> list[list[int]]:
@@ -107,21 +118,6 @@ def _clashes(names: Sequence[str]) -> list[list[int]]:
     for index, name in enumerate(names):
         groups.setdefault(name.casefold(), []).append(index)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def read_upright(path: Path) -> Tensor:
-    """Read a photo as uint8 RGB (3, H, W), rotated by its EXIF orientation.
-
-    Data sets are read without rotation (:func:`repgraph.data.files.read_image`): their masks match the stored pixels.
-    """
-    image = read_image(path).as_subclass(Tensor)
-    with Image.open(path) as picture:
-        # In a PNG file Pillow would decode the whole image to look for EXIF data after it.
-        known = picture.format != "PNG" or bool({"exif", "Raw profile type exif"} & picture.info.keys())
-        orientation = picture.getexif().get(ORIENTATION, 1) if known else 1
-    quarters, mirrored = ORIENTATIONS.get(orientation, (0, False))
-    image = image.rot90(quarters, (-2, -1))
-    return image.flip(-1) if mirrored else image
 
 
 @contextlib.contextmanager
@@ -140,21 +136,20 @@ def large_images() -> Iterator[None]:
 def _expand(text: str, recursive: bool) -> tuple[Path, list[Path]]:
     """Return the images that one argument names, and the folder that their names start from."""
     path = Path(os.path.expanduser(text))
-    if path.is_file():
+    if os.path.lexists(path) and not os.path.isdir(path):
         return path.parent, [path]
-    if path.is_dir():
-        paths = path.rglob("*") if recursive else path.iterdir()
+    if os.path.isdir(path):
+        paths = path.glob("**/*" if recursive else "*")
         visible = [each for each in paths if not any(part.startswith(".") for part in each.relative_to(path).parts)]
         found = [each for each in visible if each.suffix.lower() in IMAGE_SUFFIXES]
         top, empty = path, f"there is no image in {text}; for its sub-folders, give '{text.rstrip('/')}/**/*.jpg'"
-    elif glob.has_magic(text) and not path.exists():
+    elif glob.has_magic(text):
         fixed = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
         found = [Path(match) for match in glob.glob(str(path), recursive=True)]
         top, empty = Path(*path.parts[:fixed]), f"no file matches {text!r}"
     else:
         raise UsageError(f"{text} is no image; expected images, folders of images, or patterns such as 'photos/*.jpg'")
-    # A broken link is reported as an image that cannot be read.
-    found = sorted(each for each in found if each.is_file() or not each.exists())
+    found = sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read
     if not found:
         raise UsageError(empty)
     return top, found
