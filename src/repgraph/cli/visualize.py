@@ -113,6 +113,9 @@ def nodes(
     positions: Annotated[int, typer.Option(min=1, max=20, help="Number of positions to choose without --at.")] = 4,
     layer: Layer = None,
     under: Annotated[Literal["image", "prediction"], typer.Option(help="Picture under the nodes.")] = "image",
+    windows: Annotated[
+        bool, typer.Option("--windows", help="Draw the windows that nodes average (node_view).")
+    ] = False,
     data: options.Root = None,
     dataset: options.Dataset = None,
     split: Split = None,
@@ -130,8 +133,9 @@ def nodes(
       repgraph nodes runs/voc-r50-rgnet --data VOC2012 --split val --limit 3 --out nodes.pdf
 
     The figure has a row for each image, with the prediction and a column for each position. The position is blue, its
-    nodes are red and larger for more weight. Without --at, positions are chosen in the middle of predicted regions, or
-    on detected objects. For a layer that attends to all positions, the 64 strongest are shown. See docs/figures.md.
+    nodes are red and larger for more weight. Without --at, positions are chosen in the middle of predicted regions or
+    detected objects, far from each other. For a layer that attends to all positions, the 64 strongest are shown. See
+    docs/figures.md.
     """
     reader_options = options.named_values("--option", option)
     pixels = [[_parse_pixel(word) for word in words.split()] for words in at or ()]
@@ -160,7 +164,9 @@ def nodes(
         own = pixels[number % len(pixels)] if pixels else None
         with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
             image = found.read(number)[0]
-            row = nodes_figure.figure_row(network.model, name, image, layer, labels, own, under=under, count=positions)
+            row = nodes_figure.figure_row(
+                network.model, name, image, layer, labels, own, under=under, count=positions, windows=windows
+            )
         for cell in row:
             if cell.nodes is not None:
                 print(f"{name} at {cell.nodes.x:g},{cell.nodes.y:g} ({cell.caption}): {cell.nodes.describe()}")

@@ -1,7 +1,8 @@
 """The figure of nodes: a row for each image and a column for each position; marks are vectors in SVG and PDF."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,17 @@ from PIL import Image
 from scipy import ndimage
 from torch import Tensor, nn
 
+from repgraph.data.coco import masks
 from repgraph.data.labels import Labels
 from repgraph.drawing import detections, overlay
 from repgraph.drawing.legend import plain
 from repgraph.errors import UsageError
 from repgraph.inference import Detections
 from repgraph.visualize.attention import PositionNodes
-from repgraph.visualize.collect import attention_and_output, check_inside, to_prediction
+from repgraph.visualize.collect import NO_OBJECT, attention_and_output, check_inside, paint_objects, to_prediction
 from repgraph.visualize.figures import DPI, NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH, check_size, new_figure
 
+MIN_DEPTH = 0.01  # of regions that come first, as a fraction of the image's shorter side
 MAX_RADIUS, MIN_RADIUS = 0.055, 0.007  # of nodes with weight 1 and 0, as a fraction of the picture's width
 MIN_POINTS, POSITION_POINTS = 1.3, 2.6  # points: minimum radius of a node, radius of the position
 # Inches: around all pictures, between them, below them for the caption, and at the bottom for the legend.
@@ -51,6 +54,7 @@ def figure_row(
     *,
     under: str = "image",
     count: int = 4,
+    windows: bool = False,
 ) -> list[Cell]:
     """Return a row of the figure: the prediction, and then the nodes of each position.
 
@@ -59,6 +63,7 @@ def figure_row(
         layer: Path of the layer.
         at: Positions, as pixels x, y; by default ``count`` positions are chosen.
         under: Picture under the nodes: "image" or "prediction".
+        windows: Keep the windows that nodes average (``node_view``), which cover much of the picture.
     """
     size = (image.shape[1], image.shape[2])
     for pixel in at or ():
@@ -76,33 +81,40 @@ def figure_row(
         if not isinstance(prediction, Detections):
             caption = labels.names[prediction[int(y + 0.5), int(x + 0.5)]]
         picture = pixels if under == "image" else predicted
-        cells.append(Cell(picture, size, attention[layer].nodes_at(x, y), caption))
+        nodes = attention[layer].nodes_at(x, y)
+        cells.append(Cell(picture, size, nodes if windows else replace(nodes, windows=()), caption))
     return cells
 
 
 def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], count: int) -> list[Pixel]:
-    """Choose pixels x, y: in the widest region of each class or on the best objects, then spread over the image (H, W).
+    """Choose pixels x, y of an image of ``size`` (H, W): in the middle of regions and far from each other.
+
+    Classes, or objects of a detector, that are not shown yet come first, unless they are narrow.
 
     >>> classes = np.zeros((40, 60), int)
     >>> classes[10:30, 35:55] = 1
     >>> choose_positions(classes, (40, 60), 3)
-    [(17.0, 17.0), (44.0, 19.0), (49.5, 13.5)]
+    [(17.0, 17.0), (45.0, 20.0), (10.0, 29.0)]
     """
-    height, width = size
-    chosen: list[Pixel] = []
+    shown = np.zeros(NO_OBJECT + 1)  # number of positions by class or object
     if isinstance(prediction, Detections):
-        boxes = prediction.boxes[prediction.scores >= detections.SCORE]
-        corners = np.clip(boxes, 0, (width, height, width, height))
-        chosen = [((left + right - 1) / 2, (top + bottom - 1) / 2) for left, top, right, bottom in corners.tolist()]
+        best = itertools.compress(prediction.masks or (), prediction.scores >= detections.SCORE)
+        regions, shown[NO_OBJECT] = paint_objects(prediction.size, map(masks.decode, best)), 1
     else:
-        regions = []
-        for value in np.unique(prediction):
-            depth = ndimage.distance_transform_cdt(np.pad(prediction == value, 1))[1:-1, 1:-1]
-            row, column = np.unravel_index(depth.argmax(), depth.shape)
-            regions.append((-int(depth.max()), (float(column), float(row))))
-        chosen = [pixel for _, pixel in sorted(regions)]
-    spread = [(width * (k + 0.5) / count - 0.5, height * (0.35, 0.65)[k % 2] - 0.5) for k in range(count)]
-    return (chosen + spread[len(chosen) :])[:count]
+        regions = prediction
+    around = np.pad(regions.astype(int), 1, constant_values=-1)
+    inside = ndimage.minimum_filter(around, 3) == ndimage.maximum_filter(around, 3)
+    depth = 1 + ndimage.distance_transform_cdt(inside)[1:-1, 1:-1]
+    rows, columns = np.indices(size)
+    distance, chosen = np.full(size, float(sum(size))), []
+    for _ in range(count):
+        score = depth * distance / (1 + shown[regions])
+        new = score * ((shown[regions] == 0) & (depth > MIN_DEPTH * min(size)))
+        row, column = np.unravel_index((new if new.any() else score).argmax(), size)
+        chosen.append((float(column), float(row)))
+        shown[regions[row, column]] += 1
+        distance = np.minimum(distance, np.hypot(rows - row, columns - column))
+    return chosen
 
 
 def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, dpi: float = DPI, node: str = "node") -> Figure:

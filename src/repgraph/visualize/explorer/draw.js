@@ -71,18 +71,22 @@ function drawBoxes(context, view, underlay) {
   }
 }
 
+/** Return the radius of a node on the screen; small weights stay visible. */
+function nodeRadius(view, image, weight) {
+  const unit = Math.min(640, view.fitting(image) * Math.min(image.width, image.height));
+  return Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight)));
+}
+
 /** Return the nodes of a position with their place on the screen, by descending weight. */
 function onScreen(view, image, position) {
-  const unit = Math.min(640, view.fitting(image) * Math.min(image.width, image.height));
   return position.nodes.map(({ x, y, weight, window }) => {
     const [across, down] = view.toScreen(x, y);
-    const radius = Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight))); // small weights stay visible
-    return { x, y, weight, window, across, down, radius };
+    return { x, y, weight, window, across, down, radius: nodeRadius(view, image, weight) };
   });
 }
 
 /** Draw all pins and the current position; return the position's nodes with their place on the screen. */
-function drawMarks(canvas, view, image, layer, pins, current) {
+function drawMarks(canvas, view, image, layer, pins, current, windows) {
   const context = clear(canvas, view);
   const nodes = (position) => {
     const drawn = onScreen(view, image, position);
@@ -94,7 +98,7 @@ function drawMarks(canvas, view, image, layer, pins, current) {
   context.globalAlpha = 0.8;
   pins.filter((position) => !same(position)).forEach(nodes);
   context.globalAlpha = 1;
-  drawWindows(context, view, current); // not those of pins
+  if (windows) drawWindows(context, view, current); // not those of pins
   const drawn = nodes(current);
   pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
   if (!pins.some(same)) drawPosition(context, view, layer, current, "");

@@ -1,8 +1,9 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: 0, layer: 0, group: 0, underlay: "none", opacity: 0.6, point: null };
+const state = { image: 0, layer: 0, group: 0, underlay: "none", opacity: 0.6, windows: false, point: null };
 const view = new View();
 const stage = find("stage");
+const surface = find("marks"); // without the buttons of the stage
 let current = null; // the position with its nodes
 let drawn = []; // its nodes on the screen
 let baseIsStale = true;
@@ -31,14 +32,15 @@ function drawNow() {
   if (baseIsStale) drawBase(find("base"), view, image(), shown(), state.opacity);
   current = layer().nodesAt(...layer().positionAt(state.point.x, state.point.y), state.group);
   const pinned = image().pins.map((pin) => layer().nodesAt(...layer().positionAt(pin.x, pin.y), state.group));
-  drawn = drawMarks(find("marks"), view, image(), layer(), pinned, current);
+  drawn = drawMarks(surface, view, image(), layer(), pinned, current, state.windows);
   showStatus(image(), state.point);
   showNodes(layer(), current);
+  speak(layer(), current);
   baseIsStale = false;
   milliseconds = performance.now() - start;
 }
 
-/** Choose an image, layer, group, underlay or opacity; values that do not exist fall back to others. */
+/** Choose an image, layer, group, underlay, opacity or windows; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -51,8 +53,9 @@ function choose(change) {
   state.layer = Math.min(Math.max(state.layer, 0), image().layers.length - 1);
   if (state.group >= layer().sets || state.group < 0) state.group = 0;
   if (!underlayNames(image()).includes(state.underlay)) state.underlay = "none";
-  fillChoices(state, image(), layer());
-  fillLegend(layer(), shown());
+  fillChoices(state, image(), layer(), choose);
+  fillLegend(view, image(), layer(), shown(), state.windows);
+  showPins(image().pins, layer(), changePins);
   draw(true);
 }
 
@@ -69,8 +72,14 @@ function pin() {
   const [row, column] = layer().positionAt(state.point.x, state.point.y);
   const same = image().pins.findIndex((one) => String(layer().positionAt(one.x, one.y)) === String([row, column]));
   const [x, y] = layer().centre(row, column);
-  if (same >= 0) image().pins.splice(same, 1);
-  else image().pins.push({ x, y });
+  if (same >= 0) changePins(same, 1);
+  else changePins(image().pins.length, 0, { x, y });
+}
+
+/** Replace count pins from an index on by others. */
+function changePins(index, count, ...added) {
+  image().pins.splice(index, count, ...added);
+  showPins(image().pins, layer(), changePins);
   draw(false);
 }
 
@@ -85,8 +94,16 @@ function step(rows, columns) {
   const [x, y] = layer().centre(row + rows, column + columns);
   const inside = (at, size) => Math.min(Math.max(at, 0), size - 1);
   state.point = { x: inside(x, image().width), y: inside(y, image().height) };
-  view.centre(state.point.x, state.point.y, image());
+  view.show(state.point.x, state.point.y, image());
   draw(true);
+}
+
+function nextTheme() {
+  const themes = { Auto: "", Light: "light", Dark: "dark" };
+  const names = Object.keys(themes);
+  const name = names[(names.indexOf(find("theme").textContent) + 1) % names.length];
+  find("theme").textContent = name;
+  document.documentElement.style.colorScheme = themes[name];
 }
 
 // The pointer: a mouse points, drags and clicks; one finger points, two fingers move and zoom.
@@ -104,19 +121,19 @@ function pinch() {
   return { x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2, apart: Math.hypot(a[0] - b[0], a[1] - b[1]) || 1 };
 }
 
-stage.addEventListener("pointerdown", (event) => {
+surface.addEventListener("pointerdown", (event) => {
   const at = place(event);
   if (event.pointerType !== "mouse") {
     fingers.set(event.pointerId, at);
-    stage.setPointerCapture(event.pointerId);
+    surface.setPointerCapture(event.pointerId);
     if (fingers.size === 1) point(...view.toImage(...at));
   } else if (event.button === 0) {
     press = { at, moved: false };
-    stage.setPointerCapture(event.pointerId);
+    surface.setPointerCapture(event.pointerId);
   }
 });
 
-stage.addEventListener("pointermove", (event) => {
+surface.addEventListener("pointermove", (event) => {
   const at = place(event);
   if (fingers.has(event.pointerId)) {
     const before = fingers.size === 2 ? pinch() : null;
@@ -146,8 +163,8 @@ function release(event) {
   press = null;
 }
 
-stage.addEventListener("pointerup", release);
-stage.addEventListener("pointercancel", release);
+surface.addEventListener("pointerup", release);
+surface.addEventListener("pointercancel", release);
 stage.addEventListener(
   "wheel",
   (event) => {
@@ -167,16 +184,19 @@ const KEYS = {
   ArrowDown: (far) => step(far, 0),
   Enter: pin,
   "+": () => zoom(1.4),
+  "=": () => zoom(1.4), // the key of + without Shift
   "-": () => zoom(1 / 1.4),
   0: () => zoom(0),
   "[": () => choose({ layer: state.layer - 1 }),
   "]": () => choose({ layer: state.layer + 1 }),
   g: () => choose({ group: state.group + 1 }),
-  u: () => choose({ underlay: underlayNames(image())[find("underlay").selectedIndex + 1] }),
+  u: () => choose({ underlay: underlayNames(image())[underlayNames(image()).indexOf(state.underlay) + 1] }),
+  w: () => choose({ windows: !state.windows }),
+  t: nextTheme,
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
   "?": () => find("keys").showModal(),
-  Escape: () => draw(image().pins.splice(0).length > 0),
+  Escape: () => changePins(0, image().pins.length),
 };
 
 document.addEventListener("keydown", (event) => {
@@ -191,15 +211,20 @@ document.addEventListener("keydown", (event) => {
 });
 
 find("layer").addEventListener("change", (event) => choose({ layer: Number(event.target.value) }));
-find("underlay").addEventListener("change", (event) => choose({ underlay: underlayNames(image())[event.target.value] }));
 find("group").addEventListener("change", (event) => choose({ group: Number(event.target.value) }));
 find("opacity").addEventListener("input", (event) => choose({ opacity: Number(event.target.value) / 100 }));
+find("windows").addEventListener("change", (event) => choose({ windows: event.target.checked }));
+find("zoom-in").addEventListener("click", () => zoom(1.4, view.width / 2, view.height / 2));
+find("zoom-out").addEventListener("click", () => zoom(1 / 1.4, view.width / 2, view.height / 2));
+find("zoom-fit").addEventListener("click", () => zoom(0));
+find("theme").addEventListener("click", nextTheme);
 find("pin").addEventListener("click", pin);
 find("help").addEventListener("click", () => find("keys").showModal());
 
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
-  Object.assign(view, { width, height }).fit(image());
+  view.resize(width, height, image());
+  fillLegend(view, image(), layer(), shown(), state.windows);
   draw(true);
 }).observe(stage);
 
@@ -218,7 +243,7 @@ window.explorer = {
 
 find("title").textContent = data.title || "RepGraph explorer";
 find("about").textContent = data.about;
-fillStrip((index) => choose({ image: index }));
+fillStrip(choose);
 state.layer = pictures[0].layers.length - 1; // the head's, if it has one
 state.point = { x: (image().width - 1) / 2, y: (image().height - 1) / 2 };
 choose({});

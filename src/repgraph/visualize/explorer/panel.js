@@ -34,28 +34,45 @@ function fillSelect(select, titles, index) {
   select.value = String(index);
 }
 
-function fillStrip(choose) {
-  find("strip").hidden = pictures.length < 2;
-  const buttons = pictures.map((picture, i) => {
-    const button = element("button", "", { type: "button", title: picture.name });
-    button.append(element("img", "", { src: picture.photo.src, alt: "" }), element("span", picture.name));
-    button.addEventListener("click", () => choose(i));
+/** Fill a row with buttons: [content, function, properties]. The focus stays where it is in the row. */
+function fillButtons(row, buttons) {
+  const focused = [...row.children].indexOf(document.activeElement);
+  const made = buttons.map(([content, click, more]) => {
+    const button = element("button", "", { type: "button", ...more });
+    button.append(...content);
+    button.addEventListener("click", click);
     return button;
   });
-  find("strip").replaceChildren(...buttons);
+  row.replaceChildren(...made);
+  row.children[focused]?.focus();
+}
+
+function fillStrip(choose) {
+  find("strip").hidden = pictures.length < 2;
+  const thumbnails = pictures.map(({ name, photo }, i) => {
+    const content = [element("img", "", { src: photo.src, alt: "" }), element("span", name)];
+    return [content, () => choose({ image: i }), { title: name }];
+  });
+  fillButtons(find("strip"), thumbnails);
 }
 
 /** Update everything that depends on the image, layer, group or underlay. */
-function fillChoices(state, image, layer) {
-  [...find("strip").children].forEach((button, i) => button.setAttribute("aria-current", String(i === state.image)));
+function fillChoices(state, image, layer, choose) {
+  [...find("strip").children].forEach((button, i) => (button.ariaCurrent = String(i === state.image)));
   fillSelect(find("layer"), image.layers.map((one) => one.title), state.layer);
   find("layer").disabled = image.layers.length < 2;
   const groups = Array.from({ length: layer.sets - 1 }, (_, i) => `group ${i + 1} of ${layer.sets - 1}`);
   fillSelect(find("group"), ["mean of all groups", ...groups], state.group);
   find("group-field").hidden = layer.sets < 2;
-  fillSelect(find("underlay"), underlayNames(image), underlayNames(image).indexOf(state.underlay));
+  const underlays = underlayNames(image).map((underlay) => {
+    return [[underlay], () => choose({ underlay }), { ariaPressed: String(underlay === state.underlay) }];
+  });
+  fillButtons(find("underlays"), underlays);
   find("opacity").disabled = state.underlay === "none";
   find("opacity").value = String(Math.round(100 * state.opacity));
+  find("opacity-value").textContent = `${find("opacity").value} %`;
+  find("windows-field").hidden = layer.node_view < 2;
+  find("windows").checked = state.windows;
 }
 
 /** List the nodes of the position: a bar for the weight, and the distance. */
@@ -65,8 +82,9 @@ function showNodes(layer, position) {
   const max = strongest ? position.nodes[0].weight || 1 : 1;
   const rows = position.nodes.slice(0, LISTED).map((node) => {
     const row = element("li");
-    const distance = element("span", `${number(node.distance)} px`);
-    row.append(element("progress", "", { max, value: node.weight }), element("span", percent(node.weight)), distance);
+    const bar = element("i", "", { className: "bar" });
+    bar.style.setProperty("--share", `${(100 * node.weight) / max}%`);
+    row.append(bar, element("span", percent(node.weight)), element("span", `${number(node.distance)} px away`));
     return row;
   });
   find("nodes").replaceChildren(...rows);
@@ -83,9 +101,34 @@ function note(layer, position) {
       `which have ${percent(position.share)} of this position's weight; reach and received attention consider only these.`
     );
   }
-  if (layer.grid >= Math.max(layer.rows, layer.columns)) return "All positions share these nodes; each has its own weights.";
-  const grid = `${layer.grid} × ${layer.grid} positions of the dashed cell share these nodes; each has its own weights.`;
-  return layer.grid > 1 ? grid : "";
+  const { grid, node_view: side, rows, columns } = layer;
+  const cell = grid < Math.max(rows, columns) ? `${grid} × ${grid} positions of the dashed cell` : "All positions";
+  const notes = [];
+  if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
+  if (grid > 1) notes.push(`${cell} share these nodes; each has its own weights.`);
+  return notes.join(" ");
+}
+
+/** List the pins, with a button to remove each of them. */
+function showPins(pins, layer, change) {
+  const buttons = pins.map((pin, i) => {
+    const at = layer.centre(...layer.positionAt(pin.x, pin.y)).map(Math.round).join(", ");
+    return [[`${i + 1} · ${at} ✕`], () => change(i, 1), { ariaLabel: `Remove pin ${i + 1} at ${at}` }];
+  });
+  if (pins.length > 1) buttons.push([["Remove all"], () => change(0, pins.length)]);
+  fillButtons(find("pins"), buttons);
+}
+
+let speaking = 0;
+
+/** Describe the position for screen readers when it does not change any more. */
+function speak(layer, position) {
+  clearTimeout(speaking);
+  speaking = setTimeout(() => {
+    const nodes = position.nodes.slice(0, 3);
+    const places = nodes.map(({ weight, x, y }) => `${percent(weight)} at ${Math.round(x)}, ${Math.round(y)}`);
+    find("spoken").textContent = `${find("status").textContent}. Strongest of ${layer.count}: ${places.join("; ")}.`;
+  }, 400);
 }
 
 function showStatus(image, point) {
@@ -107,9 +150,17 @@ function scaleBar(title, ...labels) {
 }
 
 /** Explain the marks and colours of the picture. */
-function fillLegend(layer, shown) {
-  find("dots").hidden = layer.kind === "affinity";
-  find("windows").hidden = layer.node_view < 2;
+function fillLegend(view, image, layer, shown, windows) {
+  find("sizes").hidden = layer.kind === "affinity";
+  const sizes = [0.01, 0.1, 0.5].map((weight) => {
+    const row = element("span", percent(weight), { className: "row" });
+    const dot = element("i", "", { className: "dot" });
+    dot.style.width = dot.style.height = `${2 * nodeRadius(view, image, weight)}px`;
+    row.prepend(dot);
+    return row;
+  });
+  find("sizes").replaceChildren("node", ...sizes);
+  find("window").hidden = layer.node_view < 2 || !windows;
   const rows = [];
   if (layer.kind === "affinity") rows.push(scaleBar("attention of the strongest positions", "0", "strongest"));
   if (shown?.maps) {

@@ -56,4 +56,19 @@ class View {
     const [across, down] = this.toScreen(x, y);
     this.move(this.width / 2 - across, this.height / 2 - down, image);
   }
+
+  /** Move a pixel to the centre of the stage if it is near the border of the stage or outside. */
+  show(x, y, image) {
+    const [across, down] = this.toScreen(x, y);
+    const near = (at, size) => Math.abs(at - size / 2) > 0.4 * size;
+    if (near(across, this.width) || near(down, this.height)) this.centre(x, y, image);
+  }
+
+  /** Change the size of the stage; its centre stays where it is in the image. */
+  resize(width, height, image) {
+    const middle = this.toImage(this.width / 2, this.height / 2);
+    Object.assign(this, { width, height });
+    if (this.whole) this.fit(image);
+    else this.centre(...middle, image);
+  }
 }
