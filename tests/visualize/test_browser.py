@@ -139,6 +139,7 @@ def test_nodes(name, path, group, zoomed, opened, pages):
     layer, choice = attention[path], {"layer": list(attention).index(path), "group": group}
     assert state(page)["layer"] == len(attention) - 1  # the head
     page.evaluate("choice => explorer.choose(choice)", choice)
+    page.evaluate("() => find('status').hidden = true")  # it can cover the position
     if zoomed:
         assert wheel(page, screen(page, 50, 40), -500)["view"]["scale"] > 12
     box, visible = page.locator("#stage").bounding_box(), 0
@@ -303,7 +304,7 @@ def test_speed_and_screen_readers(opened):
     assert np.median(times) < 16
     point(page, 50, 40)
     assert re.match(r"x 50, y 40 · prediction: ", text(page, "status"))
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(1000)
     assert re.match(r"x 50, y 40 · .*\. Strongest of 5: .* at \d+, \d+;", text(page, "spoken"))
     assert page.locator("#spoken").get_attribute("aria-live") == "polite"
     named = "one => one.textContent.trim() || one.getAttribute('aria-label') || (one.labels && one.labels.length)"

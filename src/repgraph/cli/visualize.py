@@ -1,5 +1,6 @@
 """``repgraph explore``, ``repgraph nodes`` and ``repgraph affinity``."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -113,9 +114,7 @@ def nodes(
     positions: Annotated[int, typer.Option(min=1, max=20, help="Number of positions to choose without --at.")] = 4,
     layer: Layer = None,
     under: Annotated[Literal["image", "prediction"], typer.Option(help="Picture under the nodes.")] = "image",
-    windows: Annotated[
-        bool, typer.Option("--windows", help="Draw the windows that nodes average (node_view).")
-    ] = False,
+    windows: Annotated[bool, typer.Option("--windows", help="Draw the windows that nodes average.")] = False,
     data: options.Root = None,
     dataset: options.Dataset = None,
     split: Split = None,
@@ -173,7 +172,7 @@ def nodes(
         rows.append(row)
     node = "attended position" if isinstance(network.model.get_submodule(layer), DenseLayer) else "node"
     with figures.figure_style():
-        figure = nodes_figure.draw_nodes(rows, width=width, dpi=dpi, node=node)
+        figure = nodes_figure.draw_nodes(rows, width=width, node=node)
         written = [figures.save(figure, path, dpi) for path in out]
     print(f"layer {layer}; written: {', '.join(map(str, written))}")
     return 0
@@ -267,11 +266,7 @@ def affinity(
 
 
 def _parse_pixel(text: str) -> tuple[float, float]:
-    x, _, y = text.partition(",")
-    try:
-        pixel = float(x), float(y)
-    except ValueError:
-        pixel = -1.0, -1.0
-    if not all(0 <= value < 1e9 for value in pixel):
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d*)?),(\d{1,9}(?:\.\d*)?)", text)
+    if not found:
         raise UsageError(f"--at is {text[:60]!r}; expected X,Y in pixels, such as 120,80")
-    return pixel
+    return float(found[1]), float(found[2])

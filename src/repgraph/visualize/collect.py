@@ -25,7 +25,7 @@ from repgraph.layers.stages import NAME
 from repgraph.visualize.attention import LayerAttention
 
 STRONGEST = 64  # positions to keep of a layer that attends to all
-NO_OBJECT = 255
+NO_OBJECT = 255  # in maps of objects and underlays
 CHUNK = 2**22  # attention weights in memory at a time
 TITLES = {
     BottleneckRepGraph: "Bottleneck",
@@ -103,10 +103,7 @@ def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray |
 
 
 def paint_objects(size: Sequence[int], masks: Iterable[Any]) -> np.ndarray:
-    """Return the index of the object at each pixel, uint8 (H, W), or ``NO_OBJECT``; the first objects are on top.
-
-    ``masks`` (H, W) are of 0 and 1; those beyond ``NO_OBJECT`` objects are left out.
-    """
+    """Return the index of the first mask that has each pixel, uint8 (H, W), or ``NO_OBJECT``."""
     painted = np.full(tuple(size), NO_OBJECT, np.uint8)
     for index, mask in reversed(list(enumerate(itertools.islice(masks, NO_OBJECT)))):
         painted[np.asarray(mask) > 0] = index

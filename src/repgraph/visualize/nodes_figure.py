@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import Image
 from scipy import ndimage
 from torch import Tensor, nn
 
@@ -22,7 +21,7 @@ from repgraph.errors import UsageError
 from repgraph.inference import Detections
 from repgraph.visualize.attention import PositionNodes
 from repgraph.visualize.collect import NO_OBJECT, attention_and_output, check_inside, paint_objects, to_prediction
-from repgraph.visualize.figures import DPI, NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH, check_size, new_figure
+from repgraph.visualize.figures import NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH
 
 MIN_DEPTH = 0.01  # of regions that come first, as a fraction of the image's shorter side
 MAX_RADIUS, MIN_RADIUS = 0.055, 0.007  # of nodes with weight 1 and 0, as a fraction of the picture's width
@@ -96,12 +95,11 @@ def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], c
     >>> choose_positions(classes, (40, 60), 3)
     [(17.0, 17.0), (45.0, 20.0), (10.0, 29.0)]
     """
+    regions: Any = prediction
     shown = np.zeros(NO_OBJECT + 1)  # number of positions by class or object
     if isinstance(prediction, Detections):
         best = itertools.compress(prediction.masks or (), prediction.scores >= detections.SCORE)
         regions, shown[NO_OBJECT] = paint_objects(prediction.size, map(masks.decode, best)), 1
-    else:
-        regions = prediction
     around = np.pad(regions.astype(int), 1, constant_values=-1)
     inside = ndimage.minimum_filter(around, 3) == ndimage.maximum_filter(around, 3)
     depth = 1 + ndimage.distance_transform_cdt(inside)[1:-1, 1:-1]
@@ -117,7 +115,7 @@ def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], c
     return chosen
 
 
-def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, dpi: float = DPI, node: str = "node") -> Figure:
+def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: str = "node") -> Figure:
     """Draw rows of pictures with the nodes of positions; call it within :func:`.figures.figure_style`.
 
     The position is blue and its nodes are red; the area of a node shows its weight, with a minimum. Nodes outside of
@@ -131,15 +129,14 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, dpi: flo
         raise UsageError(f"{columns} columns do not fit into {width:g} inches; use a larger width or fewer positions")
     heights = [max(across * cell.size[0] / cell.size[1] for cell in row) for row in rows]
     total = sum(heights) + len(rows) * (CAPTION + GAP) + LEGEND + 2 * MARGIN
-    check_size(width, total, dpi)
-    figure = new_figure(width, total)
+    figure = Figure((width, total))
     top = total - MARGIN
     for row, height in zip(rows, heights, strict=True):
         for column, cell in enumerate(row):
             own = across * cell.size[0] / cell.size[1]
             left = MARGIN + column * (across + GAP)
             axis = figure.add_axes((left / width, (top - own) / total, across / width, own / total))
-            _draw_cell(axis, cell, across, dpi)
+            _draw_cell(axis, cell, across)
             style: Any = dict(ha="center", va="baseline", fontsize=FONT_SIZE, color=TEXT, parse_math=False)
             place = (left + across / 2) / width, (top - own - 0.11) / total
             figure.text(*place, _shorten(cell.caption, across), **style)
@@ -151,14 +148,10 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, dpi: flo
     return figure
 
 
-def _draw_cell(axis: Axes, cell: Cell, across: float, dpi: float) -> None:
+def _draw_cell(axis: Axes, cell: Cell, across: float) -> None:
     (height, width), found = cell.size, cell.nodes
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    pixels = max(1, round(across * dpi))  # the printed resolution
-    picture = Image.fromarray(np.ascontiguousarray(cell.picture))
-    method = Image.Resampling.LANCZOS if pixels < picture.width else Image.Resampling.BICUBIC
-    resized = picture.resize((pixels, max(1, round(pixels * height / width))), method)
-    axis.imshow(np.asarray(resized), extent=extent, interpolation="none")
+    axis.imshow(cell.picture, extent=extent, interpolation="lanczos")  # at the resolution of the file
     axis.set(xlim=extent[:2], ylim=extent[2:])
     axis.set_axis_off()
     if found is None:

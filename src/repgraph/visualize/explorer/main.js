@@ -99,81 +99,60 @@ function step(rows, columns) {
 }
 
 function nextTheme() {
-  const themes = { Auto: "", Light: "light", Dark: "dark" };
-  const names = Object.keys(themes);
-  const name = names[(names.indexOf(find("theme").textContent) + 1) % names.length];
-  find("theme").textContent = name;
-  document.documentElement.style.colorScheme = themes[name];
+  const next = { Auto: "Light", Light: "Dark", Dark: "Auto" }[find("theme").textContent];
+  find("theme").textContent = next;
+  document.documentElement.style.colorScheme = next === "Auto" ? "" : next.toLowerCase();
 }
 
 // The pointer: a mouse points, drags and clicks; one finger points, two fingers move and zoom.
 
-const fingers = new Map();
-let press = null;
+const pressed = new Map(); // places of the pressed pointers
+let travelled = 0; // pixels since the press
 
 function place(event) {
   const box = stage.getBoundingClientRect();
   return [event.clientX - box.left, event.clientY - box.top];
 }
 
-function pinch() {
-  const [a, b] = [...fingers.values()];
+/** Return the centre of the pressed pointers and their distance. */
+function gesture() {
+  const [a, b = a] = [...pressed.values()];
   return { x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2, apart: Math.hypot(a[0] - b[0], a[1] - b[1]) || 1 };
 }
 
 surface.addEventListener("pointerdown", (event) => {
-  const at = place(event);
-  if (event.pointerType !== "mouse") {
-    fingers.set(event.pointerId, at);
-    surface.setPointerCapture(event.pointerId);
-    if (fingers.size === 1) point(...view.toImage(...at));
-  } else if (event.button === 0) {
-    press = { at, moved: false };
-    surface.setPointerCapture(event.pointerId);
-  }
+  if (event.button !== 0) return;
+  pressed.set(event.pointerId, place(event));
+  surface.setPointerCapture(event.pointerId);
+  travelled = 0;
+  if (event.pointerType !== "mouse" && pressed.size === 1) point(...view.toImage(...place(event)));
 });
 
 surface.addEventListener("pointermove", (event) => {
-  const at = place(event);
-  if (fingers.has(event.pointerId)) {
-    const before = fingers.size === 2 ? pinch() : null;
-    fingers.set(event.pointerId, at);
-    if (before) {
-      const after = pinch();
-      view.zoom(after.apart / before.apart, after.x, after.y, image());
-      view.move(after.x - before.x, after.y - before.y, image());
-      draw(true);
-    } else if (fingers.size === 1) {
-      point(...view.toImage(...at));
-    }
-  } else if (press) {
-    if (Math.hypot(at[0] - press.at[0], at[1] - press.at[1]) > 4) press.moved = true;
-    if (!press.moved) return;
-    view.move(at[0] - press.at[0], at[1] - press.at[1], image());
-    press.at = at;
-    draw(true);
-  } else {
-    point(...view.toImage(...at));
-  }
+  const mouse = event.pointerType === "mouse";
+  if (pressed.size < (mouse ? 1 : 2)) return point(...view.toImage(...place(event)));
+  const before = gesture();
+  pressed.set(event.pointerId, place(event));
+  const after = gesture();
+  travelled += Math.hypot(after.x - before.x, after.y - before.y);
+  if (mouse && travelled < 4) return;
+  view.zoom(after.apart / before.apart, after.x, after.y, image());
+  view.move(after.x - before.x, after.y - before.y, image());
+  draw(true);
 });
 
 function release(event) {
-  fingers.delete(event.pointerId);
-  if (press && event.type === "pointerup" && !press.moved && point(...view.toImage(...place(event)))) pin();
-  press = null;
+  const clicked = pressed.delete(event.pointerId) && event.type === "pointerup" && event.pointerType === "mouse";
+  if (clicked && travelled < 4 && point(...view.toImage(...place(event)))) pin();
 }
 
 surface.addEventListener("pointerup", release);
 surface.addEventListener("pointercancel", release);
-stage.addEventListener(
-  "wheel",
-  (event) => {
-    event.preventDefault();
-    const pixels = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
-    zoom(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.0018)), ...place(event));
-  },
-  { passive: false },
-);
+stage.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const pixels = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
+  zoom(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.0018)), ...place(event));
+});
 
 // Keys, except for those that the focused control uses.
 
@@ -214,12 +193,9 @@ find("layer").addEventListener("change", (event) => choose({ layer: Number(event
 find("group").addEventListener("change", (event) => choose({ group: Number(event.target.value) }));
 find("opacity").addEventListener("input", (event) => choose({ opacity: Number(event.target.value) / 100 }));
 find("windows").addEventListener("change", (event) => choose({ windows: event.target.checked }));
-find("zoom-in").addEventListener("click", () => zoom(1.4, view.width / 2, view.height / 2));
-find("zoom-out").addEventListener("click", () => zoom(1 / 1.4, view.width / 2, view.height / 2));
-find("zoom-fit").addEventListener("click", () => zoom(0));
-find("theme").addEventListener("click", nextTheme);
-find("pin").addEventListener("click", pin);
-find("help").addEventListener("click", () => find("keys").showModal());
+for (const button of document.querySelectorAll("[data-key]")) {
+  button.addEventListener("click", () => KEYS[button.dataset.key](1));
+}
 
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
