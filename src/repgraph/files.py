@@ -31,10 +31,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write(path: Path, content: bytes | str) -> Path:
     """Write a file, creating its folder; on failure the previous file is still there."""
-    with _explained(path), replacing(path) as part, part.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part, part.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
     return path
 
 
@@ -47,11 +49,12 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Raise an error if ``path`` cannot be written, before the work that leads to it; its folder is created."""
+    """Raise an error if ``path`` cannot be written, before the work that leads to it. Nothing is created."""
     with _explained(path, "; give another --out"):
         if path.is_dir():
             raise IsADirectoryError(None, "Is a directory")
-        part = path.with_name(f".{secrets.token_hex(8)}.part")
+        folder = next(folder for folder in path.parents if folder.exists())
+        part = folder / f".{secrets.token_hex(8)}.part"
         part.touch()
         part.unlink()
 
@@ -76,9 +79,8 @@ def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 @contextlib.contextmanager
 def _explained(path: Path, hint: str = "") -> Iterator[None]:
-    """Create the folder of a file to write; raise errors as one line."""
+    """Raise errors about a file to write as one line."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror or error

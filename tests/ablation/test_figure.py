@@ -16,7 +16,7 @@ SCORES = [[60.0, 61.0, 65.0], [63.5], [64.0, 62.0], [66.0, 66.5, 68.0], []]
 def draw(title, labels, scores, note="note"):
     with figure_style():
         figure = draw_scores(title, labels, scores, 0, "mIoU on val, %", note)
-        figure.canvas.draw()
+        figure.draw_without_rendering()
     return figure
 
 

@@ -13,7 +13,7 @@ from repgraph.data.labels import Labels
 from repgraph.visualize.collect import collect_attention
 from repgraph.visualize.explorer import ExplorerImage, explore
 
-SCRIPT = "<script>window.hacked = 1</script>"
+SCRIPT = "</script><script>window.hacked = 1</script>{{script}}{% raw %}\u2028<img src=x onerror=window.hacked=1><!--"
 LABELS = Labels((SCRIPT, "field", "wood"), ((200, 180, 40), (20, 120, 30), (30, 60, 200)), ids=(0, 1, 2))
 SPREAD = [(0.0, 0.0), (1.25, 0.0), (0.0, -1.5), (-2.0, 1.0)]  # in positions of the map
 IMAGES = {"one": picture(72, 96, seed=1), SCRIPT: picture(64, 48, seed=2)}
@@ -36,6 +36,7 @@ NETWORKS = {
     "non-local": lambda: rgnet(context="non_local", context_options={"scale": 5.0}),
     "detector": lambda: detector(score_threshold=0.05, detections=3),
 }
+BRIGHTNESS = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0)"
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +139,7 @@ def test_nodes(name, path, group, zoomed, opened, pages):
     layer, choice = attention[path], {"layer": list(attention).index(path), "group": group}
     assert state(page)["layer"] == len(attention) - 1  # the head
     page.evaluate("choice => explorer.choose(choice)", choice)
+    page.evaluate("() => find('status').hidden = true")  # it can cover the position
     if zoomed:
         assert wheel(page, screen(page, 50, 40), -500)["view"]["scale"] > 12
     box, visible = page.locator("#stage").bounding_box(), 0
@@ -166,9 +168,26 @@ def test_nodes(name, path, group, zoomed, opened, pages):
         red, _, blue = colour(page, *here)
         assert blue > 180 and blue > 2 * red
     assert visible or name in ("windows", "non-local")
-    assert page.locator("#windows").is_visible() is (name == "windows")
     notes = {2: "2 \u00d7 2 positions", 1: "" if layer.kind == "nodes" else "the 64 strongest, which have"}
     assert notes[layer.grid] in text(page, "note")
+
+
+def test_windows_on_demand(opened):
+    assert not opened("fixed").locator("#windows").is_visible()
+    page = opened("windows")
+    point(page, 50, 40)
+    node = next(node for node in state(page)["nodes"] if node["x"] > 55)
+    at = screen(page, (node["window"]["left"] + node["x"]) / 2, node["window"]["top"])
+
+    def redness():
+        colours = [colour(page, at[0], at[1] + down) for down in (-1, 0, 1)]
+        return max(red - green for red, green, _ in colours)
+
+    before = redness()
+    assert "the mean of the 3 \u00d7 3 positions" in text(page, "note")
+    page.locator("#windows").check()
+    assert redness() > before + 40 and page.locator("#window").is_visible()
+    assert press(page, "w")["windows"] is False and redness() == before
 
 
 def test_pins_and_keys(opened):
@@ -205,7 +224,7 @@ def test_pins_and_keys(opened):
 
 def test_underlays_and_images(opened):
     page = opened("fixed")
-    names = page.locator("#underlay option").all_text_contents()
+    names = page.locator("#underlays button").all_text_contents()
     assert names == ["none", "prediction", "ground truth", "reach", "received"]
     point(page, 80, 10)
     shown = []
@@ -218,10 +237,10 @@ def test_underlays_and_images(opened):
     status = text(page, "status")
     assert status.startswith("x 30, y 50 · prediction: ") and status.endswith(f"ground truth: {LABELS.names[truth]}")
     assert press(page, "u")["underlay"] == "none"
-    page.locator("#underlay").select_option("ground truth")
+    page.get_by_role("button", name="ground truth").click()
     assert set(settle(page).locator("#legend li b").all_text_contents()) == set(LABELS.names)
     page.locator("#opacity").fill("25")
-    assert state(page)["opacity"] == 0.25
+    assert state(page)["opacity"] == 0.25 and text(page, "opacity-value") == "25 %"
     assert page.locator("#strip span").all_text_contents() == ["one", SCRIPT]
     assert text(page, "title") == SCRIPT == page.title().removesuffix(" · explorer")
     page.click("#pin")
@@ -229,6 +248,41 @@ def test_underlays_and_images(opened):
     assert (found["image"], found["pins"]) == (1, []) and found["position"]["row"] == 4
     page.locator("#strip button").first.click()
     assert state(page)["image"] == 0 and len(state(page)["pins"]) == 1
+
+
+def test_buttons(opened):
+    page = opened("fixed")
+    whole = state(page)["view"]["scale"]
+    page.get_by_role("button", name="Zoom in").click()
+    page.get_by_role("button", name="Zoom in").click()
+    zoomed = state(page)
+    assert zoomed["view"]["scale"] == pytest.approx(1.4**2 * whole) and zoomed["pins"] == []
+    page.set_viewport_size({"width": 1000, "height": 700})
+    assert state(page)["view"]["scale"] == pytest.approx(zoomed["view"]["scale"])
+    page.get_by_role("button", name="Zoom out").click()
+    assert state(page)["view"]["scale"] == pytest.approx(1.4 * whole)
+    page.get_by_role("button", name="Whole image").click()
+    assert state(page)["view"]["scale"] < 1.01 * whole
+    for place in ((50, 40), (20, 20), (80, 60)):
+        page.mouse.click(*screen(page, *place))
+    pins = page.locator("#pins button")
+    assert pins.all_text_contents() == ["1 · 52, 44 ✕", "2 · 20, 20 ✕", "3 · 84, 60 ✕", "Remove all"]
+    page.get_by_role("button", name="Remove pin 1 at 52, 44").click()
+    assert state(page)["pins"] == [{"x": 19.5, "y": 19.5}, {"x": 83.5, "y": 59.5}]
+    page.get_by_role("button", name="Remove all").click()
+    assert state(page)["pins"] == [] == pins.all_text_contents()
+
+
+def test_theme(opened):
+    page = opened("fixed", color_scheme="dark")
+    found = []
+    for key in (None, "#theme", "#theme", "#theme"):
+        if key:
+            page.click(key)
+        found.append((text(page, "theme"), page.evaluate(BRIGHTNESS) < 200))
+    assert found == [("Auto", True), ("Light", False), ("Dark", True), ("Auto", True)]
+    press(page, "t")
+    assert text(page, "theme") == "Light"
 
 
 def test_detector(opened, pages):
@@ -250,7 +304,9 @@ def test_speed_and_screen_readers(opened):
     assert np.median(times) < 16
     point(page, 50, 40)
     assert re.match(r"x 50, y 40 · prediction: ", text(page, "status"))
-    assert page.locator("#status").get_attribute("aria-live") == "polite"
+    page.wait_for_timeout(1000)
+    assert re.match(r"x 50, y 40 · .*\. Strongest of 5: .* at \d+, \d+;", text(page, "spoken"))
+    assert page.locator("#spoken").get_attribute("aria-live") == "polite"
     named = "one => one.textContent.trim() || one.getAttribute('aria-label') || (one.labels && one.labels.length)"
     assert page.locator("button, select, input").evaluate_all(f"all => all.every({named})")
 
@@ -259,8 +315,7 @@ def test_speed_and_screen_readers(opened):
 def test_phones_and_dark(opened, scheme):
     page = opened("fixed", 390, 780, has_touch=True, is_mobile=True, device_scale_factor=2, color_scheme=scheme)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
-    brightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0)"
-    assert (page.evaluate(brightness) < 200) is (scheme == "dark")
+    assert (page.evaluate(BRIGHTNESS) < 200) is (scheme == "dark")
     session = page.context.new_cdp_session(page)
 
     def touch(kind, *points):

@@ -117,6 +117,8 @@ def test_nodes_as_files(networks, photo, tmp_path, capsys):
         assert picture.width == round(4.8 * 80)
     text = out[1].read_text()
     assert text.count("<image") == 3 and text.count('id="PathCollection_') == 2 * (4 + 1)
+    assert command("nodes", networks / "rgnet", photo, *options, "--windows", "--out", out[1]) == 0
+    assert "window that a node averages" not in text and "window that a node averages" in out[1].read_text()
     assert "at 59.5,19.5 (" in shown and "at 3.5,67.5 (" in shown and "4 nodes" in shown and "head.context" in shown
 
 
@@ -156,12 +158,13 @@ def explore(out, *arguments):
 
 
 def test_explore_files_with_masks(data, tmp_path, capsys):
-    rgnet(labels=trained.LABELS.to_dict()).save_pretrained(tmp_path / "run <b>" / "model")
+    run = tmp_path / "{{script}}{% raw %}<b>"
+    rgnet(labels=trained.LABELS.to_dict()).save_pretrained(run / "model")
     images, masks = ([data / kind / "val" / f"{i}.png" for i in (0, 3)] for kind in ("images", "masks"))
-    model = ["--model", tmp_path / "run <b>" / "model"]
+    model = ["--model", run / "model"]
     page = explore(tmp_path / "deep" / "page.html", *images, "--truth", *masks, *model)
     assert re.search(r"2 images: .*page.html \(0\.\d MB\)", capsys.readouterr().out)
-    assert page["title"] == "run <b>" and page["about"] == "RGNet, resnet10t, context repgraph"
+    assert page["title"] == run.name and page["about"] == "RGNet, resnet10t, context repgraph"
     assert [image["name"] for image in page["images"]] == ["0", "3"]
     first = page["images"][0]
     assert (first["width"], first["height"]) == (40, 24)
@@ -236,11 +239,11 @@ def test_errors(name, arguments, message, networks, photo, data, tmp_path, capsy
         words = ["--layer" if word == "--layers" else word for word in words]
     if "--out" not in words:
         words += ["--out", str(tmp_path / {"explore": "x.html", "nodes": "x.svg", "affinity": "x"}[name])]
-    before = photo.read_bytes()
+    before, files = photo.read_bytes(), set(tmp_path.rglob("*"))
     assert command(name, *words) == 2
     shown = capsys.readouterr().err
     assert f"repgraph {name}: " in shown and message in shown and "Traceback" not in shown
-    assert photo.read_bytes() == before
+    assert photo.read_bytes() == before and set(tmp_path.rglob("*")) == files
 
 
 def test_names_that_are_not_text(networks, tmp_path, monkeypatch):

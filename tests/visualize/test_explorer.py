@@ -13,7 +13,7 @@ from repgraph.visualize.attention import LayerAttention
 from repgraph.visualize.explorer import packing
 from repgraph.visualize.explorer.page import make_page, pack_image
 
-SCRIPT = "</script><script>alert('x')</script><b>&amp;{{ script }}"
+SCRIPT = "</script><script>alert('x')</script><b>&amp;{{script}}{% raw %}<!--\u2028"
 LABELS = Labels((SCRIPT, "sea"), ((200, 0, 0), (0, 0, 200)), ids=(0, 1))
 
 
@@ -118,6 +118,7 @@ def page_of(size, *layers, name="x", title=""):
 def test_names_are_data():
     page, data = page_of((40, 60), layer((40, 60), 5, 6), name=SCRIPT, title=SCRIPT)
     assert "alert" in page and "<script>alert" not in page and len(re.findall("<script", page)) == 2
+    assert "<!--" not in page and "\u2028" not in page.split("</title>")[1]
     assert data["images"][0]["name"] == data["title"] == SCRIPT
     assert {entry["name"] for entry in data["images"][0]["underlays"][0]["entries"]} == set(LABELS.names)
     assert not re.search(r"https?://|@import|url\(", page)

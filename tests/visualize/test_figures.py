@@ -7,11 +7,13 @@ import matplotlib.style
 import numpy as np
 import pytest
 
+from repgraph.data.coco import masks
 from repgraph.errors import UsageError
+from repgraph.inference import Detections
 from repgraph.visualize import figures
 from repgraph.visualize.affinity import AffinityStatistics, Histogram, PositionAffinity, Summary, uniform
 from repgraph.visualize.attention import PositionNodes
-from repgraph.visualize.nodes_figure import MIN_POINTS, POSITION_POINTS, Cell, draw_nodes
+from repgraph.visualize.nodes_figure import MIN_POINTS, POSITION_POINTS, Cell, choose_positions, draw_nodes
 
 SIZE = (30, 40)
 PICTURE = np.full((*SIZE, 3), 128, np.uint8)
@@ -87,6 +89,23 @@ def test_rows_and_windows():
 EDGES = tuple(10.0 ** (k / 2) for k in range(-8, 7))
 
 
+def test_chosen_positions_differ():
+    classes = np.zeros((100, 150), int)
+    classes[30:60, 20:50], classes[5, 140] = 1, 2  # an object, and a speck
+    chosen = choose_positions(classes, classes.shape, 4)
+    assert [classes[int(y), int(x)] for x, y in chosen] == [0, 1, 0, 0]
+    apart = [np.hypot(a[0] - b[0], a[1] - b[1]) for i, a in enumerate(chosen) for b in chosen[:i]]
+    assert min(apart) > 30 and choose_positions(classes, classes.shape, 4) == chosen
+    boxes = np.array([[10, 20, 60, 80], [12, 21, 62, 81], [100, 40, 130, 70], [0, 0, 9, 9]], float)
+    painted = np.zeros((4, 100, 150))
+    for mask, (left, top, right, bottom) in zip(painted, boxes.astype(int), strict=True):
+        mask[top:bottom, left:right] = 1
+    scores = np.array([0.9, 0.8, 0.7, 0.1])  # the second covers the first, the last is not shown
+    found = Detections(classes.shape, boxes, np.ones(4, int), scores, [masks.encode(mask) for mask in painted])
+    on = [painted[:, int(y), int(x)].tolist() for x, y in choose_positions(found, classes.shape, 3)]
+    assert on == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+
+
 def histogram(weights, mass):
     return Histogram(EDGES, *(tuple(given.get(k, 0.0) for k in range(14)) for given in (weights, mass)))
 
@@ -98,7 +117,7 @@ def draw_affinity(first, second, shape=(4, 6)):
     position = PositionAffinity(0, 1, (12.0, 7.0), (8.0, 8.0), weights, uniform(24), uniform(24), second)
     with figures.figure_style(5):
         figure = figures.draw_affinity(statistics, position, PICTURE, width=5)
-        figure.canvas.draw()
+        figure.draw_without_rendering()
     return figure
 
 

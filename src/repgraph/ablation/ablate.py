@@ -64,6 +64,7 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     number = 0
     if todo:
         check_ready(plan)
+        out.mkdir(parents=True, exist_ok=True)
         todo.sort(key=lambda task: runner.progress(task.folder) == 0)  # first those that were interrupted
         number = _train(plan, todo, len(tasks), results, show or io.StringIO())
         records = results.read()

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-from repgraph.visualize.figures import BLUE, GREY, ORANGE, TEXT, WIDTH, new_figure
+from repgraph.visualize.figures import BLUE, GREY, ORANGE, TEXT, WIDTH
 
 GRID = "#dddddd"
 LABEL, TITLE, NOTE = 44, 78, 120  # characters per line
@@ -33,7 +33,7 @@ def draw_scores(
     footer = "\n".join(textwrap.fill(text, NOTE) for text in (note, KEY.format(labels[reference])))
     rows = len(labels) * (GAP + LINE * max(1 + label.count("\n") for label in wrapped))
     height = rows + REST + LINE * (heading + footer).count("\n")
-    figure = new_figure(WIDTH, height, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06))
+    figure = Figure((WIDTH, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06))
     axes = figure.add_subplot()
     # Not clipped: dots at the end of the axis are drawn in full.
     dots: dict[str, Any] = dict(linestyle="", marker="o", clip_on=False, in_layout=False, zorder=3)

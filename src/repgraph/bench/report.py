@@ -1,6 +1,5 @@
 """The results of a benchmark: CSV file, tables and notes in the terminal, and plots."""
 
-import csv
 import platform
 import sys
 import textwrap
@@ -18,7 +17,7 @@ from rich.table import Table as RichTable
 from repgraph.bench.harness import run
 from repgraph.bench.measure import Effort
 from repgraph.bench.table import CANNOT, OK, WRONG, Baseline, Row, Setting, Table, number
-from repgraph.files import check_writable, replacing
+from repgraph.files import check_writable, to_csv, write
 from repgraph.info import device_name, versions
 from repgraph.progress import Progress
 
@@ -103,10 +102,8 @@ def write_csv(table: Table, rows: Sequence[Row], effort: Effort, path: Path) -> 
     """Write all rows; the file is replaced as a whole."""
     grouped = by_setting(rows)
     records = [record(table, row, grouped[row.setting, row.pass_], effort) for row in rows]
-    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for found in records for name in found)))
-        writer.writeheader()
-        writer.writerows(records)
+    columns = list(dict.fromkeys(name for found in records for name in found))
+    write(path, to_csv(columns, ([found.get(name) for name in columns] for found in records)))
 
 
 def terminal_tables(table: Table, rows: Sequence[Row]) -> Iterator[RichTable]:

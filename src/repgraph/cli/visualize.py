@@ -1,5 +1,6 @@
 """``repgraph explore``, ``repgraph nodes`` and ``repgraph affinity``."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -111,6 +112,7 @@ def nodes(
     positions: Annotated[int, typer.Option(min=1, max=20, help="Number of positions to choose without --at.")] = 4,
     layer: Layer = None,
     under: Annotated[Literal["image", "prediction"], typer.Option(help="Picture under the nodes.")] = "image",
+    windows: Annotated[bool, typer.Option("--windows", help="Draw the windows that nodes average.")] = False,
     split: Split = None,
     width: Width = 6.9,
     dpi: Dpi = 300,
@@ -124,8 +126,9 @@ def nodes(
       repgraph nodes runs/voc-r50-rgnet --data VOC2012 --split val --limit 3 --out nodes.pdf
 
     The figure has a row for each image, with the prediction and a column for each position. The position is blue, its
-    nodes are red and larger for more weight. Without --at, positions are chosen in the middle of predicted regions, or
-    on detected objects. For a layer that attends to all positions, the 64 strongest are shown. See docs/figures.md.
+    nodes are red and larger for more weight. Without --at, positions are chosen in the middle of predicted regions or
+    detected objects, far from each other. For a layer that attends to all positions, the 64 strongest are shown. See
+    docs/figures.md.
     """
     pixels = [[_parse_pixel(word) for word in words.split()] for words in at or ()]
 
@@ -153,14 +156,16 @@ def nodes(
         own = pixels[number % len(pixels)] if pixels else None
         with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
             image = found.read(number)[0]
-            row = nodes_figure.figure_row(network.model, name, image, layer, labels, own, under=under, count=positions)
+            row = nodes_figure.figure_row(
+                network.model, name, image, layer, labels, own, under=under, count=positions, windows=windows
+            )
         for cell in row:
             if cell.nodes is not None:
                 print(f"{name} at {cell.nodes.x:g},{cell.nodes.y:g} ({cell.caption}): {cell.nodes.describe()}")
         rows.append(row)
     node = "attended position" if isinstance(network.model.get_submodule(layer), DenseLayer) else "node"
     with figures.figure_style():
-        figure = nodes_figure.draw_nodes(rows, width=width, dpi=dpi, node=node)
+        figure = nodes_figure.draw_nodes(rows, width=width, node=node)
         written = [figures.save(figure, path, dpi) for path in out]
     print(f"layer {layer}; written: {', '.join(map(str, written))}")
     return 0
@@ -251,11 +256,7 @@ def affinity(
 
 
 def _parse_pixel(text: str) -> tuple[float, float]:
-    x, _, y = text.partition(",")
-    try:
-        pixel = float(x), float(y)
-    except ValueError:
-        pixel = -1.0, -1.0
-    if not all(0 <= value < 1e9 for value in pixel):
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d*)?),(\d{1,9}(?:\.\d*)?)", text)
+    if not found:
         raise UsageError(f"--at is {text[:60]!r}; expected X,Y in pixels, such as 120,80")
-    return pixel
+    return float(found[1]), float(found[2])

@@ -8,8 +8,6 @@ Every position of a map (query) has a distribution over all N positions. Its sta
 - ``effective_share``: the effective number divided by N.
 """
 
-import csv
-import io
 import itertools
 import json
 import math
@@ -245,25 +243,18 @@ def write(
     place |= {"map": position.weights.shape[1:]} | position.statistics
     record["one_position"] = {"image": names[0], **place, "uniform": position.uniform}
     labels = {"top": f"top {found.top_count}", "percent": "top 1 %"}
-    table: list[list[Any]] = [["statistic", "mean", "uniform", *(f"quantile {share:g}" for share in QUANTILES)]]
-    for name in STATISTICS:
-        summary = getattr(found, name)
-        table.append([labels.get(name, name), summary.mean, summary.uniform, *summary.quantiles.values()])
+    columns = ["statistic", "mean", "uniform", *(f"quantile {share:g}" for share in QUANTILES)]
+    summaries = [(labels.get(name, name), getattr(found, name)) for name in STATISTICS]
+    table = [[label, one.mean, one.uniform, *one.quantiles.values()] for label, one in summaries]
     bars = found.histogram
     bins = zip(bars.edges, bars.edges[1:], bars.weights, bars.mass, strict=False)
     images = [[name, *image.values()] for name, image in zip(names, found.images, strict=True)]
     return [
         files.write(folder / "affinity.json", json.dumps(record, indent=2) + "\n"),
-        files.write(folder / "affinity.csv", _csv(table)),
-        files.write(folder / "histogram.csv", _csv([["weight x N from", "to", "weights", "mass"], *bins])),
-        files.write(folder / "images.csv", _csv([["image", "positions", *STATISTICS], *images])),
+        files.write(folder / "affinity.csv", files.to_csv(columns, table)),
+        files.write(folder / "histogram.csv", files.to_csv(["weight x N from", "to", "weights", "mass"], bins)),
+        files.write(folder / "images.csv", files.to_csv(["image", "positions", *STATISTICS], images)),
     ]
-
-
-def _csv(rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
-    return text.getvalue()
 
 
 class _Accumulator:

@@ -1,8 +1,9 @@
 """Run an image through a network and collect the nodes and attention weights of its layers."""
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from repgraph.layers.training import evaluation_mode
 from repgraph.visualize.attention import LayerAttention
 
 STRONGEST = 64  # positions to keep of a layer that attends to all
+NO_OBJECT = 255  # in maps of objects and underlays
 CHUNK = 2**22  # attention weights in memory at a time
 TITLES = {
     BottleneckRepGraph: "Bottleneck",
@@ -99,6 +101,14 @@ def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray |
     if not bool(output.isfinite().all()):
         raise NotFinite(f"{name}: the network's outputs are not finite; check its weights and the image")
     return output[0].argmax(0).cpu().numpy()
+
+
+def paint_objects(size: Sequence[int], masks: Iterable[Any]) -> np.ndarray:
+    """Return the index of the first mask that has each pixel, uint8 (H, W), or ``NO_OBJECT``."""
+    painted = np.full(tuple(size), NO_OBJECT, np.uint8)
+    for index, mask in reversed(list(enumerate(itertools.islice(masks, NO_OBJECT)))):
+        painted[np.asarray(mask) > 0] = index
+    return painted
 
 
 def find_layers(model: nn.Module, names: Sequence[str] | None = None, kind: Any = Layer) -> dict[str, Any]:

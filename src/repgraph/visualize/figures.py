@@ -12,7 +12,6 @@ import matplotlib.style
 import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
@@ -20,7 +19,7 @@ from repgraph import files
 from repgraph.errors import UsageError
 from repgraph.visualize.affinity import STATISTICS, AffinityStatistics, Histogram, PositionAffinity, format_lines
 
-WIDTH, DPI = 6.9, 300  # inches: the text of a page with two columns
+WIDTH = 6.9  # inches: the text of a page with two columns
 POSITION_COLOUR, NODE_COLOUR, OUTLINE = "#1466d8", "#e2212f", "#fff"
 TEXT, GREY, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"  # the last two of Okabe and Ito's colours
 MAX_HEIGHT = 200  # inches: of a page of PDF
@@ -61,23 +60,6 @@ def font_scale(width: float) -> float:
     return min(1.0, max(0.75, width / WIDTH))
 
 
-def new_figure(width: float, height: float, **options: Any) -> Figure:
-    """Return an empty figure of that size in inches, which is independent of pyplot."""
-    figure = Figure(figsize=(width, height), **options)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def check_size(width: float, height: float, dpi: float) -> None:
-    """Raise an error for a figure (in inches) that is too large to be printed or to fit into memory."""
-    across, down = round(width * dpi), round(height * dpi)
-    if height > MAX_HEIGHT or max(across, down) >= MAX_SIDE or across * down > MAX_PIXELS:
-        raise UsageError(
-            f"the figure would be {width:.3g} x {height:.3g} inches, {across} x {down} pixels; "
-            "use a smaller --width or --dpi, fewer images, or images that are less tall"
-        )
-
-
 def file_format(path: Path) -> str:
     """Return the format of a path's suffix: png, svg or pdf."""
     suffix = path.suffix.lower().removeprefix(".")
@@ -87,9 +69,14 @@ def file_format(path: Path) -> str:
 
 
 def save(figure: Figure, path: Path, dpi: float) -> Path:
-    """Write a figure in the format of the path's suffix."""
+    """Write a figure in the format of the path's suffix; raise an error if it is too large to be printed or drawn."""
     width, height = figure.get_size_inches()
-    check_size(width, height, dpi)
+    across, down = round(width * dpi), round(height * dpi)
+    if height > MAX_HEIGHT or max(across, down) >= MAX_SIDE or across * down > MAX_PIXELS:
+        raise UsageError(
+            f"the figure would be {width:.3g} x {height:.3g} inches, {across} x {down} pixels; "
+            "use a smaller --width or --dpi, fewer images, or images that are less tall"
+        )
     suffix, buffer = file_format(path), io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn instead
@@ -112,7 +99,7 @@ def draw_affinity(
         (f"all positions of {count} image{'s' * (count > 1)}", found.histogram, means, uniform),
         ("one position", position.histogram, position.statistics, position.uniform),
     ]
-    figure = new_figure(width, 0.24 * width + 1.17 * font_scale(width), layout="constrained")
+    figure = Figure((width, 0.24 * width + 1.17 * font_scale(width)), layout="constrained")
     *axes, map_axis = (figure.add_subplot(1, 3, number) for number in (1, 2, 3))
     first = min(int(np.argmax(np.cumsum(histogram.weights) > HIDDEN)) for _, histogram, _, _ in panels)
     first = max(first, int(np.searchsorted(found.histogram.edges, 0.999 * AXIS_START)))

@@ -1,7 +1,8 @@
 """The figure of nodes: a row for each image and a column for each position; marks are vectors in SVG and PDF."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import Image
 from scipy import ndimage
 from torch import Tensor, nn
 
+from repgraph.data.coco import masks
 from repgraph.data.labels import Labels
 from repgraph.drawing import detections, overlay
 from repgraph.drawing.legend import plain
 from repgraph.errors import UsageError
 from repgraph.inference import Detections
 from repgraph.visualize.attention import PositionNodes
-from repgraph.visualize.collect import attention_and_output, check_inside, to_prediction
-from repgraph.visualize.figures import DPI, NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH, check_size, new_figure
+from repgraph.visualize.collect import NO_OBJECT, attention_and_output, check_inside, paint_objects, to_prediction
+from repgraph.visualize.figures import NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH
 
+MIN_DEPTH = 0.01  # of regions that come first, as a fraction of the image's shorter side
 MAX_RADIUS, MIN_RADIUS = 0.055, 0.007  # of nodes with weight 1 and 0, as a fraction of the picture's width
 MIN_POINTS, POSITION_POINTS = 1.3, 2.6  # points: minimum radius of a node, radius of the position
 # Inches: around all pictures, between them, below them for the caption, and at the bottom for the legend.
@@ -51,6 +53,7 @@ def figure_row(
     *,
     under: str = "image",
     count: int = 4,
+    windows: bool = False,
 ) -> list[Cell]:
     """Return a row of the figure: the prediction, and then the nodes of each position.
 
@@ -59,6 +62,7 @@ def figure_row(
         layer: Path of the layer.
         at: Positions, as pixels x, y; by default ``count`` positions are chosen.
         under: Picture under the nodes: "image" or "prediction".
+        windows: Keep the windows that nodes average (``node_view``), which cover much of the picture.
     """
     size = (image.shape[1], image.shape[2])
     for pixel in at or ():
@@ -76,36 +80,42 @@ def figure_row(
         if not isinstance(prediction, Detections):
             caption = labels.names[prediction[int(y + 0.5), int(x + 0.5)]]
         picture = pixels if under == "image" else predicted
-        cells.append(Cell(picture, size, attention[layer].nodes_at(x, y), caption))
+        nodes = attention[layer].nodes_at(x, y)
+        cells.append(Cell(picture, size, nodes if windows else replace(nodes, windows=()), caption))
     return cells
 
 
 def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], count: int) -> list[Pixel]:
-    """Choose pixels x, y: in the widest region of each class or on the best objects, then spread over the image (H, W).
+    """Choose pixels x, y of an image of ``size`` (H, W): in the middle of regions and far from each other.
+
+    Classes, or objects of a detector, that are not shown yet come first, unless they are narrow.
 
     >>> classes = np.zeros((40, 60), int)
     >>> classes[10:30, 35:55] = 1
     >>> choose_positions(classes, (40, 60), 3)
-    [(17.0, 17.0), (44.0, 19.0), (49.5, 13.5)]
+    [(17.0, 17.0), (45.0, 20.0), (10.0, 29.0)]
     """
-    height, width = size
-    chosen: list[Pixel] = []
+    regions: Any = prediction
+    shown = np.zeros(NO_OBJECT + 1)  # number of positions by class or object
     if isinstance(prediction, Detections):
-        boxes = prediction.boxes[prediction.scores >= detections.SCORE]
-        corners = np.clip(boxes, 0, (width, height, width, height))
-        chosen = [((left + right - 1) / 2, (top + bottom - 1) / 2) for left, top, right, bottom in corners.tolist()]
-    else:
-        regions = []
-        for value in np.unique(prediction):
-            depth = ndimage.distance_transform_cdt(np.pad(prediction == value, 1))[1:-1, 1:-1]
-            row, column = np.unravel_index(depth.argmax(), depth.shape)
-            regions.append((-int(depth.max()), (float(column), float(row))))
-        chosen = [pixel for _, pixel in sorted(regions)]
-    spread = [(width * (k + 0.5) / count - 0.5, height * (0.35, 0.65)[k % 2] - 0.5) for k in range(count)]
-    return (chosen + spread[len(chosen) :])[:count]
+        best = itertools.compress(prediction.masks or (), prediction.scores >= detections.SCORE)
+        regions, shown[NO_OBJECT] = paint_objects(prediction.size, map(masks.decode, best)), 1
+    around = np.pad(regions.astype(int), 1, constant_values=-1)
+    inside = ndimage.minimum_filter(around, 3) == ndimage.maximum_filter(around, 3)
+    depth = 1 + ndimage.distance_transform_cdt(inside)[1:-1, 1:-1]
+    rows, columns = np.indices(size)
+    distance, chosen = np.full(size, float(sum(size))), []
+    for _ in range(count):
+        score = depth * distance / (1 + shown[regions])
+        new = score * ((shown[regions] == 0) & (depth > MIN_DEPTH * min(size)))
+        row, column = np.unravel_index((new if new.any() else score).argmax(), size)
+        chosen.append((float(column), float(row)))
+        shown[regions[row, column]] += 1
+        distance = np.minimum(distance, np.hypot(rows - row, columns - column))
+    return chosen
 
 
-def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, dpi: float = DPI, node: str = "node") -> Figure:
+def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: str = "node") -> Figure:
     """Draw rows of pictures with the nodes of positions; call it within :func:`.figures.figure_style`.
 
     The position is blue and its nodes are red; the area of a node shows its weight, with a minimum. Nodes outside of
@@ -119,15 +129,14 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, dpi: flo
         raise UsageError(f"{columns} columns do not fit into {width:g} inches; use a larger width or fewer positions")
     heights = [max(across * cell.size[0] / cell.size[1] for cell in row) for row in rows]
     total = sum(heights) + len(rows) * (CAPTION + GAP) + LEGEND + 2 * MARGIN
-    check_size(width, total, dpi)
-    figure = new_figure(width, total)
+    figure = Figure((width, total))
     top = total - MARGIN
     for row, height in zip(rows, heights, strict=True):
         for column, cell in enumerate(row):
             own = across * cell.size[0] / cell.size[1]
             left = MARGIN + column * (across + GAP)
             axis = figure.add_axes((left / width, (top - own) / total, across / width, own / total))
-            _draw_cell(axis, cell, across, dpi)
+            _draw_cell(axis, cell, across)
             style: Any = dict(ha="center", va="baseline", fontsize=FONT_SIZE, color=TEXT, parse_math=False)
             place = (left + across / 2) / width, (top - own - 0.11) / total
             figure.text(*place, _shorten(cell.caption, across), **style)
@@ -139,14 +148,10 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, dpi: flo
     return figure
 
 
-def _draw_cell(axis: Axes, cell: Cell, across: float, dpi: float) -> None:
+def _draw_cell(axis: Axes, cell: Cell, across: float) -> None:
     (height, width), found = cell.size, cell.nodes
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    pixels = max(1, round(across * dpi))  # the printed resolution
-    picture = Image.fromarray(np.ascontiguousarray(cell.picture))
-    method = Image.Resampling.LANCZOS if pixels < picture.width else Image.Resampling.BICUBIC
-    resized = picture.resize((pixels, max(1, round(pixels * height / width))), method)
-    axis.imshow(np.asarray(resized), extent=extent, interpolation="none")
+    axis.imshow(cell.picture, extent=extent, interpolation="lanczos")  # at the resolution of the file
     axis.set(xlim=extent[:2], ylim=extent[2:])
     axis.set_axis_off()
     if found is None:

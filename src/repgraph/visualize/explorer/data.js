@@ -3,15 +3,13 @@
 
 const MARGIN = 0.02; // in positions: a node this close to one position outside of the map reads nothing but zeros
 
+const shorts = (text) => new Uint16Array(bytes(text).buffer);
+
 function bytes(text) {
   const raw = atob(text);
   const array = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) array[i] = raw.charCodeAt(i);
+  for (let i = 0; i < raw.length; i++) array[i] = raw.charCodeAt(i); // ten times as fast as Uint8Array.from
   return array;
-}
-
-function shorts(text) {
-  return new Uint16Array(bytes(text).buffer);
 }
 
 const data = JSON.parse(document.getElementById("data").textContent);

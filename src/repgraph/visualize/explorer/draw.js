@@ -7,11 +7,9 @@ const OUTLINE = "#fff";
 function clear(canvas, view) {
   const context = canvas.getContext("2d");
   const density = window.devicePixelRatio || 1;
-  const width = Math.max(1, Math.round(view.width * density));
-  const height = Math.max(1, Math.round(view.height * density));
-  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
-  context.setTransform(density, 0, 0, density, 0, 0);
-  context.clearRect(0, 0, view.width, view.height);
+  canvas.width = Math.round(view.width * density); // this clears the canvas and resets the context
+  canvas.height = Math.round(view.height * density);
+  context.scale(density, density);
   return context;
 }
 
@@ -71,21 +69,20 @@ function drawBoxes(context, view, underlay) {
   }
 }
 
-/** Return the nodes of a position with their place on the screen, by descending weight. */
-function onScreen(view, image, position) {
+/** Return the radius of a node on the screen; small weights stay visible. */
+function nodeRadius(view, image, weight) {
   const unit = Math.min(640, view.fitting(image) * Math.min(image.width, image.height));
-  return position.nodes.map(({ x, y, weight, window }) => {
-    const [across, down] = view.toScreen(x, y);
-    const radius = Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight))); // small weights stay visible
-    return { x, y, weight, window, across, down, radius };
-  });
+  return Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight)));
 }
 
 /** Draw all pins and the current position; return the position's nodes with their place on the screen. */
-function drawMarks(canvas, view, image, layer, pins, current) {
+function drawMarks(canvas, view, image, layer, pins, current, windows) {
   const context = clear(canvas, view);
   const nodes = (position) => {
-    const drawn = onScreen(view, image, position);
+    const drawn = position.nodes.map((node) => {
+      const [across, down] = view.toScreen(node.x, node.y);
+      return { ...node, across, down, radius: nodeRadius(view, image, node.weight) };
+    });
     if (layer.kind === "affinity") drawCells(context, view, layer, drawn);
     else drawNodes(context, view, position, drawn);
     return drawn;
@@ -94,7 +91,7 @@ function drawMarks(canvas, view, image, layer, pins, current) {
   context.globalAlpha = 0.8;
   pins.filter((position) => !same(position)).forEach(nodes);
   context.globalAlpha = 1;
-  drawWindows(context, view, current); // not those of pins
+  if (windows) drawWindows(context, view, current); // not those of pins
   const drawn = nodes(current);
   pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
   if (!pins.some(same)) drawPosition(context, view, layer, current, "");

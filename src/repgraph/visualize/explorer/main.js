@@ -1,8 +1,9 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: 0, layer: 0, group: 0, underlay: "none", opacity: 0.6, point: null };
+const state = { image: 0, layer: 0, group: 0, underlay: "none", opacity: 0.6, windows: false, point: null };
 const view = new View();
 const stage = find("stage");
+const surface = find("marks"); // without the buttons of the stage
 let current = null; // the position with its nodes
 let drawn = []; // its nodes on the screen
 let baseIsStale = true;
@@ -31,14 +32,15 @@ function drawNow() {
   if (baseIsStale) drawBase(find("base"), view, image(), shown(), state.opacity);
   current = layer().nodesAt(...layer().positionAt(state.point.x, state.point.y), state.group);
   const pinned = image().pins.map((pin) => layer().nodesAt(...layer().positionAt(pin.x, pin.y), state.group));
-  drawn = drawMarks(find("marks"), view, image(), layer(), pinned, current);
+  drawn = drawMarks(surface, view, image(), layer(), pinned, current, state.windows);
   showStatus(image(), state.point);
   showNodes(layer(), current);
+  speak(layer(), current);
   baseIsStale = false;
   milliseconds = performance.now() - start;
 }
 
-/** Choose an image, layer, group, underlay or opacity; values that do not exist fall back to others. */
+/** Choose an image, layer, group, underlay, opacity or windows; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -51,8 +53,9 @@ function choose(change) {
   state.layer = Math.min(Math.max(state.layer, 0), image().layers.length - 1);
   if (state.group >= layer().sets || state.group < 0) state.group = 0;
   if (!underlayNames(image()).includes(state.underlay)) state.underlay = "none";
-  fillChoices(state, image(), layer());
-  fillLegend(layer(), shown());
+  fillChoices(state, image(), layer(), choose);
+  fillLegend(view, image(), layer(), shown(), state.windows);
+  showPins(image().pins, layer(), changePins);
   draw(true);
 }
 
@@ -69,8 +72,14 @@ function pin() {
   const [row, column] = layer().positionAt(state.point.x, state.point.y);
   const same = image().pins.findIndex((one) => String(layer().positionAt(one.x, one.y)) === String([row, column]));
   const [x, y] = layer().centre(row, column);
-  if (same >= 0) image().pins.splice(same, 1);
-  else image().pins.push({ x, y });
+  if (same >= 0) changePins(same, 1);
+  else changePins(image().pins.length, 0, { x, y });
+}
+
+/** Replace count pins from an index on by others. */
+function changePins(index, count, ...added) {
+  image().pins.splice(index, count, ...added);
+  showPins(image().pins, layer(), changePins);
   draw(false);
 }
 
@@ -85,78 +94,65 @@ function step(rows, columns) {
   const [x, y] = layer().centre(row + rows, column + columns);
   const inside = (at, size) => Math.min(Math.max(at, 0), size - 1);
   state.point = { x: inside(x, image().width), y: inside(y, image().height) };
-  view.centre(state.point.x, state.point.y, image());
+  view.show(state.point.x, state.point.y, image());
   draw(true);
+}
+
+function nextTheme() {
+  const next = { Auto: "Light", Light: "Dark", Dark: "Auto" }[find("theme").textContent];
+  find("theme").textContent = next;
+  document.documentElement.style.colorScheme = next === "Auto" ? "" : next.toLowerCase();
 }
 
 // The pointer: a mouse points, drags and clicks; one finger points, two fingers move and zoom.
 
-const fingers = new Map();
-let press = null;
+const pressed = new Map(); // places of the pressed pointers
+let travelled = 0; // pixels since the press
 
 function place(event) {
   const box = stage.getBoundingClientRect();
   return [event.clientX - box.left, event.clientY - box.top];
 }
 
-function pinch() {
-  const [a, b] = [...fingers.values()];
+/** Return the centre of the pressed pointers and their distance. */
+function gesture() {
+  const [a, b = a] = [...pressed.values()];
   return { x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2, apart: Math.hypot(a[0] - b[0], a[1] - b[1]) || 1 };
 }
 
-stage.addEventListener("pointerdown", (event) => {
-  const at = place(event);
-  if (event.pointerType !== "mouse") {
-    fingers.set(event.pointerId, at);
-    stage.setPointerCapture(event.pointerId);
-    if (fingers.size === 1) point(...view.toImage(...at));
-  } else if (event.button === 0) {
-    press = { at, moved: false };
-    stage.setPointerCapture(event.pointerId);
-  }
+surface.addEventListener("pointerdown", (event) => {
+  if (event.button !== 0) return;
+  pressed.set(event.pointerId, place(event));
+  surface.setPointerCapture(event.pointerId);
+  travelled = 0;
+  if (event.pointerType !== "mouse" && pressed.size === 1) point(...view.toImage(...place(event)));
 });
 
-stage.addEventListener("pointermove", (event) => {
-  const at = place(event);
-  if (fingers.has(event.pointerId)) {
-    const before = fingers.size === 2 ? pinch() : null;
-    fingers.set(event.pointerId, at);
-    if (before) {
-      const after = pinch();
-      view.zoom(after.apart / before.apart, after.x, after.y, image());
-      view.move(after.x - before.x, after.y - before.y, image());
-      draw(true);
-    } else if (fingers.size === 1) {
-      point(...view.toImage(...at));
-    }
-  } else if (press) {
-    if (Math.hypot(at[0] - press.at[0], at[1] - press.at[1]) > 4) press.moved = true;
-    if (!press.moved) return;
-    view.move(at[0] - press.at[0], at[1] - press.at[1], image());
-    press.at = at;
-    draw(true);
-  } else {
-    point(...view.toImage(...at));
-  }
+surface.addEventListener("pointermove", (event) => {
+  const mouse = event.pointerType === "mouse";
+  if (pressed.size < (mouse ? 1 : 2)) return point(...view.toImage(...place(event)));
+  const before = gesture();
+  pressed.set(event.pointerId, place(event));
+  const after = gesture();
+  travelled += Math.hypot(after.x - before.x, after.y - before.y);
+  if (mouse && travelled < 4) return;
+  view.zoom(after.apart / before.apart, after.x, after.y, image());
+  view.move(after.x - before.x, after.y - before.y, image());
+  draw(true);
 });
 
 function release(event) {
-  fingers.delete(event.pointerId);
-  if (press && event.type === "pointerup" && !press.moved && point(...view.toImage(...place(event)))) pin();
-  press = null;
+  const clicked = pressed.delete(event.pointerId) && event.type === "pointerup" && event.pointerType === "mouse";
+  if (clicked && travelled < 4 && point(...view.toImage(...place(event)))) pin();
 }
 
-stage.addEventListener("pointerup", release);
-stage.addEventListener("pointercancel", release);
-stage.addEventListener(
-  "wheel",
-  (event) => {
-    event.preventDefault();
-    const pixels = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
-    zoom(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.0018)), ...place(event));
-  },
-  { passive: false },
-);
+surface.addEventListener("pointerup", release);
+surface.addEventListener("pointercancel", release);
+stage.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const pixels = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
+  zoom(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.0018)), ...place(event));
+});
 
 // Keys, except for those that the focused control uses.
 
@@ -167,16 +163,19 @@ const KEYS = {
   ArrowDown: (far) => step(far, 0),
   Enter: pin,
   "+": () => zoom(1.4),
+  "=": () => zoom(1.4), // the key of + without Shift
   "-": () => zoom(1 / 1.4),
   0: () => zoom(0),
   "[": () => choose({ layer: state.layer - 1 }),
   "]": () => choose({ layer: state.layer + 1 }),
   g: () => choose({ group: state.group + 1 }),
-  u: () => choose({ underlay: underlayNames(image())[find("underlay").selectedIndex + 1] }),
+  u: () => choose({ underlay: underlayNames(image())[underlayNames(image()).indexOf(state.underlay) + 1] }),
+  w: () => choose({ windows: !state.windows }),
+  t: nextTheme,
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
   "?": () => find("keys").showModal(),
-  Escape: () => draw(image().pins.splice(0).length > 0),
+  Escape: () => changePins(0, image().pins.length),
 };
 
 document.addEventListener("keydown", (event) => {
@@ -191,15 +190,17 @@ document.addEventListener("keydown", (event) => {
 });
 
 find("layer").addEventListener("change", (event) => choose({ layer: Number(event.target.value) }));
-find("underlay").addEventListener("change", (event) => choose({ underlay: underlayNames(image())[event.target.value] }));
 find("group").addEventListener("change", (event) => choose({ group: Number(event.target.value) }));
 find("opacity").addEventListener("input", (event) => choose({ opacity: Number(event.target.value) / 100 }));
-find("pin").addEventListener("click", pin);
-find("help").addEventListener("click", () => find("keys").showModal());
+find("windows").addEventListener("change", (event) => choose({ windows: event.target.checked }));
+for (const button of document.querySelectorAll("[data-key]")) {
+  button.addEventListener("click", () => KEYS[button.dataset.key](1));
+}
 
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
-  Object.assign(view, { width, height }).fit(image());
+  view.resize(width, height, image());
+  fillLegend(view, image(), layer(), shown(), state.windows);
   draw(true);
 }).observe(stage);
 
@@ -218,7 +219,7 @@ window.explorer = {
 
 find("title").textContent = data.title || "RepGraph explorer";
 find("about").textContent = data.about;
-fillStrip((index) => choose({ image: index }));
+fillStrip(choose);
 state.layer = pictures[0].layers.length - 1; // the head's, if it has one
 state.point = { x: (image().width - 1) / 2, y: (image().height - 1) / 2 };
 choose({});

@@ -16,13 +16,12 @@ from PIL import Image
 from repgraph.constants import IGNORE
 from repgraph.data.labels import Labels
 from repgraph.visualize.attention import LayerAttention
+from repgraph.visualize.collect import NO_OBJECT, paint_objects
 
 MAX_SIDE = 2048  # of photographs and underlays in the page; coordinates stay those of the image
 MAX_OUTSIDE = 2.0  # nodes farther outside of the image than this many times its sides are moved there
 AFFINITY_BYTES = 2_000_000  # for the strongest positions of all layers of an image that attend to all positions
 MIN_STRONGEST = 9  # positions that are kept in any case
-EMPTY = 255  # in underlays: no class or object
-MAX_OBJECTS = 254
 
 
 def class_underlay(title: str, classes: Any, labels: Labels) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def class_underlay(title: str, classes: Any, labels: Labels) -> dict[str, Any]:
     array = np.asarray(classes)
     counts = np.bincount(array.reshape(-1), minlength=IGNORE + 1)
     present = sorted((k for k in range(len(labels)) if counts[k]), key=lambda k: -counts[k])
-    table = np.full(IGNORE + 1, EMPTY, np.uint8)
+    table = np.full(IGNORE + 1, NO_OBJECT, np.uint8)
     table[present] = np.arange(len(present))
     return _pack_underlay(title, table[array], [labels.names[k] for k in present], present, labels)
 
@@ -48,14 +47,12 @@ def object_underlay(
 
     ``boxes`` (N, 4) are in pixels that begin at integers, ``classes`` count from 0, ``masks`` (H, W) are of 0 and 1.
     """
-    values, classes = np.full(tuple(size), EMPTY, np.uint8), classes[:MAX_OBJECTS]
-    for index, mask in reversed(list(enumerate(masks))[:MAX_OBJECTS]):
-        values[np.asarray(mask) > 0] = index
-    names = [labels.names[k] for k in classes]
+    names = [labels.names[k] for k in classes[:NO_OBJECT]]
     if scores is not None:
         names = [f"{name} {score:.2f}" for name, score in zip(names, scores, strict=False)]
-    corners = np.asarray(boxes, dtype=float).reshape(-1, 4)[:MAX_OBJECTS] - 0.5  # pixel centres are at integers
-    return _pack_underlay(title, values, names, classes, labels) | {"boxes": corners.round(2).tolist()}
+    corners = np.asarray(boxes, dtype=float).reshape(-1, 4)[:NO_OBJECT] - 0.5  # pixel centres are at integers
+    packed = _pack_underlay(title, paint_objects(size, masks), names, classes, labels)
+    return packed | {"boxes": corners.round(2).tolist()}
 
 
 def _pack_underlay(

@@ -4,10 +4,11 @@ const LISTED = 9; // nodes in the list; the picture has all
 
 const find = (id) => document.getElementById(id);
 
-function element(name, text = "", more = {}) {
-  const made = document.createElement(name);
-  if (text) made.textContent = text;
-  return Object.assign(made, more);
+/** Return a new element; content is a text, or a list of texts and elements. */
+function element(name, content = [], more = {}) {
+  const made = Object.assign(document.createElement(name), more);
+  made.append(...[content].flat());
+  return made;
 }
 
 function number(value) {
@@ -20,9 +21,7 @@ function percent(weight) {
 }
 
 function chip(colour) {
-  const made = element("span", "", { className: "chip" });
-  made.style.setProperty("--colour", `rgb(${colour})`);
-  return made;
+  return element("span", "", { className: "chip", style: `--colour: rgb(${colour})` });
 }
 
 function underlayNames(image) {
@@ -34,28 +33,40 @@ function fillSelect(select, titles, index) {
   select.value = String(index);
 }
 
+/** Fill a row with buttons: [content, function, properties]. The focus stays where it is in the row. */
+function fillButtons(row, buttons) {
+  const focused = [...row.children].indexOf(document.activeElement);
+  const made = buttons.map(([content, onclick, more]) => element("button", content, { type: "button", onclick, ...more }));
+  row.replaceChildren(...made);
+  row.children[focused]?.focus();
+}
+
 function fillStrip(choose) {
   find("strip").hidden = pictures.length < 2;
-  const buttons = pictures.map((picture, i) => {
-    const button = element("button", "", { type: "button", title: picture.name });
-    button.append(element("img", "", { src: picture.photo.src, alt: "" }), element("span", picture.name));
-    button.addEventListener("click", () => choose(i));
-    return button;
+  const thumbnails = pictures.map(({ name, photo }, i) => {
+    const content = [element("img", "", { src: photo.src, alt: "" }), element("span", name)];
+    return [content, () => choose({ image: i }), { title: name }];
   });
-  find("strip").replaceChildren(...buttons);
+  fillButtons(find("strip"), thumbnails);
 }
 
 /** Update everything that depends on the image, layer, group or underlay. */
-function fillChoices(state, image, layer) {
-  [...find("strip").children].forEach((button, i) => button.setAttribute("aria-current", String(i === state.image)));
+function fillChoices(state, image, layer, choose) {
+  [...find("strip").children].forEach((button, i) => (button.ariaCurrent = String(i === state.image)));
   fillSelect(find("layer"), image.layers.map((one) => one.title), state.layer);
   find("layer").disabled = image.layers.length < 2;
   const groups = Array.from({ length: layer.sets - 1 }, (_, i) => `group ${i + 1} of ${layer.sets - 1}`);
   fillSelect(find("group"), ["mean of all groups", ...groups], state.group);
   find("group-field").hidden = layer.sets < 2;
-  fillSelect(find("underlay"), underlayNames(image), underlayNames(image).indexOf(state.underlay));
+  const underlays = underlayNames(image).map((underlay) => {
+    return [underlay, () => choose({ underlay }), { ariaPressed: String(underlay === state.underlay) }];
+  });
+  fillButtons(find("underlays"), underlays);
   find("opacity").disabled = state.underlay === "none";
   find("opacity").value = String(Math.round(100 * state.opacity));
+  find("opacity-value").textContent = `${find("opacity").value} %`;
+  find("windows-field").hidden = layer.node_view < 2;
+  find("windows").checked = state.windows;
 }
 
 /** List the nodes of the position: a bar for the weight, and the distance. */
@@ -64,10 +75,9 @@ function showNodes(layer, position) {
   find("nodes-title").textContent = strongest ? "Strongest positions" : "Nodes";
   const max = strongest ? position.nodes[0].weight || 1 : 1;
   const rows = position.nodes.slice(0, LISTED).map((node) => {
-    const row = element("li");
-    const distance = element("span", `${number(node.distance)} px`);
-    row.append(element("progress", "", { max, value: node.weight }), element("span", percent(node.weight)), distance);
-    return row;
+    const bar = element("i", "", { className: "bar", style: `--share: ${(100 * node.weight) / max}%` });
+    const distance = `${number(node.distance)} px away`;
+    return element("li", [bar, element("span", percent(node.weight)), element("span", distance)]);
   });
   find("nodes").replaceChildren(...rows);
   const outside = position.outside ? ` · ${position.outside} of ${layer.count} outside` : "";
@@ -80,12 +90,37 @@ function note(layer, position) {
   if (layer.kind === "affinity") {
     return (
       `This layer attends to all positions of its map. The page shows the ${layer.count} strongest, ` +
-      `which have ${percent(position.share)} of this position's weight; reach and received attention consider only these.`
+      `which have ${percent(position.share)} of this position's weight; reach and received consider only these.`
     );
   }
-  if (layer.grid >= Math.max(layer.rows, layer.columns)) return "All positions share these nodes; each has its own weights.";
-  const grid = `${layer.grid} × ${layer.grid} positions of the dashed cell share these nodes; each has its own weights.`;
-  return layer.grid > 1 ? grid : "";
+  const { grid, node_view: side, rows, columns } = layer;
+  const cell = grid < Math.max(rows, columns) ? `${grid} × ${grid} positions of the dashed cell` : "All positions";
+  const notes = [];
+  if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
+  if (grid > 1) notes.push(`${cell} share these nodes; each has its own weights.`);
+  return notes.join(" ");
+}
+
+/** List the pins, with a button to remove each of them. */
+function showPins(pins, layer, change) {
+  const buttons = pins.map((pin, i) => {
+    const at = layer.centre(...layer.positionAt(pin.x, pin.y)).map(Math.round).join(", ");
+    return [`${i + 1} · ${at} ✕`, () => change(i, 1), { ariaLabel: `Remove pin ${i + 1} at ${at}` }];
+  });
+  if (pins.length > 1) buttons.push(["Remove all", () => change(0, pins.length)]);
+  fillButtons(find("pins"), buttons);
+}
+
+let speaking = 0;
+
+/** Describe the position for screen readers when it does not change any more. */
+function speak(layer, position) {
+  clearTimeout(speaking);
+  speaking = setTimeout(() => {
+    const nodes = position.nodes.slice(0, 3);
+    const places = nodes.map(({ weight, x, y }) => `${percent(weight)} at ${Math.round(x)}, ${Math.round(y)}`);
+    find("spoken").textContent = `${find("status").textContent}. Strongest of ${layer.count}: ${places.join("; ")}.`;
+  }, 400);
 }
 
 function showStatus(image, point) {
@@ -100,31 +135,30 @@ function showStatus(image, point) {
 }
 
 function scaleBar(title, ...labels) {
-  const bar = element("div", "", { className: "scale" });
   const canvas = painted(256, 1, (i, pixel) => pixel.set([...colours.subarray(3 * i, 3 * i + 3), 255]));
-  bar.append(element("div", title), canvas, ...labels.map((label) => element("span", label)));
-  return bar;
+  const parts = [element("div", title), canvas, ...labels.map((label) => element("span", label))];
+  return element("div", parts, { className: "scale" });
 }
 
 /** Explain the marks and colours of the picture. */
-function fillLegend(layer, shown) {
-  find("dots").hidden = layer.kind === "affinity";
-  find("windows").hidden = layer.node_view < 2;
+function fillLegend(view, image, layer, shown, windows) {
+  find("sizes").hidden = layer.kind === "affinity";
+  [0.01, 0.1, 0.5].forEach((weight, i) => {
+    find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, image, weight)}px`;
+  });
+  find("window").hidden = layer.node_view < 2 || !windows;
   const rows = [];
   if (layer.kind === "affinity") rows.push(scaleBar("attention of the strongest positions", "0", "strongest"));
   if (shown?.maps) {
     const labels = [0, 0.5, 1].map((share) => number(shown.maps.value(share)));
-    const reach = shown.name === "reach";
-    rows.push(scaleBar(reach ? "mean distance of the nodes, pixels" : "attention received, relative to the mean", ...labels));
+    const titles = { reach: "mean distance of the nodes, pixels", received: "attention received, relative to the mean" };
+    rows.push(scaleBar(titles[shown.name], ...labels));
   }
   if (shown?.underlay) {
-    const list = element("ul");
-    for (const entry of shown.underlay.entries) {
-      const item = element("li");
-      item.append(chip(entry.colour), element("b", entry.name, { title: entry.name }), percent(entry.share));
-      list.append(item);
-    }
-    rows.push(list);
+    const entries = shown.underlay.entries.map(({ colour, name, share }) => {
+      return element("li", [chip(colour), element("b", name, { title: name }), percent(share)]);
+    });
+    rows.push(element("ul", entries));
   }
   find("legend").replaceChildren(...rows);
 }

@@ -35,25 +35,29 @@ class View {
     Object.assign(this, { scale, whole: false });
     this.left = across - scale * (x + 0.5);
     this.top = down - scale * (y + 0.5);
-    this.hold(image);
+    this.move(0, 0, image);
   }
 
-  move(across, down, image) {
+  /** Move the image, but keep the centre of the stage on it. */
+  move(right, below, image) {
     if (this.whole) return;
-    this.left += across;
-    this.top += down;
-    this.hold(image);
+    const [x, y] = [this.width / 2, this.height / 2];
+    this.left = Math.min(x, Math.max(x - this.scale * image.width, this.left + right));
+    this.top = Math.min(y, Math.max(y - this.scale * image.height, this.top + below));
   }
 
-  /** Keep the centre of the stage on the image. */
-  hold(image) {
-    this.left = Math.min(this.width / 2, Math.max(this.width / 2 - this.scale * image.width, this.left));
-    this.top = Math.min(this.height / 2, Math.max(this.height / 2 - this.scale * image.height, this.top));
-  }
-
-  /** Move a pixel to the centre of the stage, unless the whole image is visible. */
-  centre(x, y, image) {
+  /** Move a pixel to the centre of the stage if it is near the border of the stage or outside. */
+  show(x, y, image) {
     const [across, down] = this.toScreen(x, y);
-    this.move(this.width / 2 - across, this.height / 2 - down, image);
+    const [right, below] = [this.width / 2 - across, this.height / 2 - down];
+    if (Math.max(Math.abs(right) / this.width, Math.abs(below) / this.height) > 0.4) this.move(right, below, image);
+  }
+
+  /** Change the size of the stage; what is in its centre stays there. */
+  resize(width, height, image) {
+    const [right, below] = [(width - this.width) / 2, (height - this.height) / 2];
+    Object.assign(this, { width, height });
+    if (this.whole) this.fit(image);
+    else this.move(right, below, image);
   }
 }
