@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from repgraph import cli
+from repgraph.cli.app import app
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -25,7 +25,7 @@ def test_commands_exist():
     used = re.findall(r"^(?:\S*/)?repgraph +([a-z].*)$", README, flags=re.MULTILINE)
     assert len(used) > 5
     for line in used:
-        found, words = typer.main.get_command(cli.app), line.split()
+        found, words = typer.main.get_command(app), line.split()
         while hasattr(found, "commands"):
             assert words[0] in found.commands, line
             found = found.commands[words.pop(0)]

@@ -9,7 +9,7 @@ import torch
 import typer
 from tests import objects
 
-from repgraph import cli
+from repgraph.cli.app import app
 from repgraph.data.coco import load
 from repgraph.inference import tiling
 
@@ -55,7 +55,7 @@ def test_commands_can_be_parsed(text):
     lines = [line.split("#")[0] for block in blocks(text, "sh") for line in block.splitlines()]
     found = [match for line in lines if (match := re.search(r"repgraph (eval|predict|export) (.*)", line))]
     assert len(found) >= 4
-    commands = typer.main.get_command(cli.app).commands
+    commands = typer.main.get_command(app).commands
     for match in found:
         commands[match[1]].make_context(match[1], shlex.split(match[2]))
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import typer
-
-from repgraph import cli
+from repgraph.cli.app import app
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXPLORER, FIGURES = ((DOCS / name).read_text(encoding="utf-8") for name in ("explorer.md", "figures.md"))
-COMMANDS = typer.main.get_command(cli.app).commands
+COMMANDS = typer.main.get_command(app).commands
 SHARED = {"--help", "--option", "--json", "--workers", "--device"}  # as in other commands
 
 
