@@ -11,6 +11,7 @@ from repgraph.layers.non_local import ATTENTIONS, attend
 from repgraph.layers.pointwise import Pointwise
 from repgraph.ops.formats import is_channels_last
 from repgraph.ops.library import unrounded
+from repgraph.ops.product import check_dtypes
 
 
 class PositionAttention(nn.Module):
@@ -157,7 +158,7 @@ class DANetHead(nn.Module):
         With ``all_outputs``, return those of the sum, of the position branch and of the channel branch: DANet's loss is
         the sum of the three. Without, the classifiers of the branches do not run.
         """
-        checks.check_map(x, self.in_channels)
+        check_dtypes(checks.check_map(x, self.in_channels), next(self.parameters()))
         position, channel = self.conv5a(x), self.conv5c(x)
         position = self.conv51(position + self.position(position))
         channel = self.conv52(channel + self.channel(channel))

@@ -83,10 +83,9 @@ class Offset(nn.Conv2d):
         if self.spread.relative:
             bias = self.bias.to(wide)
             return torch.stack((bias[0::2] * ((width - 1) / 2), bias[1::2] * ((height - 1) / 2)), 1).flatten()
-        if torch.jit.is_tracing():
-            height, width = int(height), int(width)
         factor = shrink_factor(self.extent, height, width)
-        if not torch.compiler.is_compiling() and factor == 1:  # compiled code has one program for all sizes
+        one_program = torch.compiler.is_compiling() or torch.jit.is_tracing()  # for all sizes
+        if not one_program and factor == 1:
             return self.bias
         return self.bias.to(wide) * factor
 

@@ -104,14 +104,14 @@ def shrink_factor(extent: float, height: int, width: int) -> float:
     """Return the factor by which a spread in pixels shrinks on a map too small for it; 1 on others."""
     if extent == 0:
         return 1.0
+    if torch.jit.is_tracing():  # sizes are tensors
+        return ((torch.minimum(height, width).double() - 1) / (2 * extent)).clamp(max=1)  # type: ignore
     return _minimum(1.0, (_minimum(height, width) - 1) / (2 * extent))
 
 
 def _minimum(a: float, b: float) -> float:
     """Return the smaller of two numbers, which may be symbolic, without a guard on which one it is."""
-    if torch.compiler.is_dynamo_compiling() or torch.jit.is_tracing():
-        return min(a, b)
-    return torch.sym_min(a, b)  # type: ignore[return-value]
+    return min(a, b) if torch.compiler.is_dynamo_compiling() else torch.sym_min(a, b)  # type: ignore[return-value]
 
 
 def _coordinate(index: int, count: int) -> float:
