@@ -71,9 +71,8 @@ def check_map(x: Any, channels: int) -> Tensor:
     """Return ``x`` if it is a tensor (B, channels, H, W) with H, W >= 1."""
     if not isinstance(x, Tensor):
         raise TypeError(f"input is a {type(x).__name__}; expected a torch.Tensor of shape (B, {channels}, H, W)")
-    if torch.jit.is_tracing():  # comparing sizes would give a warning for each
-        return x
-    if x.dim() != 4 or x.shape[1] != channels or x.shape[2] < 1 or x.shape[3] < 1:
+    # Comparisons in a trace would give a warning each.
+    if not torch.jit.is_tracing() and (x.dim() != 4 or x.shape[1] != channels or x.shape[2] < 1 or x.shape[3] < 1):
         raise UsageError(f"input has shape {tuple(x.shape)}; expected (B, {channels}, H, W)")
     return x
 

@@ -1,6 +1,6 @@
 """DANet (Fu et al., CVPR 2019): position and channel attention, the layer of both, and the published head."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,8 +72,6 @@ class DualAttention(nn.Module):
         attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
         fusion: "sum", the only one.
     """
-
-    INSERTED: ClassVar[dict[str, Any]] = {}  # it starts as the identity anyway
 
     def __init__(
         self,

@@ -6,9 +6,8 @@ network keep their names, and lists of blocks keep their length.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.fx
@@ -133,10 +132,8 @@ class _Hook:
     def apply(self, block: nn.Module, x: Any) -> Any:
         layer = block.get_submodule(self.path)
         if not isinstance(x, (Tensor, torch.fx.Proxy)):
-            raise TypeError(
-                f"the layer inserted into a {type(block).__name__} got a {type(x).__name__}; expected a tensor "
-                "(B, C, H, W). Layers cannot be inserted here"
-            )
+            got = f"the layer inserted into a {type(block).__name__} got a {type(x).__name__}"
+            raise TypeError(f"{got}; expected a tensor (B, C, H, W). Layers cannot be inserted here")
         x = x.permute(0, 3, 1, 2) if self.channels_at_end else x
         if isinstance(x, torch.fx.Proxy):
             # The layer depends on its input's shape and device, which a symbolic trace does not have: a single node.
@@ -153,13 +150,11 @@ def _find_hook(block: nn.Module) -> _Hook | None:
 
 def _hooked_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module, _Hook]]:
     for path, block in model.named_modules():
-        hook = _find_hook(block)
-        if hook is not None:
+        if (hook := _find_hook(block)) is not None:
             yield path, block, hook
 
 
-@dataclass(frozen=True)
-class _InsertionPoint:
+class _InsertionPoint(NamedTuple):
     """Where one layer goes: at a block, as a child of ``holder``, called by ``hook``."""
 
     path: str  # of the block
@@ -193,8 +188,7 @@ def _add_insertion_points(
             shape = output_shape(block, taken)
             width = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
         if width is None:
-            remedy = f"if the block gets maps (B, C, H, W), pass them, such as channels={{{name!r}: 1024}}"
-            raise UsageError(f"cannot find the channels at {full!r}; {remedy}")
+            raise UsageError(f"cannot find the channels at {full!r}; for maps, pass channels={{{name!r}: 1024}} or so")
         holder = _find_holder(model, block, taken, full, points)
         hook = _Hook(join(holder, NAME), before, channels_at_end)
         points.append(_InsertionPoint(full, block, block.get_submodule(holder), width, hook))

@@ -26,66 +26,54 @@ class Offset(nn.Conv2d):
         seen: offsets of the last eager call with the height and width of its map, for :func:`repgraph.reach`.
     """
 
+    bias: nn.Parameter
+
     def __init__(
-        self,
-        channels: int,
-        spread: Spread,
-        nodes: int,
-        grid: int | Literal["map"] = 1,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, channels: int, spread: Spread, nodes: int, grid: int | Literal["map"] = 1, **factory: Any
     ) -> None:
         self.spread = spread
         # Stored, so that torch.compile need not trace it.
         self.extent = 0.0 if spread.relative else spread.extent
         self.grid = grid
         self.seen: tuple[Tensor, int, int] | None = None
-        super().__init__(channels, 2 * nodes, 1, device=device, dtype=dtype)
+        super().__init__(channels, 2 * nodes, 1, **factory)
 
     def reset_parameters(self) -> None:
         """Zero the weight and set the bias to the spread; for "default", initialize as PyTorch does."""
         if self.spread.points is None:
             super().reset_parameters()
             return
-        assert self.bias is not None
         with torch.no_grad():
             self.weight.zero_()
             self.bias.copy_(torch.tensor(self.spread.points).flatten())
 
     def forward(self, x: Tensor) -> Tensor:
         """Return offsets (B, 2S, Hc, Wc) for features (B, C, H, W)."""
-        height, width = x.shape[2:]
-        if self.grid == "map":
-            x = x.mean((2, 3), keepdim=True)
-        elif self.grid != 1:  # the last cells of a row or column may be smaller
-            x = F.avg_pool2d(x, int(self.grid), ceil_mode=True, count_include_pad=False)
-        offsets = wide_product(x, self.weight.flatten(1), self._scaled_bias(height, width))
-        return self._keep(offsets, height, width)
+        return self.fork(x)[0]
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the offsets, and the features for their other consumers, which saves an addition in training."""
         height, width = x.shape[2:]
-        if self.grid != 1:
-            return self.forward(x), x
-        offsets, x = wide_fork(x, self.weight.flatten(1), self._scaled_bias(height, width))
-        return self._keep(offsets, height, width), x
-
-    def _keep(self, offsets: Tensor, height: int, width: int) -> Tensor:
-        """Keep the offsets of a call for :func:`repgraph.reach`, and return them."""
+        weight, bias = self.weight.flatten(1), self._scaled_bias(height, width)
+        if self.grid == 1:
+            offsets, x = wide_fork(x, weight, bias)
+        elif self.grid == "map":
+            offsets = wide_product(x.mean((2, 3), keepdim=True), weight, bias)
+        else:  # the last cells of a row or column may be smaller
+            cells = F.avg_pool2d(x, int(self.grid), ceil_mode=True, count_include_pad=False)
+            offsets = wide_product(cells, weight, bias)
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
-        return offsets
+        return offsets, x
 
     def _scaled_bias(self, height: int, width: int) -> Tensor:
         """Return the bias in pixels of a map of this size; factors are not rounded to half precision."""
-        assert self.bias is not None
         wide = torch.promote_types(self.bias.dtype, torch.float32)
         if self.spread.relative:
             bias = self.bias.to(wide)
             return torch.stack((bias[0::2] * ((width - 1) / 2), bias[1::2] * ((height - 1) / 2)), 1).flatten()
         factor = shrink_factor(self.extent, height, width)
-        one_program = torch.compiler.is_compiling() or torch.jit.is_tracing()  # for all sizes
-        if not one_program and factor == 1:
+        if not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and factor == 1:  # one program for all sizes
             return self.bias
         return self.bias.to(wide) * factor
 

@@ -1,9 +1,7 @@
 """1 x 1 convolutions, and batch normalization folded into them.
 
-A convolution z = W a followed by batch normalization is another convolution, s W a + t, with one s and one t per
-channel. In evaluation they come from the running statistics. In training they come from the mean and variance of z over
-the batch, which follow from the mean and covariance of ``a`` (:mod:`repgraph.ops.normalised`). As ``a`` has fewer
-channels than z, the wide map z is neither stored nor read for its statistics, in the backward pass either.
+In evaluation the factors come from the running statistics, in training from the mean and covariance of the
+convolution's input (:mod:`repgraph.ops.normalised`), which has fewer channels than its output.
 """
 
 import copy
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from repgraph.errors import UsageError
-from repgraph.ops.backends import direct
+from repgraph.ops.backends import direct, transformed
 from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import memory_format
 from repgraph.ops.library import unrounded
@@ -155,8 +153,6 @@ def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
 
 def is_plain(*modules: nn.Module) -> bool:
     """Return whether no module has hooks or a replaced ``forward``, and no ``torch.func`` transform is active."""
-    if not torch.compiler.is_compiling() and (
-        torch._C._functorch.peek_interpreter_stack() is not None or torch.nn.modules.module._has_any_global_hook()
-    ):
+    if transformed() or (not torch.compiler.is_compiling() and torch.nn.modules.module._has_any_global_hook()):
         return False
     return not any("forward" in vars(module) or any(getattr(module, name) for name in _HOOKS) for module in modules)

@@ -35,11 +35,7 @@ def stages(model: nn.Module) -> dict[str, int]:
     found = found or _innermost(model, "", 2, nn.Linear)  # transformers
     for path in filter(None, list(found)):
         found |= _short_siblings(model, path)
-    first_paths: dict[int, str] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        if path in found:
-            first_paths.setdefault(id(module), path)  # a stage with two names is listed once
-    return {path: found[path] for path in first_paths.values()}
+    return {path: found[path] for path, _ in model.named_modules() if path in found}  # of two names, the first
 
 
 def blocks(stage: nn.Module) -> dict[str, nn.Module]:
@@ -48,8 +44,8 @@ def blocks(stage: nn.Module) -> dict[str, nn.Module]:
     listed = isinstance(inner, CONTAINERS)
     owner = inner if listed else stage
     children = {name: child for name, child in owner._modules.items() if child is not None}
-    if not all(_composite(child) for child in children.values()):
-        return {}
+    if not all(child._modules or not type(child).__module__.startswith("torch.nn.") for child in children.values()):
+        return {}  # single layers of PyTorch are not blocks
     if not listed and not isinstance(stage, CONTAINERS):
         # The children of a module with its own forward are blocks only if they look like a list of them.
         kinds = {type(child) for child in children.values()}
@@ -89,18 +85,13 @@ def _is_stage(model: nn.Module, path: str, listed: dict[str, int]) -> bool:
     return path in listed or (bool(blocks(module)) and all(stage == f"{path}.blocks" for stage in within))
 
 
-def _composite(module: nn.Module) -> bool:
-    """Return whether a module can be a block: single layers of PyTorch are none."""
-    return bool(module._modules) or not type(module).__module__.startswith("torch.nn.")
-
-
 def _is_inserted(path: str) -> bool:
     """Return whether a path leads to or into an inserted layer."""
     return NAME in path.split(".")
 
 
 def _has_weights(block: nn.Module, minimum: int = 2, kind: type[nn.Module] = nn.Conv2d) -> bool:
-    """Return whether a block has at least ``minimum`` layers with weights, one of them of a kind."""
+    """Return whether a block has at least ``minimum`` layers with weights, one of them a ``kind``."""
     own = [module for path, module in block.named_modules() if not _is_inserted(path)]
     weights = [module for module in own if isinstance(module, (nn.Conv2d, nn.Linear))]
     return len(weights) >= minimum and any(isinstance(module, kind) for module in weights)
@@ -181,9 +172,9 @@ def block_input(block: nn.Module) -> BlockInput | None:
     widths += [module.in_features for module in block.modules() if isinstance(module, nn.Linear)]
     for layout in ("BCHW", "BHWC", "BNC"):
         for width in dict.fromkeys(widths):
-            runs = (_probe(twin, BlockInput(channels, layout)) is not None for channels in (width, width + 1))
-            if next(runs) and not next(runs):
-                return BlockInput(width, layout)
+            taken, wider = BlockInput(width, layout), BlockInput(width + 1, layout)
+            if _probe(twin, taken) is not None and _probe(twin, wider) is None:
+                return taken
     return None
 
 
@@ -191,9 +182,8 @@ def not_a_map(stage: nn.Module, path: str, taken: BlockInput | None) -> str | No
     """Return what the block at ``path`` of a stage gets instead of maps; None if it gets maps or that is unknown."""
     if taken is not None and taken.layout == "BNC":
         return "tokens (B, N, C)"
-    twin, given = _meta_copy(stage), []
-    twin.get_submodule(path).register_forward_pre_hook(lambda block, args: given.append(args[0] if args else None))
-    first = block_input(next(iter(blocks(stage).values())))
+    twin, first = _meta_copy(stage), block_input(next(iter(blocks(stage).values())))
+    given = _record(twin.get_submodule(path))
     if first is not None:
         _probe(twin, first)
     return f"a {type(given[0]).__name__}" if given and not isinstance(given[0], Tensor) else None
@@ -201,18 +191,18 @@ def not_a_map(stage: nn.Module, path: str, taken: BlockInput | None) -> str | No
 
 def calls_children(block: nn.Module, path: str, taken: BlockInput) -> bool:
     """Return whether a new child of the module at ``path`` in a block would be called: some call all their children."""
-    twin, child = _meta_copy(block), _CallProbe()
+    twin, child = _meta_copy(block), nn.Identity()
     twin.get_submodule(path).add_module(NAME, child)
+    calls = _record(child)
     _probe(twin, taken)
-    return child.called
+    return bool(calls)
 
 
-class _CallProbe(nn.Module):
-    called = False
-
-    def forward(self, x: Any) -> Any:
-        self.called = True
-        return x
+def _record(module: nn.Module) -> list[Any]:
+    """Return a list to which every call of a module adds its first argument."""
+    calls: list[Any] = []
+    module.register_forward_pre_hook(lambda _, args: calls.append(args[0] if args else None))
+    return calls
 
 
 def _probe(twin: nn.Module, taken: BlockInput) -> Any:

@@ -59,11 +59,6 @@ def _backward(*arguments):
     return kernels(arguments[-1]).backward(*arguments[:-1])
 
 
-for _device in ("CPU", "CUDA"):
-    _library.impl("attention", _forward, _device)
-    _library.impl("attention_backward", _backward, _device)
-
-
 def outputs(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, with_weights: bool, with_lse=True
 ):
@@ -168,7 +163,7 @@ def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tenso
     """Cast features to the autocast dtype if autocast is enabled."""
 
     def cast(t: Tensor | None) -> Any:
-        return t.to(torch.get_autocast_dtype(t.device.type)) if t is not None and autocasts(t) else t
+        return t.to(torch.get_autocast_dtype(t.device.type)) if isinstance(t, Tensor) and autocasts(t) else t
 
     new_key = cast(key)
     return cast(query), new_key, new_key if value is key else cast(value)
@@ -186,4 +181,6 @@ def _autocast(device: str) -> None:
 
 
 for _device in ("CPU", "CUDA"):
+    _library.impl("attention", _forward, _device)
+    _library.impl("attention_backward", _backward, _device)
     _autocast(_device)

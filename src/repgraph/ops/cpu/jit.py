@@ -19,8 +19,10 @@ from repgraph.files import write
 
 # Sums may be reordered and fused; NaN and infinity keep their meaning.
 OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "error_model": "numpy"}
-_FILES = sorted(Path(__file__).parent.glob("*.py"))
-_STAMP = numba.__version__.encode() + b"".join(file.read_bytes() for file in _FILES)
+_SOURCES = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+
+helper = numba.njit(**OPTIONS)  # compiles a helper once per kernel, as a function: for helpers called once per tile
+inline = numba.njit(**OPTIONS, forceinline=True)  # compiles a helper into its callers: for helpers called once per node
 
 
 class _Cache(FunctionCache):
@@ -45,7 +47,7 @@ class _Cache(FunctionCache):
         """Return the file for a signature on this processor, and what its digest covers besides the function."""
         key = repr(self._index_key(sig, codegen)).encode()
         name = f"{self._impl.filename_base}.{hashlib.sha256(key).hexdigest()[:16]}.nbc"
-        return Path(self.cache_path, name), key + _STAMP
+        return Path(self.cache_path, name), key + numba.__version__.encode() + _SOURCES
 
 
 def jit(function: Any) -> Any:
@@ -54,13 +56,3 @@ def jit(function: Any) -> Any:
     with suppress(Exception):  # such as no writable cache directory
         dispatcher._cache = _Cache(function)
     return dispatcher
-
-
-def helper(function: Any) -> Any:
-    """Compile a helper once per kernel, as a function; for helpers called once per tile."""
-    return numba.njit(**OPTIONS)(function)
-
-
-def inline(function: Any) -> Any:
-    """Compile a helper into every kernel that calls it; for helpers called once per node."""
-    return numba.njit(**OPTIONS, forceinline=True)(function)

@@ -24,7 +24,7 @@ def forward(
     batch, channels, height, width = query.shape
     if y.numel() == 0:
         return y, lse, weights
-    dtype = _compute_dtype(query)
+    dtype: type = np.float64 if query.dtype == torch.float64 else np.float32
     count, vchannels = offsets.shape[1] // 2, y.shape[1]
     with workspace() as space:
         k = rows(key, space)
@@ -50,7 +50,7 @@ def backward(
     batch, channels, height, width = query.shape
     if grad_query.numel() == 0:
         return grad_query, grad_key, grad_value, grad_offsets
-    dtype = _compute_dtype(query)
+    dtype: type = np.float64 if query.dtype == torch.float64 else np.float32
     count, vchannels = offsets.shape[1] // 2, grad.shape[1]
     shared = value is None
     extra: np.ndarray = np.empty(0, dtype)
@@ -79,10 +79,6 @@ def backward(
         run(scatter, tasks, work, *g, *q, p, d, *nodes, dims, pitch, channels, vchannels, *targets, shared)
     _write_offset_gradients(grad_offsets, grad_nodes, parts)
     return grad_query, grad_key, grad_value, grad_offsets
-
-
-def _compute_dtype(features: Tensor) -> type:
-    return np.float64 if features.dtype == torch.float64 else np.float32
 
 
 def _tasks(batch: int, height: int, grid: int) -> tuple[int, int]:
