@@ -137,3 +137,5 @@ def test_invalid_arguments() -> None:
     for module, channels in ((DualAttention(8), 8), (head(), 10)):
         with pytest.raises(ValueError, match=rf"input has shape .*; expected \(B, {channels}, H, W\)"):
             module(torch.zeros(1, 7, 3, 5))
+        with pytest.raises(TypeError, match=r"input is torch.float64 and the weights are torch.float32"):
+            module(torch.zeros(1, channels, 3, 5, dtype=torch.float64))

@@ -99,7 +99,7 @@ class Halves(Block):
 
 def test_channels():
     model = nn.ModuleDict({"stage": nn.Sequential(Halves(), Halves())})
-    assert_raises(model, "cannot find the channels at 'stage.1'; pass them, such as channels={'stage'", {"stage": 1})
+    assert_raises(model, "cannot find the channels at 'stage.1'; for maps, pass channels={'stage': ", {"stage": 1})
     insert(model, {"stage": 1}, channels={"stage": 8})
     assert model["stage"](torch.randn(1, 8, 7, 7)).shape == (1, 8, 7, 7)
     model = network()
@@ -140,8 +140,11 @@ def test_blocks_that_get_no_tensor():
         def forward(self, x: list[Tensor] | Tensor) -> list[Tensor]:
             return [super().forward(x if isinstance(x, Tensor) else sum(x))]
 
-    model = insert(nn.ModuleDict({"stage": nn.Sequential(Listed(8, 8), Listed(8, 8))}), {"stage": 1})
+    blocks = [Listed(8, 8), Listed(8, 8)]
+    message = "cannot insert at 'stage.1': the block gets a list; layers need maps (B, C, H, W)"
+    assert_raises(nn.ModuleDict({"stage": nn.Sequential(*blocks)}), message, {"stage": 1})
+    model = insert(nn.ModuleDict({"stage": nn.ModuleList(blocks)}), {"stage": 1})  # nothing known about its calls
     with pytest.raises(TypeError, match=r"inserted into a Listed got a list; expected a tensor \(B, C, H, W\)"):
-        model["stage"](torch.randn(1, 8, 5, 5))
+        model["stage"][1](model["stage"][0](torch.randn(1, 8, 5, 5)))
     with pytest.raises(TypeError, match="inserted into a Listed got a NoneType"):
         model["stage"][1](x=torch.randn(1, 8, 5, 5))

@@ -44,6 +44,18 @@ NETWORKS = {
         {"stages.2.blocks.4": 160, "stages.2.blocks.5": 160, "stages.3.blocks.1": 320},
     ),
     "timm resnetv2_50": ({}, {"stages.2": 1}, {"stages.2.blocks.5": 1024}),
+    "torchvision swin": (
+        lambda: vision.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [3, 3]),
+        {"features.1": 1, "features.3": 1},
+        {"features.1.1": 24, "features.3.1": 48},
+    ),
+    "timm swin": (
+        lambda: timm.models.SwinTransformer(
+            (44, 48), window_size=3, embed_dim=24, depths=(2, 3, 1), num_heads=(2, 2, 2)
+        ),
+        {"layers.0": 1, "layers.1": 2, "layers.2": 1},
+        {"layers.0.blocks.1": 24, "layers.1.blocks.1": 48, "layers.1.blocks.2": 48, "layers.2.blocks.0": 96},
+    ),
     "timm efficientnet_b0": ({}, {"blocks.5": 1, "blocks.0": 1}, {"blocks.0.0": 16, "blocks.5.3": 192}),
 }
 
@@ -69,6 +81,25 @@ def test_stages_of_known_networks():
     assert stages(vision.mobilenet_v3_small()) == {"features": 13}
     assert stages(vision.shufflenet_v2_x0_5()) == {"stage2": 4, "stage3": 8, "stage4": 4}
     assert stages(vision.vgg11()) == {}
+    with torch.device("meta"):
+        assert stages(vision.swin_t()) == {"features.1": 2, "features.3": 2, "features.5": 6, "features.7": 2}
+        assert stages(timm.create_model("vit_tiny_patch16_224")) == {"blocks": 12}
+
+
+@pytest.mark.parametrize(
+    ("make", "where", "reason"),
+    [
+        (vision.vit_b_16, "encoder.layers", r"'encoder.layers.encoder_layer_11': the block gets tokens \(B, N, C\)"),
+        (lambda: timm.create_model("vit_tiny_patch16_224"), "blocks", "'blocks.11': the block gets tokens"),
+        (vision.densenet121, "denseblock2", "'features.denseblock2.denselayer12': the block gets a list"),
+        (lambda: timm.create_model("densenet121"), "denseblock2", "denselayer12': the block gets a list"),
+    ],
+    ids=["torchvision vit", "timm vit", "torchvision densenet", "timm densenet"],
+)
+def test_networks_without_maps_between_blocks_are_refused(make, where, reason):
+    for options in ({}, {"channels": {where: 192}}):
+        with torch.device("meta"), pytest.raises(ValueError, match=f"cannot insert at .*{reason}"):
+            insert(make(), {where: 1}, **options)
 
 
 def test_feature_extractors():
@@ -81,3 +112,17 @@ def test_feature_extractors():
     traced, x = extraction.create_feature_extractor(model, ["layer3"]), images(40)
     features = model.layer3(model.layer2(model.layer1(model.maxpool(model.relu(model.bn1(model.conv1(x)))))))
     assert torch.equal(traced(x)["layer3"], features)
+
+
+def test_channels_at_the_end():
+    """Swin's maps (B, H, W, C): copies and traces permute them too."""
+    model = stir(insert(vision.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [3, 3]), {"features.3": 1}).eval())
+    (layer,) = inserted(model).values()
+    seen = []
+    layer.register_forward_hook(lambda module, args, y: seen.append((args[0].shape, y.shape)))
+    x = images(40)
+    expected = model(x)
+    assert seen == [((2, 48, 5, 6), (2, 48, 5, 6))]
+    assert torch.equal(copy.deepcopy(model)(x), expected) and torch.equal(
+        torch.export.export(model, (x,)).module()(x), expected
+    )

@@ -94,7 +94,10 @@ def test_shapes_of_output_nodes_and_weights(kind: type, grid) -> None:
             torch.testing.assert_close(weights.sum(2), torch.ones(2, layer.groups, height, width))
 
 
-@pytest.mark.parametrize("options", [dict(), dict(fusion="concat", grid=3), dict(grid="map", groups=2)], ids=name)
+FORMATTED = [dict(), dict(fusion="concat", grid=3), dict(grid="map", groups=2), dict(fusion="concat", mid_channels=1)]
+
+
+@pytest.mark.parametrize("options", FORMATTED, ids=name)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_has_the_memory_format_of_the_input(kind: type, training: bool, options: dict) -> None:
@@ -217,5 +220,10 @@ def test_invalid_inputs(kind: type) -> None:
             layer(bad)
     with pytest.raises(TypeError, match=r"input is a list; expected a torch.Tensor of shape \(B, 8, H, W\)"):
         layer([1.0])
+    for dtype in (torch.float64, torch.int64):
+        with pytest.raises(TypeError, match=f"input is {dtype} and the weights are torch.float32; use x.to"):
+            layer(torch.zeros(1, 8, 3, 5, dtype=dtype))
+    with pytest.raises(TypeError, match=r"input is torch.float64"), torch.autocast("cpu", torch.bfloat16):
+        layer(torch.zeros(1, 8, 3, 5, dtype=torch.float64))  # which autocast leaves as it is
     with pytest.raises(RuntimeError, match=r"backend 'triton' cannot run here: .* these are torch.float64"):
         kind(8, backend="triton", dtype=torch.float64)(torch.zeros(1, 8, 3, 5, dtype=torch.float64))

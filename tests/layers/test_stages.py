@@ -6,7 +6,7 @@ from tests.layers.networks import Block, assert_same, network, one_thread
 from torch import Tensor, nn
 
 from repgraph.layers import insert, inserted, remove
-from repgraph.layers.stages import find_stage, input_channels, stages
+from repgraph.layers.stages import block_input, find_stage, stages
 
 __all__ = ["one_thread"]  # for all tests here
 
@@ -152,9 +152,22 @@ class Gate(nn.Module):
         return x * self.conv(x.mean(1, keepdim=True))
 
 
-def test_input_channels():
+class Mixer(nn.Linear):
+    """A block of maps (B, H, W, C), or of tokens (B, N, C)."""
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__(8, 8)
+        self.dimensions = dimensions
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dim() == self.dimensions
+        return super().forward(x)
+
+
+def test_block_input():
     block, calls = Block(8, 12).half().train(), []
     block.conv1.register_forward_hook(lambda *_: calls.append(1))
-    assert input_channels(block) == 8
+    assert block_input(block) == (8, "BCHW")
     assert block.training and calls == [] and not block.bn1.num_batches_tracked  # the block itself does not run
-    assert input_channels(Gate()) is None and input_channels(nn.Linear(8, 8)) is None
+    assert block_input(Gate()) is None
+    assert block_input(Mixer(4)) == (8, "BHWC") and block_input(Mixer(3)) == (8, "BNC")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
+
 from repgraph.cli.app import app
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
@@ -77,7 +78,8 @@ def check_map(x: Any, channels: int) -> Tensor:
     """Return ``x`` if it is a tensor (B, channels, H, W) with H, W >= 1."""
     if not isinstance(x, Tensor):
         raise TypeError(f"input is a {type(x).__name__}; expected a torch.Tensor of shape (B, {channels}, H, W)")
-    if x.dim() != 4 or x.shape[1] != channels or x.shape[2] < 1 or x.shape[3] < 1:
+    # Comparisons in a trace would give a warning each.
+    if not torch.jit.is_tracing() and (x.dim() != 4 or x.shape[1] != channels or x.shape[2] < 1 or x.shape[3] < 1):
         raise UsageError(f"input has shape {tuple(x.shape)}; expected (B, {channels}, H, W)")
     return x
 

@@ -1,6 +1,6 @@
 """DANet (Fu et al., CVPR 2019): position and channel attention, the layer of both, and the published head."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from repgraph.layers.non_local import ATTENTIONS, attend
 from repgraph.layers.pointwise import Pointwise
 from repgraph.ops.formats import is_channels_last
 from repgraph.ops.library import unrounded
+from repgraph.ops.product import check_dtypes
 
 
 class PositionAttention(nn.Module):
@@ -71,8 +72,6 @@ class DualAttention(nn.Module):
         attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
         fusion: "sum", the only one.
     """
-
-    INSERTED: ClassVar[dict[str, Any]] = {}  # it starts as the identity anyway
 
     def __init__(
         self,
@@ -157,7 +156,7 @@ class DANetHead(nn.Module):
         With ``all_outputs``, return those of the sum, of the position branch and of the channel branch: DANet's loss is
         the sum of the three. Without, the classifiers of the branches do not run.
         """
-        checks.check_map(x, self.in_channels)
+        check_dtypes(checks.check_map(x, self.in_channels), next(self.parameters()))
         position, channel = self.conv5a(x), self.conv5c(x)
         position = self.conv51(position + self.position(position))
         channel = self.conv52(channel + self.channel(channel))

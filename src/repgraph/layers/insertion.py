@@ -6,9 +6,8 @@ network keep their names, and lists of blocks keep their length.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.fx
@@ -22,12 +21,14 @@ from repgraph.layers.stages import (
     CONTAINERS,
     NAME,
     PROBE_SIZE,
+    BlockInput,
+    block_input,
     blocks,
     calls_children,
     device_and_dtype,
     find_stage,
-    input_channels,
     join,
+    not_a_map,
     output_shape,
 )
 
@@ -112,9 +113,10 @@ class _Hook:
 
     handle: RemovableHandle  # also kept because unpickling it reserves its id, which new hooks then do not get
 
-    def __init__(self, path: str, before: bool) -> None:
+    def __init__(self, path: str, before: bool, channels_at_end: bool) -> None:
         self.path = path
         self.before = before
+        self.channels_at_end = channels_at_end  # the block's maps are (B, H, W, C)
 
     def attach(self, block: nn.Module) -> None:
         if self.before:
@@ -129,15 +131,16 @@ class _Hook:
 
     def apply(self, block: nn.Module, x: Any) -> Any:
         layer = block.get_submodule(self.path)
+        if not isinstance(x, (Tensor, torch.fx.Proxy)):
+            got = f"the layer inserted into a {type(block).__name__} got a {type(x).__name__}"
+            raise TypeError(f"{got}; expected a tensor (B, C, H, W). Layers cannot be inserted here")
+        x = x.permute(0, 3, 1, 2) if self.channels_at_end else x
         if isinstance(x, torch.fx.Proxy):
             # The layer depends on its input's shape and device, which a symbolic trace does not have: a single node.
-            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(layer), (x,), {})  # type: ignore[attr-defined]
-        if not isinstance(x, Tensor):
-            raise TypeError(
-                f"the layer inserted into a {type(block).__name__} got a {type(x).__name__}; expected a tensor "
-                "(B, C, H, W). Layers cannot be inserted here"
-            )
-        return layer(x)
+            y: Any = x.tracer.create_proxy("call_module", x.tracer.path_of_module(layer), (x,), {})  # type: ignore[attr-defined]
+        else:
+            y = layer(x)
+        return y.permute(0, 2, 3, 1) if self.channels_at_end else y
 
 
 def _find_hook(block: nn.Module) -> _Hook | None:
@@ -147,13 +150,11 @@ def _find_hook(block: nn.Module) -> _Hook | None:
 
 def _hooked_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module, _Hook]]:
     for path, block in model.named_modules():
-        hook = _find_hook(block)
-        if hook is not None:
+        if (hook := _find_hook(block)) is not None:
             yield path, block, hook
 
 
-@dataclass(frozen=True)
-class _InsertionPoint:
+class _InsertionPoint(NamedTuple):
     """Where one layer goes: at a block, as a child of ``holder``, called by ``hook``."""
 
     path: str  # of the block
@@ -178,20 +179,23 @@ def _add_insertion_points(
         _check_reachable(model, full, "insert the layers first")
         if _find_hook(block) is not None or any(point.block is block for point in points):
             raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove removes all of a model")
-        in_channels = input_channels(block)
-        width = channels or in_channels
-        if channels is None and in_channels is not None and not before:
-            shape = output_shape(block, in_channels)
-            width = shape[1] if shape is not None and len(shape) == 4 else None
+        taken = block_input(block)
+        if (other := not_a_map(model.get_submodule(stage), path, taken)) is not None:
+            raise UsageError(f"cannot insert at {full!r}: the block gets {other}; layers need maps (B, C, H, W)")
+        channels_at_end = taken is not None and taken.layout == "BHWC"
+        width = channels or (taken.channels if taken is not None else None)
+        if channels is None and taken is not None and not before:
+            shape = output_shape(block, taken)
+            width = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
         if width is None:
-            raise UsageError(f"cannot find the channels at {full!r}; pass them, such as channels={{{name!r}: 1024}}")
-        holder = _find_holder(model, block, in_channels, full, points)
-        hook = _Hook(join(holder, NAME), before)
+            raise UsageError(f"cannot find the channels at {full!r}; for maps, pass channels={{{name!r}: 1024}} or so")
+        holder = _find_holder(model, block, taken, full, points)
+        hook = _Hook(join(holder, NAME), before, channels_at_end)
         points.append(_InsertionPoint(full, block, block.get_submodule(holder), width, hook))
 
 
 def _find_holder(
-    model: nn.Module, block: nn.Module, channels: int | None, path: str, points: list[_InsertionPoint]
+    model: nn.Module, block: nn.Module, taken: BlockInput | None, path: str, points: list[_InsertionPoint]
 ) -> str:
     """Return the path in a block of the module to hold its layer: the first that does not call its children.
 
@@ -200,10 +204,10 @@ def _find_holder(
     uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for inner, module in block.named_modules():
         shared = uses[id(module)] > uses[id(block)]
-        taken = hasattr(module, NAME) or any(point.holder is module for point in points)
-        if isinstance(module, CONTAINERS) or shared or taken:
+        full = hasattr(module, NAME) or any(point.holder is module for point in points)
+        if isinstance(module, CONTAINERS) or shared or full:
             continue
-        if channels is None or not calls_children(block, inner, channels):
+        if taken is None or not calls_children(block, inner, taken):
             return inner
     raise UsageError(f"no module in {path!r} can hold a layer: it has only lists of modules or shared modules")
 
@@ -236,7 +240,7 @@ def _build(layer: Layer, point: _InsertionPoint, layer_options: dict[str, Any]) 
         raise TypeError(f"layer returned a {type(module).__name__} for {point.path!r}; expected a torch.nn.Module")
     module = module.to(device=device, dtype=dtype)
     kept = (2, point.channels, PROBE_SIZE, PROBE_SIZE)
-    shape = output_shape(module, point.channels)  # None if it cannot be found without data
+    shape = output_shape(module, BlockInput(point.channels))  # None if it cannot be found without data
     if shape is not None and shape != kept:
         raise UsageError(f"layer turns {kept} into {tuple(shape)} at {point.path!r}; it has to keep the shape")
     return module.train(point.block.training)

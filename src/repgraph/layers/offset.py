@@ -27,6 +27,8 @@ class Offset(nn.Conv2d):
         seen: offsets of the last eager call with the height and width of its map, for :func:`repgraph.reach`.
     """
 
+    bias: nn.Parameter
+
     def __init__(
         self,
         channels: int,
@@ -34,8 +36,7 @@ class Offset(nn.Conv2d):
         nodes: int,
         grid: int | Literal["map"] = 1,
         map_size: tuple[int, int] | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
         self.spread = spread
         # Stored, so that torch.compile need not trace it.
@@ -43,55 +44,46 @@ class Offset(nn.Conv2d):
         self.grid = grid
         self.map_size = map_size
         self.seen: tuple[Tensor, int, int] | None = None
-        super().__init__(channels, 2 * nodes, 1, device=device, dtype=dtype)
+        super().__init__(channels, 2 * nodes, 1, **factory)
 
     def reset_parameters(self) -> None:
         """Zero the weight and set the bias to the spread; for "default", initialize as PyTorch does."""
         if self.spread.points is None:
             super().reset_parameters()
             return
-        assert self.bias is not None
         with torch.no_grad():
             self.weight.zero_()
             self.bias.copy_(torch.tensor(self.spread.points).flatten())
 
     def forward(self, x: Tensor) -> Tensor:
         """Return offsets (B, 2S, Hc, Wc) for features (B, C, H, W)."""
-        height, width = x.shape[2:]
-        if self.grid == "map":
-            x = x.mean((2, 3), keepdim=True)
-        elif self.grid != 1:  # the last cells of a row or column may be smaller
-            x = F.avg_pool2d(x, int(self.grid), ceil_mode=True, count_include_pad=False)
-        offsets = wide_product(x, self.weight.flatten(1), self._scaled_bias(height, width))
-        return self._keep(offsets, height, width)
+        return self.fork(x)[0]
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the offsets, and the features for their other consumers, which saves an addition in training."""
         height, width = x.shape[2:]
-        if self.grid != 1:
-            return self.forward(x), x
-        offsets, x = wide_fork(x, self.weight.flatten(1), self._scaled_bias(height, width))
-        return self._keep(offsets, height, width), x
-
-    def _keep(self, offsets: Tensor, height: int, width: int) -> Tensor:
-        """Keep the offsets of a call for :func:`repgraph.reach`, and return them."""
+        weight, bias = self.weight.flatten(1), self._scaled_bias(height, width)
+        if self.grid == 1:
+            offsets, x = wide_fork(x, weight, bias)
+        elif self.grid == "map":
+            offsets = wide_product(x.mean((2, 3), keepdim=True), weight, bias)
+        else:  # the last cells of a row or column may be smaller
+            cells = F.avg_pool2d(x, int(self.grid), ceil_mode=True, count_include_pad=False)
+            offsets = wide_product(cells, weight, bias)
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
-        return offsets
+        return offsets, x
 
     def _scaled_bias(self, height: int, width: int) -> Tensor:
         """Return the bias in pixels of a map of this size; factors are not rounded to half precision."""
-        assert self.bias is not None
         wide = torch.promote_types(self.bias.dtype, torch.float32)
         if self.spread.relative:
             bias = self.bias.to(wide)
             return torch.stack((bias[0::2] * ((width - 1) / 2), bias[1::2] * ((height - 1) / 2)), 1).flatten()
         if self.map_size is not None:
             height, width = self.map_size
-        if torch.jit.is_tracing():
-            height, width = int(height), int(width)
         factor = shrink_factor(self.extent, height, width)
-        if not torch.compiler.is_compiling() and factor == 1:  # compiled code has one program for all sizes
+        if not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and factor == 1:  # one program for all sizes
             return self.bias
         return self.bias.to(wide) * factor
 

@@ -1,21 +1,21 @@
 """1 x 1 convolutions, and batch normalization folded into them.
 
-A convolution z = W a followed by batch normalization is another convolution, s W a + t, with one s and one t per
-channel. In evaluation they come from the running statistics. In training they come from the mean and variance of z over
-the batch, which follow from the mean and covariance of ``a`` (:mod:`repgraph.ops.normalised`). As ``a`` has fewer
-channels than z, the wide map z is neither stored nor read for its statistics, in the backward pass either.
+In evaluation the factors come from the running statistics, in training from the mean and covariance of the
+convolution's input (:mod:`repgraph.ops.normalised`), which has fewer channels than its output.
 """
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from repgraph.ops.backends import direct
+from repgraph.errors import UsageError
+from repgraph.ops.backends import direct, transformed
 from repgraph.ops.checks import forward_mode
+from repgraph.ops.formats import memory_format
 from repgraph.ops.library import unrounded
 from repgraph.ops.normalised import moments, normalised_fits, normalised_product, normalised_relu
 from repgraph.ops.product import fits, product, residual_product
@@ -34,6 +34,10 @@ class Pointwise(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight.flatten(1), self.bias)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Raise for ``torch.jit.script``, of this module or of a network with one."""
+        raise UsageError("torch.jit.script is not supported; use torch.export, torch.compile, ONNX or torch.jit.trace")
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}" + ("" if self.bias is not None else ", bias=False")
@@ -62,7 +66,8 @@ def fuse_input(x: Tensor, response: Tensor, convolution: nn.Module, norm: nn.Mod
     """
     if fusion == "sum":
         return add_conv_norm(x, response, convolution, norm)
-    return torch.cat((x, norm(convolution(response))), 1)
+    update = norm(convolution(response))  # with C' = 1, no format
+    return torch.cat((x, update.contiguous(memory_format=memory_format(x))), 1)
 
 
 def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any) -> Tensor:
@@ -76,7 +81,8 @@ def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any) -> Te
     weight = convolution.weight.flatten(1)
     if type(norm) is nn.Identity:
         return residual_product(x, a, weight, convolution.bias)
-    if not _is_standard(norm) or convolution.bias is not None or a.numel() <= a.shape[1]:
+    single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # a trace would warn of the comparison
+    if not _is_standard(norm) or convolution.bias is not None or single:
         return x + norm(convolution(a))
     with unrounded(a.device.type):
         if not norm.training:
@@ -96,7 +102,7 @@ def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any) -> Te
 def norm_act(x: Tensor, norm: Any, activation: nn.Module) -> Tensor:
     """Return ``activation(norm(x))``; training-mode batch norm and ReLU in one kernel where there is one."""
     standard = _is_standard(norm) and type(activation) is nn.ReLU and is_plain(norm, activation)
-    if not standard or not norm.training or x.numel() <= x.shape[1] or not (direct(x) and fits(x)):
+    if not standard or not norm.training or not (direct(x) and fits(x)) or x.numel() <= x.shape[1]:
         return activation(norm(x))
     return normalised_relu(x, norm.weight, norm.bias, _count_batch(norm), norm.eps, norm.momentum)
 
@@ -147,8 +153,6 @@ def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
 
 def is_plain(*modules: nn.Module) -> bool:
     """Return whether no module has hooks or a replaced ``forward``, and no ``torch.func`` transform is active."""
-    if not torch.compiler.is_compiling() and (
-        torch._C._functorch.peek_interpreter_stack() is not None or torch.nn.modules.module._has_any_global_hook()
-    ):
+    if transformed() or (not torch.compiler.is_compiling() and torch.nn.modules.module._has_any_global_hook()):
         return False
     return not any("forward" in vars(module) or any(getattr(module, name) for name in _HOOKS) for module in modules)

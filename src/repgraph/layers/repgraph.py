@@ -78,14 +78,9 @@ class RepGraph(ContextLayer):
         if self.node_view != 1:
             same, key = value is key, around(key, self.node_view)
             value = key if same else around(value, self.node_view)
-        result = representative_attention(
-            query, key, value, offsets,
-            groups=self.groups,
-            grid=ONE_CELL if self.grid == "map" else self.grid,
-            scale=self.scale,
-            backend=self.backend,
-            return_nodes=return_nodes,
-        )  # fmt: skip
+        grid = ONE_CELL if self.grid == "map" else self.grid
+        options: dict[str, Any] = dict(groups=self.groups, grid=grid, scale=self.scale, backend=self.backend)
+        result = representative_attention(query, key, value, offsets, **options, return_nodes=return_nodes)
         return result if isinstance(result, tuple) else (result,)
 
     def extra_repr(self) -> str:
@@ -178,16 +173,14 @@ class BottleneckRepGraph(RepGraph):
     def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the feature (B, C', H, W), the offsets (B, 2S, Hc, Wc), and the input for the residual."""
         reduce, norm, act, offset = self.reduce, self.reduce_norm, self.act, self.offset
-        plain = type(reduce) is Pointwise and is_plain(reduce, norm, act)
-        if not plain or (reduce.bias is None) == (type(norm) is nn.Identity):
-            feature = act(norm(reduce(x)))
-        elif reduce.bias is None:
+        plain, fused = type(reduce) is Pointwise and is_plain(reduce, norm, act), type(norm) is nn.Identity
+        if plain and reduce.bias is None and not fused:
             feature, x = fork(x, reduce.weight.flatten(1))
             feature = pointwise.norm_act(feature, norm, act)
-        elif torch.is_grad_enabled() or type(act) is not nn.ReLU:
-            feature = act(reduce(x))
-        else:  # fused, in inference: one product with bias and ReLU
-            feature = relu_product(x, reduce.weight.flatten(1), reduce.bias)
+        elif plain and reduce.bias is not None and fused and type(act) is nn.ReLU and not torch.is_grad_enabled():
+            feature = relu_product(x, reduce.weight.flatten(1), reduce.bias)  # bias and ReLU in one product
+        else:
+            feature = act(norm(reduce(x)))
         if not is_plain(offset):
             return feature, offset(feature), x
         offsets, feature = offset.fork(feature)

@@ -8,7 +8,7 @@ its cell), in pixels or, for spreads that cover the map, in halves of the map's 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -104,14 +104,10 @@ def shrink_factor(extent: float, height: int, width: int) -> float:
     """Return the factor by which a spread in pixels shrinks on a map too small for it; 1 on others."""
     if extent == 0:
         return 1.0
-    return _minimum(1.0, (_minimum(height, width) - 1) / (2 * extent))
-
-
-def _minimum(a: float, b: float) -> float:
-    """Return the smaller of two numbers, which may be symbolic, without a guard on which one it is."""
-    if torch.compiler.is_dynamo_compiling() or torch.jit.is_tracing():
-        return min(a, b)
-    return torch.sym_min(a, b)  # type: ignore[return-value]
+    if torch.jit.is_tracing():  # sizes are tensors
+        return ((torch.minimum(height, width).double() - 1) / (2 * extent)).clamp(max=1)  # type: ignore
+    minimum: Any = min if torch.compiler.is_dynamo_compiling() else torch.sym_min  # without a guard on symbolic sizes
+    return minimum(1.0, (minimum(height, width) - 1) / (2 * extent))  # type: ignore[no-any-return]
 
 
 def _coordinate(index: int, count: int) -> float:

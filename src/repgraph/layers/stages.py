@@ -3,7 +3,7 @@
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,13 @@ NAME = "repgraph"  # of an inserted layer, as a child of its block
 PROBE_SIZE = 64  # side of the map for probing: large enough for blocks that halve it or use windows
 
 
+class BlockInput(NamedTuple):
+    """What a block takes: maps "BCHW", maps "BHWC" as in Swin, or tokens "BNC" as in ViT."""
+
+    channels: int
+    layout: str = "BCHW"
+
+
 def stages(model: nn.Module) -> dict[str, int]:
     """Return the stages of a network: their paths and numbers of blocks.
 
@@ -25,13 +32,10 @@ def stages(model: nn.Module) -> dict[str, int]:
     stages. :func:`~repgraph.layers.insertion.insert` also accepts other lists of blocks.
     """
     found = _innermost(model, "", 2) or _innermost(model, "", 1) or _outermost(model)
+    found = found or _innermost(model, "", 2, nn.Linear)  # transformers
     for path in filter(None, list(found)):
         found |= _short_siblings(model, path)
-    first_paths: dict[int, str] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        if path in found:
-            first_paths.setdefault(id(module), path)  # a stage with two names is listed once
-    return {path: found[path] for path in first_paths.values()}
+    return {path: found[path] for path, _ in model.named_modules() if path in found}  # of two names, the first
 
 
 def blocks(stage: nn.Module) -> dict[str, nn.Module]:
@@ -40,8 +44,8 @@ def blocks(stage: nn.Module) -> dict[str, nn.Module]:
     listed = isinstance(inner, CONTAINERS)
     owner = inner if listed else stage
     children = {name: child for name, child in owner._modules.items() if child is not None}
-    if not all(_composite(child) for child in children.values()):
-        return {}
+    if not all(child._modules or not type(child).__module__.startswith("torch.nn.") for child in children.values()):
+        return {}  # single layers of PyTorch are not blocks
     if not listed and not isinstance(stage, CONTAINERS):
         # The children of a module with its own forward are blocks only if they look like a list of them.
         kinds = {type(child) for child in children.values()}
@@ -81,28 +85,23 @@ def _is_stage(model: nn.Module, path: str, listed: dict[str, int]) -> bool:
     return path in listed or (bool(blocks(module)) and all(stage == f"{path}.blocks" for stage in within))
 
 
-def _composite(module: nn.Module) -> bool:
-    """Return whether a module can be a block: single layers of PyTorch are none."""
-    return bool(module._modules) or not type(module).__module__.startswith("torch.nn.")
-
-
 def _is_inserted(path: str) -> bool:
     """Return whether a path leads to or into an inserted layer."""
     return NAME in path.split(".")
 
 
-def _has_weights(block: nn.Module, minimum: int = 2) -> bool:
-    """Return whether a block has at least ``minimum`` layers with weights, one of them a convolution."""
+def _has_weights(block: nn.Module, minimum: int = 2, kind: type[nn.Module] = nn.Conv2d) -> bool:
+    """Return whether a block has at least ``minimum`` layers with weights, one of them a ``kind``."""
     own = [module for path, module in block.named_modules() if not _is_inserted(path)]
     weights = [module for module in own if isinstance(module, (nn.Conv2d, nn.Linear))]
-    return len(weights) >= minimum and any(isinstance(module, nn.Conv2d) for module in weights)
+    return len(weights) >= minimum and any(isinstance(module, kind) for module in weights)
 
 
-def _innermost(module: nn.Module, path: str, minimum: int) -> dict[str, int]:
+def _innermost(module: nn.Module, path: str, minimum: int, kind: type[nn.Module] = nn.Conv2d) -> dict[str, int]:
     """Return the innermost modules with at least ``minimum`` blocks of two or more layers with weights."""
     found: dict[str, int] = {}
     for child_path, child in _children(module, path):
-        found |= _innermost(child, child_path, minimum)
+        found |= _innermost(child, child_path, minimum, kind)
     own = blocks(module)
     if path and list(found) == [f"{path}.blocks"]:
         return {path: len(own)}  # a module that holds these blocks alone goes by its own name
@@ -110,7 +109,7 @@ def _innermost(module: nn.Module, path: str, minimum: int) -> dict[str, int]:
         return found  # a model that is a list of lists is hardly one stage
     if not path or not isinstance(module, CONTAINERS):
         minimum = 2  # a single child of the model, or of a module with its own forward, is not a block
-    return {path: len(own)} if len(own) >= minimum and all(map(_has_weights, own.values())) else {}
+    return {path: len(own)} if len(own) >= minimum and all(_has_weights(each, 2, kind) for each in own.values()) else {}
 
 
 def _outermost(model: nn.Module) -> dict[str, int]:
@@ -157,47 +156,64 @@ def device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtyp
     return None, None
 
 
-def output_shape(module: nn.Module, channels: int) -> torch.Size | None:
-    """Return the shape of a module's output for a map (2, channels, PROBE_SIZE, PROBE_SIZE); None if it fails."""
-    return getattr(_probe(_meta_copy(module), channels), "shape", None)
+def output_shape(module: nn.Module, taken: BlockInput) -> torch.Size | None:
+    """Return the shape of a module's output for a batch of two; None if it fails."""
+    return getattr(_probe(_meta_copy(module), taken), "shape", None)
 
 
-def input_channels(block: nn.Module) -> int | None:
-    """Return the number of channels that a block takes; None where it cannot be found.
+def block_input(block: nn.Module) -> BlockInput | None:
+    """Return what a block takes; None where it cannot be found.
 
-    The block is tried with the input channels of its convolutions. If it runs with one more channel as well, the
-    convolution follows layers that take any number, and the next one is tried.
+    The block is tried with the input channels of its layers, in each layout. If it runs with one more channel as well,
+    the layer follows others that take any number, and the next one is tried.
     """
     twin = _meta_copy(block)
-    for channels in dict.fromkeys(module.in_channels for module in block.modules() if isinstance(module, nn.Conv2d)):
-        if _probe(twin, channels) is not None and _probe(twin, channels + 1) is None:
-            return channels
+    widths = [module.in_channels for module in block.modules() if isinstance(module, nn.Conv2d)]
+    widths += [module.in_features for module in block.modules() if isinstance(module, nn.Linear)]
+    for layout in ("BCHW", "BHWC", "BNC"):
+        for width in dict.fromkeys(widths):
+            taken, wider = BlockInput(width, layout), BlockInput(width + 1, layout)
+            if _probe(twin, taken) is not None and _probe(twin, wider) is None:
+                return taken
     return None
 
 
-def calls_children(block: nn.Module, path: str, channels: int) -> bool:
+def not_a_map(stage: nn.Module, path: str, taken: BlockInput | None) -> str | None:
+    """Return what the block at ``path`` of a stage gets instead of maps; None if it gets maps or that is unknown."""
+    if taken is not None and taken.layout == "BNC":
+        return "tokens (B, N, C)"
+    twin, first = _meta_copy(stage), block_input(next(iter(blocks(stage).values())))
+    given = _record(twin.get_submodule(path))
+    if first is not None:
+        _probe(twin, first)
+    return f"a {type(given[0]).__name__}" if given and not isinstance(given[0], Tensor) else None
+
+
+def calls_children(block: nn.Module, path: str, taken: BlockInput) -> bool:
     """Return whether a new child of the module at ``path`` in a block would be called: some call all their children."""
-    twin, child = _meta_copy(block), _CallProbe()
+    twin, child = _meta_copy(block), nn.Identity()
     twin.get_submodule(path).add_module(NAME, child)
-    _probe(twin, channels)
-    return child.called
+    calls = _record(child)
+    _probe(twin, taken)
+    return bool(calls)
 
 
-class _CallProbe(nn.Module):
-    called = False
+def _record(module: nn.Module) -> list[Any]:
+    """Return a list to which every call of a module adds its first argument."""
+    calls: list[Any] = []
+    module.register_forward_pre_hook(lambda _, args: calls.append(args[0] if args else None))
+    return calls
 
-    def forward(self, x: Any) -> Any:
-        self.called = True
-        return x
 
-
-def _probe(twin: nn.Module, channels: int) -> Any:
-    """Return the output of a copy on the meta device; None if it does not take this number of channels."""
+def _probe(twin: nn.Module, taken: BlockInput) -> Any:
+    """Return the output of a copy on the meta device; None if it does not take this input."""
     try:
+        fixed = getattr(twin, "input_resolution", None) or getattr(twin, "feat_size", None)  # in timm's Swin networks
+        height, width = fixed or (PROBE_SIZE, PROBE_SIZE)
+        sizes = {"B": 2, "C": taken.channels, "H": height, "W": width, "N": height * width}
+        x = torch.empty([sizes[axis] for axis in taken.layout], device="meta", dtype=device_and_dtype(twin)[1])
         with torch.no_grad():
-            return twin(
-                torch.empty(2, channels, PROBE_SIZE, PROBE_SIZE, device="meta", dtype=device_and_dtype(twin)[1])
-            )
+            return twin(x)
     except Exception:  # a network's own code may raise anything
         return None
 

@@ -56,8 +56,7 @@ def representative_attention(
         >>> y.shape, nodes.shape, weights.shape
         (torch.Size([1, 8, 5, 6]), torch.Size([1, 9, 2, 5, 6]), torch.Size([1, 1, 9, 5, 6]))
     """
-    if isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor):
-        query, key, value = library.to_autocast(query, key, value)  # type: ignore[assignment]
+    query, key, value = library.to_autocast(query, key, value)  # type: ignore[assignment]
     check(query, key, value, offsets, groups, grid, scale)
     grid = min(grid, 2**30)  # larger than any map, and no overflow in kernels
     backend = choose(backend, query.device, query.dtype)

@@ -18,11 +18,6 @@ def _constant(function: Any) -> Any:
     return function
 
 
-def interpreting() -> bool:
-    """Return whether this process runs Triton kernels in the interpreter, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
-
-
 @cache
 def _missing(module: str) -> str | None:
     """Import a package and return why it cannot be used, None if it can."""
@@ -58,7 +53,8 @@ def why_not(backend: str, device: torch.device, dtype: torch.dtype = torch.float
         if dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return f"it supports float32, bfloat16 and float16; these are {dtype}"
         if device.type == "cpu":
-            return None if interpreting() else "it supports CUDA tensors (CPU tensors only with TRITON_INTERPRET=1)"
+            interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+            return None if interpreted else "it supports CUDA tensors (CPU tensors only with TRITON_INTERPRET=1)"
         if device.type != "cuda":
             return f"it supports CUDA tensors; these are on {device.type}"
         capability = _capability(device.index)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from repgraph.ops.geometry import cells
+from repgraph.ops.geometry import cells, position_dtype
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -30,10 +30,14 @@ def check(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: in
             raise ValueError(f"{name} is {number}; expected a positive integer")
     if isinstance(scale, bool) or not isinstance(scale, (int, float, torch.SymFloat, torch.SymInt)):
         raise TypeError(f"scale is {scale!r}; expected a number")
+    dtype = position_dtype(query.dtype)
+    if not abs(scale) <= torch.finfo(dtype).max:
+        raise ValueError(f"scale is {scale!r}; expected a finite number in {dtype}")
     if not query.dtype == key.dtype == value.dtype:
         dtypes = f"{query.dtype}, {key.dtype} and {value.dtype}"
         raise TypeError(f"query, key and value are {dtypes}; expected one dtype for the three")
-    check_shapes(query, key, value, offsets, groups, grid)
+    if not torch.jit.is_tracing():  # the kernels do, and comparing sizes here would give a warning for each
+        check_shapes(query, key, value, offsets, groups, grid)
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int, grid: int) -> None:

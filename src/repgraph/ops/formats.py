@@ -23,7 +23,7 @@ def empty_map(like: Tensor, channels: int | None = None) -> Tensor:
 
 def channels_together(t: Tensor) -> Tensor:
     """Return ``t`` if the channels of each position are adjacent in memory, else a channels-last copy."""
-    if t.stride(1) == 1 or t.shape[1] == 1:
+    if t.stride(1) == 1:
         return t
     return t.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 

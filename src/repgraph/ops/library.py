@@ -59,11 +59,6 @@ def _backward(*arguments):
     return kernels(arguments[-1]).backward(*arguments[:-1])
 
 
-for _device in ("CPU", "CUDA"):
-    _library.impl("attention", _forward, _device)
-    _library.impl("attention_backward", _backward, _device)
-
-
 def outputs(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, with_weights: bool, with_lse=True
 ):
@@ -158,15 +153,17 @@ def unrounded(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if device in AUTOCAST_DEVICES else nullcontext()
 
 
+def autocasts(t: Tensor) -> bool:
+    """Return whether autocast is enabled and casts this tensor: like PyTorch, it leaves float64 as it is."""
+    enabled = t.device.type in AUTOCAST_DEVICES and torch.is_autocast_enabled(t.device.type)
+    return enabled and t.is_floating_point() and t.dtype != torch.float64
+
+
 def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Cast features to the autocast dtype if autocast is enabled; like PyTorch, leave float64 as it is."""
-    device = query.device.type
-    if device not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(device):
-        return query, key, value
-    dtype = torch.get_autocast_dtype(device)
+    """Cast features to the autocast dtype if autocast is enabled."""
 
     def cast(t: Tensor | None) -> Any:
-        return t if t is None or not t.is_floating_point() or t.dtype == torch.float64 else t.to(dtype)
+        return t.to(torch.get_autocast_dtype(t.device.type)) if isinstance(t, Tensor) and autocasts(t) else t
 
     new_key = cast(key)
     return cast(query), new_key, new_key if value is key else cast(value)
@@ -184,4 +181,6 @@ def _autocast(device: str) -> None:
 
 
 for _device in ("CPU", "CUDA"):
+    _library.impl("attention", _forward, _device)
+    _library.impl("attention_backward", _backward, _device)
     _autocast(_device)

@@ -48,9 +48,16 @@ def product(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     PyTorch's matrix products are faster than its convolutions for channels-last maps. ONNX export uses the convolution.
     """
+    check_dtypes(a, weight)
     if not is_channels_last(a) or exporting_onnx():
         return F.conv2d(a, weight[:, :, None, None], bias)
     return F.linear(a.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
+
+
+def check_dtypes(a: Tensor, weight: Tensor) -> None:
+    """Raise TypeError if PyTorch cannot multiply a map and a weight of these dtypes."""
+    if a.dtype != weight.dtype and not (library.autocasts(a) and library.autocasts(weight)):
+        raise TypeError(f"input is {a.dtype} and the weights are {weight.dtype}; use x.to({weight.dtype})")
 
 
 def column_sums(rows: Tensor, factor: float = 1.0) -> Tensor:
@@ -75,7 +82,7 @@ class _Fork(torch.autograd.Function):
 
 def fork(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return W x at every position and x, whose two gradients are summed in the epilogue of one product."""
-    if not torch.is_grad_enabled() or not x.requires_grad or forward_mode():
+    if not needs_grad(x) or forward_mode() or torch.jit.is_tracing():
         return product(x, weight), x
     return _Fork.apply(x, weight)
 
@@ -104,7 +111,7 @@ def wide_fork(a: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 def fits(*maps: Tensor) -> bool:
     """Return whether kernels support these maps (or matrices) and the mode: dense, channels-last, on CUDA."""
-    if forward_mode() or transformed() or exporting_onnx():
+    if forward_mode() or transformed() or torch.jit.is_tracing() or exporting_onnx():
         return False
     for t in maps:
         memory_format = torch.channels_last if t.dim() == 4 else torch.contiguous_format
@@ -117,15 +124,15 @@ def fits(*maps: Tensor) -> bool:
 
 def residual_fits(x: Tensor, a: Tensor) -> bool:
     """Return whether the kernel of :func:`residual_product` supports these and is faster than PyTorch's product."""
-    even = all(t.shape[1] * t.element_size() % 16 == 0 for t in (x, a))  # rows of a multiple of 16 bytes
-    if x.dtype != a.dtype or not even or not fits(x, a):
+    if x.dtype != a.dtype or not fits(x, a):
         return False
-    return x.dtype != torch.float32 or has_float32_tensor_cores(x.device)
+    even = all(t.shape[1] * t.element_size() % 16 == 0 for t in (x, a))  # rows of a multiple of 16 bytes
+    return even and (x.dtype != torch.float32 or has_float32_tensor_cores(x.device))
 
 
 def wide_fits(a: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Return whether the kernel of :func:`wide_product` supports these; for float32 features only in inference."""
-    if weight.shape[0] > MAX_OUTPUTS or not fits(a):
+    if not fits(a) or weight.shape[0] > MAX_OUTPUTS:
         return False
     return a.dtype != torch.float32 or (has_float32_tensor_cores(a.device) and not needs_grad(a, weight, bias))
 

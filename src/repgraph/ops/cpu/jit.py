@@ -1,7 +1,8 @@
-"""``numba.njit`` with the options of this package, and a disk cache that a change to any of its files invalidates.
+"""``numba.njit`` with the options of this package, and a disk cache of its own.
 
-numba stamps a cached function with the file that defines it. These kernels inline helpers from several files, so the
-stamp here covers the whole package. If the cache cannot be read or written, the function is recompiled.
+numba's cache only sees changes to the file that defines a function, while these kernels inline helpers from several
+files. It also trusts what it reads: a single wrong bit can crash the process. Here every compiled function is one file
+that starts with a digest, and one that is damaged or of another version is compiled again and replaced.
 """
 
 import hashlib
@@ -12,44 +13,46 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.serialize import dumps
+
+from repgraph.files import write
 
 # Sums may be reordered and fused; NaN and infinity keep their meaning.
 OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "error_model": "numpy"}
-_FILES = sorted(Path(__file__).parent.glob("*.py"))
-_STAMP = hashlib.sha256(b"".join(file.read_bytes() for file in _FILES)).hexdigest()
+_SOURCES = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+
+helper = numba.njit(**OPTIONS)  # compiles a helper once per kernel, as a function: for helpers called once per tile
+inline = numba.njit(**OPTIONS, forceinline=True)  # compiles a helper into its callers: for helpers called once per node
 
 
 class _Cache(FunctionCache):
-    def __init__(self, function: Any) -> None:
-        super().__init__(function)
-        self._cache_file._source_stamp = _STAMP
+    """The files of one function: one for each signature, with a digest and the compiled function."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with suppress(Exception):  # unpickling a damaged file may raise anything
-            return super().load_overload(sig, target_context)
+        with suppress(Exception):  # whatever is wrong with the cache, the function can be compiled
+            target_context.refresh()
+            path, stamp = self._describe(sig, target_context.codegen())
+            content = path.read_bytes()
+            digest, payload = content[:32], content[32:]
+            if digest == hashlib.sha256(stamp + payload).digest():
+                return self._impl.rebuild(target_context, pickle.loads(payload))
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with suppress(OSError):  # read-only or full
-            try:
-                super().save_overload(sig, data)
-            except (EOFError, ValueError, pickle.UnpicklingError):  # a damaged index
-                self.flush()
-                super().save_overload(sig, data)
+        with suppress(Exception):  # such as a full disk
+            path, stamp = self._describe(sig, data.codegen)
+            payload = dumps(self._impl.reduce(data))
+            write(path, hashlib.sha256(stamp + payload).digest() + payload)
+
+    def _describe(self, sig: Any, codegen: Any) -> tuple[Path, bytes]:
+        """Return the file for a signature on this processor, and what its digest covers besides the function."""
+        key = repr(self._index_key(sig, codegen)).encode()
+        name = f"{self._impl.filename_base}.{hashlib.sha256(key).hexdigest()[:16]}.nbc"
+        return Path(self.cache_path, name), key + numba.__version__.encode() + _SOURCES
 
 
 def jit(function: Any) -> Any:
     """Compile a kernel at its first call, without the GIL, and cache it on disk."""
     dispatcher = helper(function)
-    with suppress(RuntimeError):  # there is no writable cache directory
+    with suppress(Exception):  # such as no writable cache directory
         dispatcher._cache = _Cache(function)
     return dispatcher
-
-
-def helper(function: Any) -> Any:
-    """Compile a helper once per kernel, as a function; for helpers called once per tile."""
-    return numba.njit(**OPTIONS)(function)
-
-
-def inline(function: Any) -> Any:
-    """Compile a helper into every kernel that calls it; for helpers called once per node."""
-    return numba.njit(**OPTIONS, forceinline=True)(function)

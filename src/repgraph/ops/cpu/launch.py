@@ -24,15 +24,16 @@ def forward(
     batch, channels, height, width = query.shape
     if y.numel() == 0:
         return y, lse, weights
+    dtype: type = np.float64 if query.dtype == torch.float64 else np.float32
     count, vchannels = offsets.shape[1] // 2, y.shape[1]
     with workspace() as space:
         k = rows(key, space)
         v = k if value is None else rows(value, space)
-        nodes = _locate_nodes(offsets, grid, height, width, _compute_dtype(query))
+        nodes = _locate_nodes(offsets, grid, height, width, dtype)
         tensors = (*flat(query), *k, *v, *flat(y), lse.numpy().reshape(-1), weights.numpy().reshape(-1), *nodes)
         work = batch * height * width * (channels + vchannels) * count
         tasks, size = _tasks(batch, height, grid)
-        options = ((height, width, channels, vchannels, count, groups, size), _cast_scale(scale, query))
+        options = ((height, width, channels, vchannels, count, groups, size), dtype(scale))
         if grid == 1:
             run(direct.attend, tasks, work, *tensors, *options)
         else:
@@ -49,7 +50,7 @@ def backward(
     batch, channels, height, width = query.shape
     if grad_query.numel() == 0:
         return grad_query, grad_key, grad_value, grad_offsets
-    dtype = _compute_dtype(query)
+    dtype: type = np.float64 if query.dtype == torch.float64 else np.float32
     count, vchannels = offsets.shape[1] // 2, grad.shape[1]
     shared = value is None
     extra: np.ndarray = np.empty(0, dtype)
@@ -66,7 +67,7 @@ def backward(
         grad_nodes: np.ndarray = np.empty(offsets.numel() * parts, dtype)
         tensors = (*g, *q, *k, *v, *flat(grad_query), extra, *nodes)
         tasks, size = _tasks(batch, height, grid)
-        options = ((height, width, channels, vchannels, count, groups, size), _cast_scale(scale, query))
+        options = ((height, width, channels, vchannels, count, groups, size), dtype(scale))
         if grid == 1:
             run(direct.attend_backward, tasks, work, *tensors, *options, p, d, grad_nodes)
         else:
@@ -78,16 +79,6 @@ def backward(
         run(scatter, tasks, work, *g, *q, p, d, *nodes, dims, pitch, channels, vchannels, *targets, shared)
     _write_offset_gradients(grad_offsets, grad_nodes, parts)
     return grad_query, grad_key, grad_value, grad_offsets
-
-
-def _compute_dtype(features: Tensor) -> type:
-    return np.float64 if features.dtype == torch.float64 else np.float32
-
-
-def _cast_scale(scale: float, features: Tensor) -> np.floating:
-    """Return ``scale`` in the dtype of the computation, infinite if it is too large, without numpy's warning."""
-    with np.errstate(over="ignore"):
-        return _compute_dtype(features)(scale)
 
 
 def _tasks(batch: int, height: int, grid: int) -> tuple[int, int]:
