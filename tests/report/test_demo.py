@@ -1,5 +1,7 @@
 """The demo from end to end with networks that hardly learn, and what it measures."""
 
+import base64
+import io
 import json
 import re
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from repgraph import cli, recipes
 from repgraph.data.scenes import FAR, LABELS, Scenes
@@ -33,6 +36,10 @@ def text_of(html):
     return " ".join(unescape(text).split())
 
 
+def read(plan, page):
+    return (plan.out / f"{page}.html").read_text(encoding="utf-8")
+
+
 def scores_of(plan):
     return json.loads((plan.out / "scores.json").read_text())
 
@@ -44,6 +51,7 @@ def test_page(done):
     assert path == plan.out / "index.html"
     for part in (*LABELS.names, "Without the layer", "RGNet", "mIoU", "9 representative nodes", "35 x 35 pixels"):
         assert part in text
+    assert "<title>RepGraph demo: " in html and "seeds" not in text.split("Setup")[0]  # there is one
     assert f"torch {torch.__version__}" in text and "finished after 3 iterations" in text
     for one in scores_of(plan):
         assert one["network"] in plan.networks and one["seconds"] >= 0
@@ -67,13 +75,27 @@ def test_page_is_self_contained_and_names_are_escaped(done):
 
 def test_report_and_explorer(done):
     plan, _ = done
-    html = (plan.out / "report.html").read_text(encoding="utf-8")
+    html = read(plan, "report")
     text = text_of(html)
     for one in scores_of(plan):
         assert f"{one['network']}-0 : mIoU {100 * one['miou']:.2f} %" in text  # on the test images
     assert "scenes test, all 4 images" in text and 'href="index.html"' in html and html.count("<img") == 4 * 4
-    explorer = (plan.out / "explore.html").read_text(encoding="utf-8")
-    assert "test image 1" in explorer and "test image 2" not in explorer and "head.context" in explorer
+    explorer = read(plan, "explore")
+    assert "image 1" in explorer and "image 2" not in explorer and "head.context" in explorer
+    times = [re.findall(r"training time</th>(.*?)</tr>", page, re.DOTALL) for page in (html, read(plan, "index"))]
+    assert times[0] == times[1] != []
+
+
+def test_pictures_are_sharp(done):
+    """Scenes are drawn larger for people than for the networks; label maps have the pixels that are scored."""
+    plan, _ = done
+    explorer = json.loads(re.findall(r'type="application/json"[^>]*>(.*?)</script>', read(plan, "explore"))[0])
+    photos = [f'src="{image["photo"]}"' for image in explorer["images"]]
+    for page in (read(plan, "index"), read(plan, "report"), *photos):
+        pictures = re.findall(r'(?:src|href)="data:image/(\w+);base64,([^"]*)"', page)
+        sizes = {(kind, Image.open(io.BytesIO(base64.b64decode(text))).size) for kind, text in pictures}
+        assert {size for kind, size in sizes if kind == "jpeg"} == {(640, 480)}
+        assert {size for kind, size in sizes if kind == "png"} <= {(128, 96), (640, 480)}
 
 
 def test_a_second_call_uses_the_trained_networks(done, capsys):
@@ -82,7 +104,7 @@ def test_a_second_call_uses_the_trained_networks(done, capsys):
     run_demo(plan, show=sys.stderr, out=sys.stdout)
     printed = capsys.readouterr()
     assert printed.err.count("already trained") == 2 and "network 2 of 2: rgnet, seed 0" in printed.err
-    assert "outbound boat *" in printed.out and "mean, far *" in printed.out
+    assert "outbound boat *" in printed.out and "mean of *" in printed.out and "training time" in printed.out
     assert scores_of(plan) == before
 
 
@@ -117,7 +139,8 @@ def test_seeds(tmp_path):
     assert [(one["network"], one["seed"]) for one in found] == [("control", 0), ("control", 1)]
     assert not (tmp_path / "explore.html").exists() and (tmp_path / "report.html").is_file()  # it has no nodes
     low, high = sorted(100 * one["miou"] for one in found)
-    assert f"({low:.1f} to {high:.1f} over 2 seeds)" in path.read_text(encoding="utf-8")
+    text = text_of(path.read_text(encoding="utf-8"))
+    assert f"({low:.1f} to {high:.1f})" in text and "averaged over 2 seeds" in text
 
 
 @pytest.mark.parametrize(

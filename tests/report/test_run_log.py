@@ -94,7 +94,7 @@ def test_outcomes_of_sessions(tmp_path):
     assert second.endswith("; torch 2.11.0 -> 2.12.0")
     write_logs(run, session(ended={"at": "2026-01-02T03:06:05+00:00", "reason": "stopped by SIGTERM"}))
     assert outcomes(run) == ["stopped by SIGTERM"]
-    assert run_log.facts(read_run(run))["time"] == "2 min, with validation"
+    assert run_log.facts(read_run(run))["training time"] == "2 min"
     write_logs(run)
     (run / "model").mkdir()
     (run / "model" / "config.json").write_text("{}")

@@ -1,6 +1,5 @@
 """The results of a benchmark: CSV file, tables and notes in the terminal, and plots."""
 
-import csv
 import platform
 import sys
 import textwrap
@@ -10,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from repgraph.bench.harness import run
 from repgraph.bench.measure import Effort
-from repgraph.bench.table import CANNOT, OK, WRONG, Baseline, Row, Setting, Table, number
-from repgraph.files import check_writable, replacing
+from repgraph.bench.table import CANNOT, OK, WRONG, Baseline, Candidate, Row, Setting, Table, number
+from repgraph.files import check_writable, to_csv, write
 from repgraph.info import device_name, versions
 from repgraph.progress import Progress
 
@@ -103,10 +104,8 @@ def write_csv(table: Table, rows: Sequence[Row], effort: Effort, path: Path) -> 
     """Write all rows; the file is replaced as a whole."""
     grouped = by_setting(rows)
     records = [record(table, row, grouped[row.setting, row.pass_], effort) for row in rows]
-    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for found in records for name in found)))
-        writer.writeheader()
-        writer.writerows(records)
+    columns = list(dict.fromkeys(name for found in records for name in found))
+    write(path, to_csv(columns, ([found.get(name) for name in columns] for found in records)))
 
 
 def terminal_tables(table: Table, rows: Sequence[Row]) -> Iterator[RichTable]:
@@ -189,28 +188,49 @@ def write_plots(table: Table, rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def figure(table: Table, rows: Sequence[Row]) -> Figure:
-    """Plot time (above) and memory (below) of each pass against the number of positions, on logarithmic axes."""
-    chart = Figure(figsize=(10, 8), layout="constrained")
-    axes = chart.subplots(2, len(table.passes), sharex=True, squeeze=False)
-    times = "time [ms], median" + (" of CUDA graphs" if any(row.graph for row in rows) else "")
-    for column, pass_ in enumerate(table.passes):
-        for axis, title in zip(axes[:, column], (times, "extra peak memory [MiB]"), strict=True):
-            axis.set(xscale="log", yscale="log")
-            axis.set_title(f"{pass_}: {title}", fontsize="medium")
-            axis.tick_params(axis="x", labelsize=7)
-            axis.grid(True, which="major", alpha=0.3)
-        for index, candidate in enumerate(table.candidates):
-            found = [row for row in rows if row.pass_ == pass_ and row.candidate.name == candidate.name]
-            medians = [(row.setting.positions, timed.median) for row in found if (timed := row.graph or row.times)]
-            memory = [(row.setting.positions, extra / 2**20) for row in found if (extra := _extra(table, row))]
-            style: Any = dict(color=COLOURS[index % 8], marker=MARKERS[index // 8], linestyle=LINES[index // 8])
-            for axis, points in zip(axes[:, column], (medians, memory), strict=True):
-                if points:
-                    axis.plot(*zip(*points, strict=True), label=candidate.name, **style)
-        axes[1, column].set_xlabel("positions N = H W")
+    """Plot time (above) and memory (below) of each pass: lines over the sizes of the maps, or bars for one size."""
     sizes = {row.setting.positions: row.setting.size for row in rows}
-    axes[0, 0].set_xticks(list(sizes), [f"{n}\n{size}" for n, size in sizes.items()])
-    axes[0, 0].set_xticks([], minor=True)
+    is_single = len(sizes) == 1
+    candidates = list({row.candidate.name: row.candidate for row in rows}.values())
+    chart = Figure(figsize=(10, 2.5 + 0.44 * len(candidates) if is_single else 8), layout="constrained")
+    axes = chart.subplots(2, len(table.passes), sharex=not is_single, sharey=is_single, squeeze=False)
+    times = f"median time{' of a CUDA graph' if any(row.graph for row in rows) else ''} [ms]"
+    for pass_, column in zip(table.passes, axes.T, strict=True):
+        found = [row for row in rows if row.pass_ == pass_]
+        medians = [(row, timed.median) for row in found if (timed := row.graph or row.times)]
+        memory = [(row, extra / 2**20) for row in found if (extra := _extra(table, row)) is not None]
+        column[0].set_title(f"{pass_}, {rows[0].setting.title}" if is_single else pass_, fontsize="medium")
+        for axis, values, label in zip(column, (medians, memory), (times, "extra peak memory [MiB]"), strict=True):
+            (_draw_bars if is_single else _draw_lines)(axis, candidates, values, label)
+    for axis in axes[-1] if not is_single else ():
+        axis.set_xlabel("size of the maps, H x W")
+        axis.set_xticks(list(sizes), sizes.values(), rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
+        axis.set_xticks([], minor=True)
     chart.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
     chart.supxlabel("\n".join(textwrap.wrap(conditions(rows[0].setting), 130)), fontsize=8)
     return chart
+
+
+def _draw_bars(axis: Axes, candidates: Sequence[Candidate], values: Sequence[tuple[Row, float]], label: str) -> None:
+    """Draw a bar for each candidate, the first one on top, in the colour of its family."""
+    names = [candidate.name for candidate in candidates]
+    for index, family in enumerate(dict.fromkeys(candidate.family for candidate in candidates)):
+        own = {names.index(row.candidate.name): value for row, value in values if row.candidate.family == family}
+        bars = axis.barh(list(own), list(own.values()), color=COLOURS[index], label=family)
+        axis.bar_label(bars, fmt=number, padding=3, fontsize=8)
+    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6), xlabel=label)
+    axis.margins(x=0.12)  # for the labels of the bars
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_lines(axis: Axes, candidates: Sequence[Candidate], values: Sequence[tuple[Row, float]], label: str) -> None:
+    """Draw a line for each candidate over the number of positions, on logarithmic axes."""
+    for index, candidate in enumerate(candidates):
+        own = [(row.setting.positions, value) for row, value in values if value and row.candidate == candidate]
+        style: Any = dict(color=COLOURS[index % 8], marker=MARKERS[index // 8], linestyle=LINES[index // 8])
+        if own:
+            axis.plot(*zip(*own, strict=True), label=candidate.name, **style)
+    axis.set(xscale="log", yscale="log", ylabel=label)
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.grid(True, alpha=0.3)

@@ -9,10 +9,11 @@ import numpy as np
 from torch import nn
 
 from repgraph import models, recipes
+from repgraph.data.scenes import Scenes
 from repgraph.drawing.page import read_asset, render
 from repgraph.errors import UsageError
 from repgraph.report.charts import draw_charts, style_of
-from repgraph.report.pictures import Picture, label_map, photo
+from repgraph.report.pictures import Picture, draw_large, label_map, photo
 from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run, started
 from repgraph.report.validation import Options, Result, evaluate_run, percent
 
@@ -161,8 +162,10 @@ def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[s
 def _pictures(group: Sequence[Result], names: Sequence[str], index: int) -> list[Picture]:
     """Return an image, its ground truth, and the predictions of all runs."""
     first = group[0]
-    (image, mask), palette = first.data[index], first.data.labels.palette
-    row = [photo(image, str(first.data.items[index].name)), label_map(mask, palette, "ground truth")]
+    data, palette = first.data, first.data.labels.palette
+    image, mask = data[index]
+    shown = draw_large(data, data.scene(index))[0] if isinstance(data, Scenes) else image
+    row = [photo(shown, str(data.items[index].name)), label_map(mask, palette, "ground truth")]
     for result in group:
         assert result.predict is not None  # only images of segmentation networks have a score
         caption = f"{names[result.run]}: mIoU {percent(result.per_image[index])}"

@@ -145,7 +145,7 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     memory = [value for _, value in finite(log.series.get("peak_memory_mib", ()))]
     found["peak memory"] = f"{max(memory) / 1024:.2f} GiB" if memory else None
     seconds = total_seconds(log)
-    found["time"] = None if seconds is None else f"{format_duration(seconds)}, with validation"
+    found["training time"] = None if seconds is None else format_duration(seconds)
     if log.sessions:
         versions = {name: value for name, value in _versions(log.sessions[-1]).items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
