@@ -20,8 +20,8 @@ from filelock import FileLock, Timeout
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
-from repgraph.ablation.plan import PlannedRun
 from repgraph.ablation.results import DIVERGED, FAILED, OK, SCORES, Record
+from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.info import device_name
 from repgraph.progress import format_duration
