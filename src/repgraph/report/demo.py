@@ -3,11 +3,12 @@
 import itertools
 import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,18 +55,6 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Options of the demo; ``settings`` are those of all recipes, such as ``train.iterations=300``."""
-
-    out: Path
-    networks: tuple[str, ...] = ("baseline", "rgnet")
-    seeds: int = 1
-    settings: tuple[str, ...] = ()
-    pictures: int = 6
-    tests: int = 400
-
-
-@dataclass(frozen=True)
 class DemoNetwork:
     """A trained network and its scores on the test images."""
 
@@ -99,64 +88,66 @@ class Example(NamedTuple):
     picture: Tensor
 
 
-def run_demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> Path:
-    """Train and test the networks, write the pages, and return the path of the first page.
+def run_demo(
+    folder: Path,
+    networks: Sequence[str] = ("baseline", "rgnet"),
+    *,
+    seeds: int = 1,
+    settings: Sequence[str] = (),
+    pictures: int = 6,
+    tests: int = 400,
+    command: str = "repgraph demo",
+) -> Path:
+    """Train and test the networks, print their scores, write the pages, and return the path of the first page.
 
-    Networks that are in the folder already are used, or their training is resumed. Progress is shown on ``show``, and
-    scores are printed to ``out``.
+    Networks that are in the folder already are used, or their training is resumed. ``settings`` are those of all
+    recipes, such as ``train.iterations=300``; ``command`` is shown at the end of the page.
     """
-    for name in plan.networks:
+    for name in networks:
         if name not in TITLES:
             raise UsageError(f"--networks is {name!r}; expected some of {', '.join(TITLES)}")
-    path = plan.out / "index.html"
+    path = folder / "index.html"
     files.check_writable(path)
     start = time.perf_counter()
-    runs = [(name, seed) for name in plan.networks for seed in range(plan.seeds)]
-    for number, (name, seed) in enumerate(runs, 1):
-        if show is not None:
-            print(f"network {number} of {len(runs)}: {name}, seed {seed}", file=show, flush=True)
-        train_network(plan, name, seed, show)
-    data = Scenes(None, "test", length=plan.tests)
-    results: Results = {name: [] for name in plan.networks}
-    for run, (name, seed) in enumerate(runs):
-        folder = plan.out / "runs" / f"{name}-{seed}"
-        model = RGNet.from_pretrained(folder / MODEL).eval()
-        with Progress(f"testing {name}, seed {seed}", len(data), show) as meter:
-            result = evaluate_segmentation(run, model, data, Settings(), meter)
+    runs = {folder / "runs" / f"{name}-{seed}": (name, seed) for name in networks for seed in range(seeds)}
+    for number, (run, (name, seed)) in enumerate(runs.items(), 1):
+        print(f"network {number} of {len(runs)}: {name}, seed {seed}", file=sys.stderr, flush=True)
+        train_network(run, name, [*settings, f"train.seed={seed}"])
+    data = Scenes(None, "test", length=tests)
+    results: Results = {name: [] for name in networks}
+    for index, (run, (name, seed)) in enumerate(runs.items()):
+        model = RGNet.from_pretrained(run / MODEL).eval()
+        with Progress(f"testing {name}, seed {seed}", len(data), sys.stderr) as meter:
+            result = evaluate_segmentation(index, model, data, Settings(), meter)
         swapped = swap_cues(model, data, min(SWAPPED, len(data)))
-        results[name].append(DemoNetwork(name, seed, read_run(folder), model, result, *swapped))
+        results[name].append(DemoNetwork(name, seed, read_run(run), model, result, *swapped))
+    print(score_table(results))
     tested = [one for group in results.values() for one in group]
-    if out is not None:
-        print(score_table(results), file=out)
-    files.write(plan.out / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
+    files.write(folder / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
     logs, models = [one.log for one in tested], [one.model for one in tested]
     comparisons = compare([one.result for one in tested], [log.folder.name for log in logs], REPORT_PICTURES)
     title, links = "RepGraph demo: report on the runs", {"Demo": "index.html"}
-    files.write(plan.out / "report.html", render_report(logs, models, comparisons, title=title, links=links))
-    examples = [_example(f"Test image {i}", data, data.scene(i)) for i in range(min(plan.pictures, len(data)))]
+    files.write(folder / "report.html", render_report(logs, models, comparisons, title=title, links=links))
+    examples = [_example(f"Test image {i}", data, data.scene(i)) for i in range(min(pictures, len(data)))]
     explorer = _explorer(results, examples)
     if explorer is not None:
-        files.write(plan.out / "explore.html", explorer)
-    files.write(path, render_demo(plan, results, data, examples, has_explorer=explorer is not None))
-    if show is not None:
-        duration = format_duration(time.perf_counter() - start)
-        print(f"the command took {duration}", file=show, flush=True)
+        files.write(folder / "explore.html", explorer)
+    files.write(path, render_demo(results, data, examples, command, has_explorer=explorer is not None))
+    print(f"the command took {format_duration(time.perf_counter() - start)}", file=sys.stderr, flush=True)
     return path
 
 
-def train_network(plan: Plan, name: str, seed: int, show: TextIO | None = None) -> None:
+def train_network(folder: Path, name: str, settings: Sequence[str]) -> None:
     """Train the network of recipe ``scenes-NAME``, resume its training, or do nothing if it is trained already."""
-    folder = plan.out / "runs" / f"{name}-{seed}"
-    recipe = recipes.with_settings(recipes.get(f"scenes-{name}"), [*plan.settings, f"train.seed={seed}"])
+    recipe = recipes.with_settings(recipes.get(f"scenes-{name}"), settings)
     if not (folder / RECIPE).exists():
-        outcome = train(recipe, folder, show=show)
+        outcome = train(recipe, folder, show=sys.stderr)
     elif recipes.load(folder / RECIPE) != recipe:
         raise UsageError(f"{folder} was trained with other settings; remove it, or give another --out")
     elif not (folder / MODEL).exists():
-        outcome = resume(folder, show=show)
+        outcome = resume(folder, show=sys.stderr)
     else:
-        if show is not None:
-            print(f"already trained: {folder}", file=show, flush=True)
+        print(f"already trained: {folder}", file=sys.stderr, flush=True)
         return
     if outcome.stop is not None:
         hint = "; run the command again to resume" if outcome.stop.signal else ""
@@ -214,14 +205,15 @@ def _explorer(results: Results, examples: Sequence[Example]) -> str | None:
     return explore(group[0].model, images, LABELS, title="RepGraph demo: what the layer attends to", about=about)
 
 
-def render_demo(plan: Plan, results: Results, data: Scenes, examples: Sequence[Example], *, has_explorer: bool) -> str:
-    """Return the page as HTML; ``examples`` are its test images."""
+def render_demo(
+    results: Results, data: Scenes, examples: Sequence[Example], command: str, *, has_explorer: bool
+) -> str:
+    """Return the page as HTML; ``examples`` are its test images, and ``command`` is shown at its end."""
     first = {name: group[0] for name, group in results.items()}
     scene = _clear_scene(data)
     swapped = scene.swapped(sky=True, lights=tuple(range(len(scene.lighthouses))))
     original = _example("Original", data, scene)
     baseline, rgnet = first.get("baseline"), first.get("rgnet")
-    settings = f" --set {' '.join(plan.settings)}" if plan.settings else ""
     return render(
         "demo.html",
         __package__,
@@ -246,8 +238,8 @@ def render_demo(plan: Plan, results: Results, data: Scenes, examples: Sequence[E
         nodes=[_nodes(rgnet.model, example) for example in examples] if rgnet else [],
         runs=describe([one.log for one in first.values()], [one.model for one in first.values()]),
         tests=len(data),
-        seeds=plan.seeds,
-        command=f"repgraph demo --out {plan.out} --networks {' '.join(plan.networks)} --seeds {plan.seeds}{settings}",
+        seeds=max(map(len, results.values())),
+        command=command,
     )
 
 
