@@ -22,7 +22,7 @@ def test_facts(tmp_path):
     assert facts["best validation"] == "25.00 % at iteration 20"
     assert facts["parameters"] == "1,234,567" and facts["peak memory"] == "1.07 GiB"
     assert facts["speed"] == "40 images/s (median)"
-    assert facts["hardware"] == "CPU, 2 thread(s)" and facts["versions"] == "repgraph 0.1.0, torch 2.11.0"
+    assert facts["hardware"] == "CPU, 2 threads" and facts["versions"] == "repgraph 0.1.0, torch 2.11.0"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class LayerTable(Table):
         Baseline("best_sdpa", "SDPA", [block.name for block in BLOCKS if block.family == blocks.SDPA]),
         Baseline("plain", "plain", ["nl-plain"]),
     )
-    memory_note = "beyond input, parameters and cotangent, with the result"
+    memory_note = "not counting input, parameters and cotangent"
 
     def context(self) -> AbstractContextManager[None]:
         return tensor_float_32()

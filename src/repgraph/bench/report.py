@@ -153,12 +153,12 @@ def notes(table: Table, rows: Sequence[Row]) -> list[str]:
         return list(found)
     for baseline in table.baselines:
         names = ("the fastest of " if len(baseline.names) > 1 else "") + ", ".join(baseline.names)
-        found[f"x {baseline.head}, m {baseline.head}: how many times faster, and less memory, than {names}"] = None
+        found[f"x {baseline.head}, m {baseline.head}: time and memory of {names}, divided by those of the row"] = None
     if rows[0].setting.device.type == "cuda":
-        found["ms: between events; graph: GPU time of a CUDA graph, which ratios are of where both have one"] = None
+        found["ms: time between CUDA events; graph: GPU time of a CUDA graph, compared where both have one"] = None
         found[f"MiB: peak of PyTorch's allocator, {table.memory_note}"] = None
     else:
-        found[f"MiB: peak of the process's resident memory, {table.memory_note}"] = None
+        found[f"MiB: peak of the resident memory, {table.memory_note}"] = None
     settings = dict.fromkeys(row.setting for row in rows)
     return [*found, *dict.fromkeys(map(conditions, settings))]
 

@@ -105,7 +105,7 @@ class Table(ABC):
     passes: ClassVar[tuple[str, ...]]
     candidates: ClassVar[Sequence[Any]]
     baselines: ClassVar[Sequence[Baseline]] = ()
-    memory_note: ClassVar[str] = "beyond the result"
+    memory_note: ClassVar[str] = "not counting the result"
 
     @abstractmethod
     def inputs(self, setting: Any) -> Any:

@@ -33,8 +33,8 @@ Nodes = Annotated[int, _count("Nodes of each position.")]
 Sigma = Annotated[float, typer.Option(min=0, metavar="PX", help="Standard deviation of the offsets, in pixels.")]
 MemoryFormat = Annotated[Literal["channels_last", "contiguous"], typer.Option(help="Memory format of the maps.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Measure only these; several at once.")]
-Seconds = Annotated[float | None, _by_device("Time for each measurement, on average.", 1, 0.05, min=1e-3)]
-Limit = Annotated[float | None, _by_device("Give up what takes longer, in seconds per call.", 30, 1, min=1e-3)]
+Seconds = Annotated[float | None, _by_device("Seconds for each measurement, on average.", 1, 0.05, min=1e-3)]
+Limit = Annotated[float | None, _by_device("Skip candidates that take longer, in seconds per call.", 30, 1, min=1e-3)]
 KV = typer.Option("--shared-kv/--separate-kv", help="Whether the value is the key.", show_default="both")
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the CSV file and the plots.")]
 Quick = Annotated[bool, typer.Option("--quick", help="One size and few calls, for a first look.")]
@@ -65,9 +65,9 @@ def operator(
       repgraph bench operator --size 65x65 129x129 --out results
       repgraph bench operator --only cpu composition --separate-kv
 
-    Candidates are first compared with float64; one that computes something wrong is not measured. The exit code is 0 if
-    anything was measured, else 1; 2 for a mistake in the command; 130 after an interruption, which keeps the settings
-    that were finished.
+    Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
+    anything was measured, else 1; 2 for a mistake in the command; 130 after an interruption, which keeps what was
+    finished.
     """
     from repgraph.bench.operator import OperatorSetting, OperatorTable
 
@@ -104,8 +104,8 @@ def layers(
       repgraph bench layers
       repgraph bench layers --paper --dtype bfloat16 --only bottleneck nl-sdpa-cudnn
 
-    Layers are first compared with float64; one that computes something wrong is not measured. Exit codes are those of
-    bench operator.
+    Results are first compared with float64; layers with wrong results are not measured. Exit codes are those of bench
+    operator.
     """
     from repgraph.bench.blocks import LayerSetting
     from repgraph.bench.layers import LayerTable

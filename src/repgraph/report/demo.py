@@ -221,6 +221,7 @@ def render_demo(
         style=STYLE,
         style_attributes=True,
         networks=[_describe(i, group) for i, group in enumerate(results.values())],
+        heads=[(TITLES[name], style_of(i)[0]) for i, name in enumerate(results)],
         has_explorer=has_explorer,
         labels=LABELS,
         size=data.size,
@@ -231,9 +232,10 @@ def render_demo(
         gradients=_gradients([one for one in (baseline, rgnet) if one], original),
         swaps=_predictions(first.values(), [original, _example("Swapped", data, swapped)]),
         swap_count=min(SWAPPED, len(data)),
-        scores={
-            row: [mean([one.iou(names) for one in group]) for group in results.values()] for row, names in ROWS.items()
-        },
+        scores=[
+            (row, colour, [mean([one.iou(names) for one in group]) for group in results.values()])
+            for (row, names), colour in itertools.zip_longest(ROWS.items(), LABELS.palette)
+        ],
         predictions=_predictions(first.values(), examples),
         nodes=[_nodes(rgnet.model, example) for example in examples] if rgnet else [],
         runs=describe([one.log for one in first.values()], [one.model for one in first.values()]),

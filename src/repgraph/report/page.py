@@ -58,11 +58,11 @@ def render_report(
     """Return the page for logs, networks and comparisons; ``notes`` are problems of each run."""
     runs = describe(logs, networks, notes)
     heading = "Run" if len(runs) == 1 else f"{len(runs)} runs:"
-    columns = [run["settings"] for run in runs]
-    is_named = len(logs) == 1 and logs[0].name in recipes.NAMES
+    columns, is_named = runs, len(logs) == 1 and logs[0].name in recipes.NAMES
     if is_named:
-        columns.append(flatten(recipes.to_dict(recipes.get(logs[0].name))))
-    settings = list(dict.fromkeys(name for column in columns for name in column))
+        named = flatten(recipes.to_dict(recipes.get(logs[0].name)))
+        columns = [*runs, {"name": f"recipe {logs[0].name}", "style": ("", ""), "settings": named}]
+    settings = list(dict.fromkeys(name for column in columns for name in column["settings"]))
     shown, folded = draw_charts([log.series for log in logs])
     return render(
         "report.html",
@@ -76,11 +76,10 @@ def render_report(
         comparisons=comparisons,
         columns=columns,
         settings=settings,
-        differing=[name for name in settings if len({column.get(name) for column in columns}) > 1],
+        differing=[name for name in settings if len({column["settings"].get(name) for column in columns}) > 1],
         is_named=is_named,
         links=links or {},
         command=command,
-        mean=mean,
     )
 
 
@@ -126,15 +125,17 @@ def compare(results: Sequence[Result], names: Sequence[str], pictures: int) -> l
         data, count = first.data, first.count
         part = f"all {count}" if count == len(data) else f"the first {count} of {len(data)}"
         columns = [column for result in group for column in result.columns]
-        means = [mean([column.values[k] for column in columns]) for k in range(len(data.labels))]
-        order = sorted(range(len(means)), key=[(math.isnan(value), -value) for value in means].__getitem__)
+        values = zip(*(column.values for column in columns), strict=True)
+        rows = list(zip(data.labels.names, data.labels.palette, values, strict=True))
+        rows.sort(key=lambda row: (math.isnan(mean(row[2])), -mean(row[2])))
         comparison = {
             "title": "Scores" if len(groups) == 1 else f"Scores on {data.name} {data.split}",
             "about": f"{data.name} {data.split}, {part} images, {first.protocol}.",
             "measure": first.measure,
             "labels": data.labels,
             "columns": columns,
-            "order": order,
+            "heads": [(", ".join(filter(None, (names[c.run], c.label))), style_of(c.run)[0]) for c in columns],
+            "rows": [*rows, ("mean", None, [mean(column.values) for column in columns])],
             "images": [
                 (heading, f"By mIoU of the image{text}.", [_pictures(group, names, i) for i in indices])
                 for heading, text, indices in choose_images([result.per_image for result in group], pictures)
