@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
+from joblib import Parallel, delayed, parallel_config
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
@@ -71,8 +72,6 @@ def train_all(tasks: Iterable[Task], jobs: int, backend: str, cluster: str) -> I
 
     ``backend`` is one of joblib's: "threading", "loky", or "dask", for which ``cluster`` is the scheduler's address.
     """
-    from joblib import Parallel, delayed, parallel_config
-
     if (backend == "dask") != bool(cluster):
         raise UsageError("--backend dask and --cluster ADDRESS belong together; give both or none")
     parameters = {"scheduler_host": cluster} if cluster else {}
@@ -238,9 +237,7 @@ def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, floa
         settings=run.settings,
         weights=weights_name(run.recipe.model.weights),
         device=gpu or device_name(torch.device("cpu")),
-        repgraph=versions.get("repgraph", ""),
-        torch=versions.get("torch", ""),
-        python=versions.get("python", ""),
+        **{name: versions.get(name, "") for name in ("repgraph", "torch", "python")},
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         reason=" ".join(reason.split()),
     )

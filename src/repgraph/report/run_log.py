@@ -95,10 +95,10 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
     for number, line in enumerate(lines, 2):
         iteration, *cells = line.split(",")
         try:
+            if not iteration.isdecimal() or len(iteration) > MAX_DIGITS:
+                raise ValueError
             values = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell}
         except ValueError:
-            values = None
-        if values is None or not iteration.isdecimal() or len(iteration) > MAX_DIGITS:
             damaged.append(str(number))
             continue
         for name, value in values.items():
