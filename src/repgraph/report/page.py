@@ -31,7 +31,6 @@ def report(
     logs = [read_run(Path(run)) for run in runs]
     names = unique_names([log.folder for log in logs])
     networks: list[nn.Module | None] = [None] * len(logs)
-    notes: list[list[str]] = [[] for _ in logs]
     results = []
     for run, (log, name) in enumerate(zip(logs, names, strict=True)):
         try:
@@ -41,22 +40,21 @@ def report(
             if options.evaluate:
                 results.append(evaluate_run(run, log, name, model, options, show))
         except UsageError as error:
-            notes[run].append(f"The network was not evaluated: {error}.")
-    return render_report(logs, networks, compare(results, names, options.pictures), notes, command=command)
+            log.problems.append(f"The network was not evaluated: {error}.")
+    return render_report(logs, networks, compare(results, names, options.pictures), command=command)
 
 
 def render_report(
     logs: Sequence[RunLog],
     networks: Sequence[nn.Module | None],
     comparisons: Sequence[Mapping[str, Any]],
-    notes: Sequence[Sequence[str]] = (),
     *,
     title: str = "",
     links: Mapping[str, str] | None = None,
     command: str = "",
 ) -> str:
-    """Return the page for logs, networks and comparisons; ``notes`` are problems of each run."""
-    runs = describe(logs, networks, notes)
+    """Return the page for logs, networks and comparisons."""
+    runs = describe(logs, networks)
     heading = "Run" if len(runs) == 1 else f"{len(runs)} runs:"
     columns, is_named = runs, len(logs) == 1 and logs[0].name in recipes.NAMES
     if is_named:
@@ -83,9 +81,7 @@ def render_report(
     )
 
 
-def describe(
-    logs: Sequence[RunLog], networks: Sequence[nn.Module | None], notes: Sequence[Sequence[str]] = ()
-) -> list[dict[str, Any]]:
+def describe(logs: Sequence[RunLog], networks: Sequence[nn.Module | None]) -> list[dict[str, Any]]:
     """Return what the templates show of each run."""
     runs, names = [], unique_names([log.folder for log in logs])
     for index, (log, model) in enumerate(zip(logs, networks, strict=True)):
@@ -99,7 +95,7 @@ def describe(
             "facts": facts(log, size),
             "settings": flatten(log.settings if log.recipe is None else recipes.to_dict(log.recipe)),
             "sessions": [(started(one), one, end) for one, end in zip(log.sessions, outcomes, strict=True)],
-            "notes": [*problems, *(notes[index] if notes else ())],
+            "problems": problems,
         }
         runs.append(run)
     return runs

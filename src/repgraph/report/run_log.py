@@ -35,7 +35,7 @@ class RunLog:
     series: Mapping[str, Points]  # columns of metrics.csv by name; values can be NaN
     sessions: Sequence[Mapping[str, Any]]
     state: str  # FINISHED, RUNNING or STOPPED
-    problems: Sequence[str]  # what is missing or damaged
+    problems: list[str]  # what is missing or damaged, in sentences
 
     @property
     def name(self) -> str:
