@@ -79,7 +79,7 @@ def test_report_and_explorer(done):
     text = text_of(html)
     for one in scores_of(folder):
         assert f"{one['network']}-0 : mIoU {100 * one['miou']:.2f} %" in text  # on the test images
-    assert "scenes test, all 4 images" in text and 'href="index.html"' in html and html.count("<img") == 4 * 4
+    assert "all 4 images of scenes test" in text and 'href="index.html"' in html and html.count("<img") == 4 * 4
     explorer = read(folder, "explore")
     assert "image 1" in explorer and "image 2" not in explorer and "head.context" in explorer
     times = [re.findall(r"training time</th>(.*?)</tr>", page, re.DOTALL) for page in (html, read(folder, "index"))]

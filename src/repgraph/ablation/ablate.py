@@ -9,11 +9,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
-
-import joblib
 
 from repgraph.ablation import runner, summary, tuning
 from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, check_ready, lay_out
@@ -23,7 +21,6 @@ from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
 from repgraph.progress import Progress
-from repgraph.train.stream import num_workers
 
 
 @dataclass
@@ -114,9 +111,8 @@ def _todo(tasks: Sequence[Task], records: Mapping[str, Record]) -> list[Task]:
 def _train(plan: Plan, todo: Sequence[Task], total: int, results: Results, show: TextIO) -> int:
     """Train runs and add their records to the results; return the signal that stopped them, or 0."""
     jobs, done = min(plan.jobs, len(todo)), total - len(todo)
-    if jobs > 1 and plan.backend in LOCAL_BACKENDS:
-        threads, workers = max(1, joblib.cpu_count() // jobs), num_workers(-1, jobs)
-        todo = [task.with_cores(threads, workers) for task in todo]
+    if plan.backend in LOCAL_BACKENDS:
+        todo = [replace(task, jobs=jobs) for task in todo]
 
     def say(text: str) -> None:
         with contextlib.suppress(OSError):  # a closed terminal

@@ -126,14 +126,14 @@ def compare(results: Sequence[Result], names: Sequence[str], pictures: int) -> l
         rows.sort(key=lambda row: (math.isnan(mean(row[2])), -mean(row[2])))
         comparison = {
             "title": "Scores" if len(groups) == 1 else f"Scores on {data.name} {data.split}",
-            "about": f"{data.name} {data.split}, {part} images, {first.protocol}.",
+            "about": f"Evaluated on {part} images of {data.name} {data.split}, {first.protocol}.",
             "measure": first.measure,
             "labels": data.labels,
             "columns": columns,
             "heads": [(", ".join(filter(None, (names[c.run], c.label))), style_of(c.run)[0]) for c in columns],
             "rows": [*rows, ("mean", None, [mean(column.values) for column in columns])],
             "images": [
-                (heading, f"By mIoU of the image{text}.", [_pictures(group, names, i) for i in indices])
+                (heading, f"Ranked by the mIoU of each image{text}.", [_pictures(group, names, i) for i in indices])
                 for heading, text, indices in choose_images([result.per_image for result in group], pictures)
             ],
         }
