@@ -133,7 +133,7 @@ def compare(results: Sequence[Result], names: Sequence[str], pictures: int) -> l
             "heads": [(", ".join(filter(None, (names[c.run], c.label))), style_of(c.run)[0]) for c in columns],
             "rows": [*rows, ("mean", None, [mean(column.values) for column in columns])],
             "images": [
-                (heading, f"Ranked by the mIoU of each image{text}.", [_pictures(group, names, i) for i in indices])
+                (heading, text, [_pictures(group, names, i) for i in indices])
                 for heading, text, indices in choose_images([result.per_image for result in group], pictures)
             ],
         }
@@ -148,11 +148,12 @@ def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[s
     ordered = sorted(known, key=lambda i: -float(table[:, i].mean()))
     best = ordered[: min(count, (len(known) + 1) // 2)]  # no image is among the best and the worst
     worst = ordered[::-1][: min(count, len(known) // 2)]
-    text = ", averaged over the runs" if len(table) > 1 else ""
-    chosen = [("Best images", f"{text}; the best first", best), ("Worst images", f"{text}; the worst first", worst)]
+    text = "Ranked by the mIoU of the image" + (", averaged over the runs" if len(table) > 1 else "")
+    chosen = [("Best images", f"{text}, best first.", best), ("Worst images", f"{text}, worst first.", worst)]
     if len(table) > 1:
         rest = [i for i in known if i not in (*best, *worst)]
-        chosen.append(("Largest differences", "", sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
+        text = "Ranked by the difference between the best and the worst run in the mIoU of the image."
+        chosen.append(("Largest differences", text, sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
     return [(title, text, indices) for title, text, indices in chosen if indices]
 
 
