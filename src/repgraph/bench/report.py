@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, NullFormatter
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -26,6 +27,7 @@ from repgraph.progress import Progress
 # Okabe and Ito's colours for colour-blind readers.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 MARKERS, LINES = "osD^", ("-", "--", ":", "-.")
+WIDE = 20  # range of values from which on bars have a logarithmic axis
 
 
 def benchmark(table: Table, settings: Sequence[Any], effort: Effort, candidates: Sequence[Any], folder: Path) -> int:
@@ -212,14 +214,22 @@ def figure(table: Table, rows: Sequence[Row]) -> Figure:
 
 
 def _draw_bars(axis: Axes, candidates: Sequence[Candidate], values: Sequence[tuple[Row, float]], label: str) -> None:
-    """Draw a bar for each candidate, the first one on top, in the colour of its family."""
+    """Draw a bar for each candidate, the first one on top, in the colour of its family.
+
+    If values differ widely, the axis is logarithmic: otherwise all bars but the longest would look alike.
+    """
     names = [candidate.name for candidate in candidates]
     for index, family in enumerate(dict.fromkeys(candidate.family for candidate in candidates)):
         own = {names.index(row.candidate.name): value for row, value in values if row.candidate.family == family}
         bars = axis.barh(list(own), list(own.values()), color=COLOURS[index], label=family)
         axis.bar_label(bars, fmt=number, padding=3, fontsize=8)
     axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6), xlabel=label)
-    axis.margins(x=0.12)  # for the labels of the bars
+    positive = [value for _, value in values if value > 0]
+    if positive and max(positive) > WIDE * min(positive):
+        axis.set(xscale="log", xlim=(min(positive) / 2, 3 * max(positive)), xlabel=f"{label}, logarithmic")
+        _plain_ticks(axis.xaxis)
+    else:
+        axis.margins(x=0.12)  # for the labels of the bars
     axis.spines[["top", "right"]].set_visible(False)
 
 
@@ -231,6 +241,12 @@ def _draw_lines(axis: Axes, candidates: Sequence[Candidate], values: Sequence[tu
         if own:
             axis.plot(*zip(*own, strict=True), label=candidate.name, **style)
     axis.set(xscale="log", yscale="log", ylabel=label)
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter("{x:g}")
+    _plain_ticks(axis.yaxis)
     axis.grid(True, alpha=0.3)
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
