@@ -6,6 +6,7 @@ import pytest
 from tests.ablation.test_results import record
 
 from repgraph.ablation import Plan, ablate, lay_out, tuning
+from repgraph.ablation.summary import summarize
 from repgraph.errors import UsageError
 
 KINDS = tuple(tuning.SPACES)
@@ -42,14 +43,15 @@ def test_equal_numbers_of_different_trials(dataset):
     ],
 )
 def test_best(trials, scores, best):
-    rows = lay_out(trials, {}).tables[0][1]
+    table, rows = lay_out(trials, {}).tables[0]
     records = {
         run.key: record(run.key, run.seed, **({"miou": score} if isinstance(score, float) else {"status": score}))
         for row, row_scores in zip(rows, scores, strict=True)
         for run, score in zip(row.runs, row_scores, strict=True)
         if score
     }
-    assert tuning.best(rows, records) is (None if best is None else rows[best])
+    chosen = tuning.best(summarize(table, rows, records))
+    assert (chosen and chosen.runs) is (None if best is None else rows[best])
 
 
 def test_chosen_and_used(trials, again, fake):

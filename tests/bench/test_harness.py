@@ -195,6 +195,31 @@ def test_nothing_measured(tmp_path):
         bench(tmp_path / "file", Candidate("never", lambda setting: pytest.fail("measured")))
 
 
+@pytest.mark.parametrize("settings", [SIZES[:1], SIZES], ids=["one size", "several sizes"])
+def test_figure(settings):
+    """Bars for one size, lines for several; axes with units, and no text is cut off."""
+    times = Times(12345.6, 1, 1, 1, 5)
+    candidates = [replace(TABLE.candidates[0], name="a-name-as-long-as-they-get")]
+    table = SquareTable()
+    table.candidates = candidates
+    rows = [Row(candidates[0], s, p, times=times, memory=2**20) for s in settings for p in TABLE.passes]
+    chart = report.figure(table, rows)
+    chart.draw_without_rendering()
+    above, below = chart.axes[0], chart.axes[2]
+    if len(settings) == 1:
+        assert [label.get_text() for label in above.get_yticklabels()] == [candidates[0].name]
+        assert [bar.get_width() for axis in (above, below) for bar in axis.patches] == [12345.6, 1.0]
+        labels = above.get_xlabel(), below.get_xlabel()
+        assert above.texts[0].get_text() == "12346"
+    else:
+        assert [len(line.get_xdata()) for line in above.lines] == [len(settings)]
+        assert [label.get_text() for label in below.get_xticklabels()] == ["4x4", "5x5", "6x6"]
+        labels = above.get_ylabel(), below.get_ylabel()
+    assert labels == ("median time [ms]", "extra peak memory [MiB]")
+    box = chart.get_tightbbox()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= chart.get_figwidth() and box.y1 <= chart.get_figheight()
+
+
 def test_tables_show_all_numbers(monkeypatch):
     monkeypatch.setattr(report, "device_name", lambda device: "NVIDIA H200")
     rows = [row(f"candidate-{n}", 12345.0 + n, 23456.0 + n, 34567 * 2**20) for n in range(3)]

@@ -28,6 +28,8 @@ def test_page(chromium, path, width, scheme):
     page.on("request", lambda request: requests.append(request.url))
     page.goto(path.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    tables = page.eval_on_selector_all(".scroll", "all => all.filter(e => e.scrollWidth > e.clientWidth).length")
+    assert tables == 0  # none is cut off
     charts = page.eval_on_selector_all("figure > svg", "all => all.map(each => each.getBoundingClientRect().width)")
     assert len(charts) >= 5 and min(charts[:5]) > 300
     style = "({}) => getComputedStyle({})['{}'].match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0)"

@@ -36,7 +36,7 @@ def test_columns():
     assert [chart.title for chart in shown] == titles
     assert [chart.title for chart in folded] == [
         "X on the validation images",
-        "Reach p95/x",
+        "95th percentile of the reach of the nodes of x",
         "Mine",
     ]  # zeros are left out
     loss, miou, reach = shown

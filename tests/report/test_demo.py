@@ -1,31 +1,34 @@
 """The demo from end to end with networks that hardly learn, and what it measures."""
 
+import base64
+import io
 import json
 import re
-import sys
 import types
 from html import unescape
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from repgraph import cli, recipes
 from repgraph.data.scenes import FAR, LABELS, Scenes
 from repgraph.errors import UsageError
 from repgraph.report import demo
-from repgraph.report.demo import DemoNetwork, Plan, run_demo
+from repgraph.report.demo import DemoNetwork, run_demo
 from repgraph.train.task import make_task
 
 ROOT = Path(demo.__file__).parents[3]
-QUICK = ("train.iterations=3", "train.batch=2", "data.options.length=6")
+SETTINGS = ("train.iterations=3", "train.batch=2", "data.options.length=6")
+QUICK = dict(settings=SETTINGS, tests=4, pictures=2)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """A finished demo in a folder whose name has to be escaped."""
-    plan = Plan(tmp_path_factory.mktemp("demo") / "a<b>&c", settings=QUICK, tests=4, pictures=2)
-    return plan, run_demo(plan)
+    folder = tmp_path_factory.mktemp("demo") / "a<b>&c"
+    return folder, run_demo(folder, **QUICK, command=f"repgraph demo --out {folder}")
 
 
 def text_of(html):
@@ -33,63 +36,82 @@ def text_of(html):
     return " ".join(unescape(text).split())
 
 
-def scores_of(plan):
-    return json.loads((plan.out / "scores.json").read_text())
+def read(folder, page):
+    return (folder / f"{page}.html").read_text(encoding="utf-8")
+
+
+def scores_of(folder):
+    return json.loads((folder / "scores.json").read_text())
 
 
 def test_page(done):
-    plan, path = done
+    folder, path = done
     html = path.read_text(encoding="utf-8")
     text = text_of(html)
-    assert path == plan.out / "index.html"
+    assert path == folder / "index.html"
     for part in (*LABELS.names, "Without the layer", "RGNet", "mIoU", "9 representative nodes", "35 x 35 pixels"):
         assert part in text
+    assert "<title>RepGraph demo: " in html and "seeds" not in text.split("Setup")[0]  # there is one
     assert f"torch {torch.__version__}" in text and "finished after 3 iterations" in text
-    for one in scores_of(plan):
-        assert one["network"] in plan.networks and one["seconds"] >= 0
+    for one in scores_of(folder):
+        assert one["network"] in ("baseline", "rgnet") and one["seconds"] >= 0
         assert f"{100 * one['miou']:.1f}" in text
         for name, value in one["iou"].items():
             assert value is None or re.search(rf"{name}.*?{100 * value:.1f}", text)
 
 
 def test_page_is_self_contained_and_names_are_escaped(done):
-    plan, path = done
+    folder, path = done
     html = path.read_text(encoding="utf-8")
     addresses = re.findall(r'(?:src|href)="([^"]*)"', html)
     assert addresses[:2] == ["report.html", "explore.html"]
     # The scene and its classes, 4 gradients, 2 x 4 swapped, 2 x 4 predictions, and 2 with nodes.
     assert len(addresses[2:]) == 2 + 4 + 8 + 8 + 2 and all(a.startswith("data:image/") for a in addresses[2:])
     assert html.count("<circle") == 4 + 2 * 2 * (9 + 1)
-    assert "a<b>" not in html and str(plan.out) in text_of(html)
+    assert "a<b>" not in html and str(folder) in text_of(html)
     for name in ("figure", "svg", "section", "table"):
         assert len(re.findall(rf"<{name}[ >]", html)) == html.count(f"</{name}>")
 
 
 def test_report_and_explorer(done):
-    plan, _ = done
-    html = (plan.out / "report.html").read_text(encoding="utf-8")
+    folder, _ = done
+    html = read(folder, "report")
     text = text_of(html)
-    for one in scores_of(plan):
+    for one in scores_of(folder):
         assert f"{one['network']}-0 : mIoU {100 * one['miou']:.2f} %" in text  # on the test images
-    assert "scenes test, all 4 images" in text and 'href="index.html"' in html and html.count("<img") == 4 * 4
-    explorer = (plan.out / "explore.html").read_text(encoding="utf-8")
-    assert "test image 1" in explorer and "test image 2" not in explorer and "head.context" in explorer
+    assert "all 4 images of scenes test" in text and 'href="index.html"' in html and html.count("<img") == 4 * 4
+    explorer = read(folder, "explore")
+    assert "image 1" in explorer and "image 2" not in explorer and "head.context" in explorer
+    times = [re.findall(r"training time</th>(.*?)</tr>", page, re.DOTALL) for page in (html, read(folder, "index"))]
+    assert times[0] == times[1] != []
+
+
+def test_pictures_are_sharp(done):
+    """Scenes are drawn larger for people than for the networks; label maps have the pixels that are scored."""
+    folder, _ = done
+    explorer = json.loads(re.findall(r'type="application/json"[^>]*>(.*?)</script>', read(folder, "explore"))[0])
+    photos = [f'src="{image["photo"]}"' for image in explorer["images"]]
+    for page in (read(folder, "index"), read(folder, "report"), *photos):
+        pictures = re.findall(r'(?:src|href)="data:image/(\w+);base64,([^"]*)"', page)
+        sizes = {(kind, Image.open(io.BytesIO(base64.b64decode(text))).size) for kind, text in pictures}
+        assert {size for kind, size in sizes if kind == "jpeg"} == {(640, 480)}
+        assert {size for kind, size in sizes if kind == "png"} <= {(128, 96), (640, 480)}
 
 
 def test_a_second_call_uses_the_trained_networks(done, capsys):
-    plan, _ = done
-    before = scores_of(plan)
-    run_demo(plan, show=sys.stderr, out=sys.stdout)
+    folder, _ = done
+    before = scores_of(folder)
+    run_demo(folder, **QUICK)
     printed = capsys.readouterr()
     assert printed.err.count("already trained") == 2 and "network 2 of 2: rgnet, seed 0" in printed.err
-    assert "outbound boat *" in printed.out and "mean, far *" in printed.out
-    assert scores_of(plan) == before
+    assert "outbound boat *" in printed.out and "mean of *" in printed.out and "training time" in printed.out
+    assert scores_of(folder) == before
 
 
 def test_networks_with_other_settings_are_an_error(done):
-    plan, _ = done
+    folder, _ = done
     with pytest.raises(UsageError, match="was trained with other settings"):
-        run_demo(Plan(plan.out, settings=("train.iterations=4", *QUICK[1:])))
+        run_demo(folder, settings=("train.iterations=4", *SETTINGS[1:]))
 
 
 @pytest.mark.slow
@@ -100,7 +122,7 @@ def test_interrupted_training_is_resumed(tmp_path, monkeypatch, capsys):
         return types.SimpleNamespace(stop=types.SimpleNamespace(signal=2, reason="stopped by SIGINT"), exit_code=130)
 
     monkeypatch.setattr(demo, "train", stop)
-    arguments = ["demo", "--out", str(tmp_path), "--iterations", "2", "--set", *QUICK[1:], "--test", "2"]
+    arguments = ["demo", "--out", str(tmp_path), "--iterations", "2", "--set", *SETTINGS[1:], "--test", "2"]
     arguments += ["--networks", "rgnet", "--pictures", "1"]
     assert cli.main(arguments) == 130
     assert "repgraph demo: stopped by SIGINT; run the command again to resume" in capsys.readouterr().err
@@ -112,12 +134,13 @@ def test_interrupted_training_is_resumed(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_seeds(tmp_path):
-    path = run_demo(Plan(tmp_path, ("control",), seeds=2, settings=QUICK, tests=2, pictures=1))
+    path = run_demo(tmp_path, ("control",), seeds=2, settings=SETTINGS, tests=2, pictures=1)
     found = json.loads((tmp_path / "scores.json").read_text())
     assert [(one["network"], one["seed"]) for one in found] == [("control", 0), ("control", 1)]
     assert not (tmp_path / "explore.html").exists() and (tmp_path / "report.html").is_file()  # it has no nodes
     low, high = sorted(100 * one["miou"] for one in found)
-    assert f"({low:.1f} to {high:.1f} over 2 seeds)" in path.read_text(encoding="utf-8")
+    text = text_of(path.read_text(encoding="utf-8"))
+    assert f"({low:.1f} to {high:.1f})" in text and "averaged over 2 seeds" in text
 
 
 @pytest.mark.parametrize(

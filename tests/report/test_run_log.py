@@ -22,7 +22,7 @@ def test_facts(tmp_path):
     assert facts["best validation"] == "25.00 % at iteration 20"
     assert facts["parameters"] == "1,234,567" and facts["peak memory"] == "1.07 GiB"
     assert facts["speed"] == "40 images/s (median)"
-    assert facts["hardware"] == "CPU, 2 thread(s)" and facts["versions"] == "repgraph 0.1.0, torch 2.11.0"
+    assert facts["hardware"] == "CPU, 2 threads" and facts["versions"] == "repgraph 0.1.0, torch 2.11.0"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_outcomes_of_sessions(tmp_path):
     assert second.endswith("; torch 2.11.0 -> 2.12.0")
     write_logs(run, session(ended={"at": "2026-01-02T03:06:05+00:00", "reason": "stopped by SIGTERM"}))
     assert outcomes(run) == ["stopped by SIGTERM"]
-    assert run_log.facts(read_run(run))["time"] == "2 min, with validation"
+    assert run_log.facts(read_run(run))["training time"] == "2 min"
     write_logs(run)
     (run / "model").mkdir()
     (run / "model" / "config.json").write_text("{}")

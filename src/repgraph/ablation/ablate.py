@@ -9,20 +9,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-import joblib
-
 from repgraph.ablation import runner, summary, tuning
-from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, PlannedRun, check_ready, lay_out
+from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, check_ready, lay_out
 from repgraph.ablation.results import OK, Record, Results
 from repgraph.ablation.runner import RUNS, Task
+from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
 from repgraph.progress import Progress
-from repgraph.train.stream import num_workers
 
 
 @dataclass
@@ -114,9 +112,8 @@ def _todo(tasks: Sequence[Task], records: Mapping[str, Record]) -> list[Task]:
 def _train(plan: Plan, todo: Sequence[Task], total: int, results: Results, show: TextIO) -> int:
     """Train runs and add their records to the results; return the signal that stopped them, or 0."""
     jobs, done = min(plan.jobs, len(todo)), total - len(todo)
-    if jobs > 1 and plan.backend in LOCAL_BACKENDS:
-        threads, workers = max(1, joblib.cpu_count() // jobs), num_workers(-1, jobs)
-        todo = [task.with_cores(threads, workers) for task in todo]
+    if plan.backend in LOCAL_BACKENDS:
+        todo = [replace(task, jobs=jobs) for task in todo]
 
     def say(text: str) -> None:
         with contextlib.suppress(OSError):  # a closed terminal
@@ -179,12 +176,14 @@ def _make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], *, s
     report = AblationReport()
     data, notes = layout.start.data, [*_conditions(plan, layout, records), *layout.notes]
     axis = f"mIoU on {f'held-out images of {data.split}' if data.hold_out else data.val_split}, %"
+    tuned: dict[str, list[summary.EntrySummary]] = {}
     for table, rows in layout.tables:
         own = list(notes)
-        if plan.table == TUNE:
-            chosen = tuning.best(rows, records)
-            own.append(f"Chosen: {chosen.entry.label}." if chosen else "Nothing is chosen before all trials are done.")
         summarized = summary.summarize(table, rows, records)
+        if plan.table == TUNE:
+            tuned[table.entries[0].kind] = summarized
+            chosen = tuning.best(summarized)
+            own.append(f"Chosen: {chosen.entry.label}." if chosen else "Nothing is chosen before all trials are done.")
         report.tables.append(summary.markdown(table, summarized, own))
         if not save:
             continue
@@ -192,13 +191,14 @@ def _make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], *, s
         report.files.append(write(path.with_suffix(".md"), report.tables[-1]))
         report.files.append(write(path.with_suffix(".csv"), summary.to_csv(table, summarized)))
         try:
-            report.files.append(summary.draw(table, summarized, path.with_suffix(".png"), axis, " ".join(notes[:2])))
+            from repgraph.ablation.figure import save_figure
+
+            report.files.append(save_figure(table, summarized, path.with_suffix(".png"), axis, " ".join(notes[:2])))
         except Exception as error:  # a missing or broken matplotlib must not cost the tables
             reason = " ".join(f"{type(error).__name__}: {error}".split()).removeprefix("UsageError: ")
             report.notes.append(f"no picture of {table.name}: {reason}")
-    if save and plan.table == TUNE:
-        tuned = {table.entries[0].kind: rows for table, rows in layout.tables}
-        report.files.append(tuning.save(plan.out, plan.dataset, tuned, records))
+    if save and tuned:
+        report.files.append(tuning.save(plan.out, plan.dataset, tuned))
     report.failed = [records[run.key] for run in layout.runs if run.key in records and records[run.key].status != OK]
     report.left = [run for run in layout.runs if run.key not in records]
     return report

@@ -3,18 +3,29 @@
 import statistics
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-from repgraph.visualize.figures import BLUE, GREY, ORANGE, TEXT, WIDTH
+from repgraph.ablation.summary import EntrySummary
+from repgraph.ablation.tables import Table
+from repgraph.visualize.figures import BLUE, GREY, ORANGE, TEXT, WIDTH, figure_style, save
 
-GRID = "#dddddd"
+GRID, DPI = "#dddddd", 140
 LABEL, TITLE, NOTE = 44, 78, 120  # characters per line
 LINE, GAP, REST = 0.13, 0.1, 1.0  # inches: a line of text, the gap between labels, and title, axis and note
 KEY = 'Hollow: a seed; filled: mean ± sample standard deviation (two seeds: the range); line: mean of "{}".'
+
+
+def save_figure(table: Table, rows: Sequence[EntrySummary], path: Path, axis: str, note: str) -> Path:
+    """Draw the mIoU of each entry and seed, and write the picture."""
+    labels, scores = [row.entry.label for row in rows], [[100 * score for score in row.miou.values()] for row in rows]
+    reference = [row.entry.name for row in rows].index(table.reference)
+    with figure_style():
+        return save(draw_scores(table.title, labels, scores, reference, axis, note), path, DPI)
 
 
 def draw_scores(

@@ -10,7 +10,7 @@ from repgraph import recipes
 from repgraph.ablation import tables, tuning
 from repgraph.ablation.key import differences, key
 from repgraph.ablation.results import Record
-from repgraph.ablation.tables import Table, TableEntry, resolve
+from repgraph.ablation.tables import EntryRuns, PlannedRun, Table, resolve
 from repgraph.data import NAMES as DATASETS
 from repgraph.errors import UsageError
 from repgraph.recipes import Recipe, nearest, with_settings, with_values
@@ -51,32 +51,6 @@ class Plan:
         ):
             if wrong:
                 raise UsageError(message)
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One training. ``key`` names its folder; ``settings`` is how its recipe differs from that of the data set."""
-
-    label: str
-    recipe: Recipe
-    key: str
-    settings: str
-
-    @property
-    def seed(self) -> int:
-        return self.recipe.train.seed
-
-    def __str__(self) -> str:
-        return f"{self.label}, seed {self.seed}"
-
-
-@dataclass(frozen=True)
-class EntryRuns:
-    """An entry with its runs, one for each seed; or the reason why it does not fit the network (``misfit``)."""
-
-    entry: TableEntry
-    runs: tuple[PlannedRun, ...]
-    misfit: str = ""
 
 
 @dataclass(frozen=True)

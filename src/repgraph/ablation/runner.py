@@ -12,16 +12,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
+from joblib import Parallel, cpu_count, delayed, parallel_config
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
-from repgraph.ablation.plan import PlannedRun
 from repgraph.ablation.results import DIVERGED, FAILED, OK, SCORES, Record
+from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.info import device_name
 from repgraph.progress import format_duration
@@ -29,6 +30,7 @@ from repgraph.recipes import RESUMABLE, to_json, with_values
 from repgraph.train import run_folder
 from repgraph.train.loop import NOT_FINITE
 from repgraph.train.metrics import METRICS
+from repgraph.train.stream import num_workers
 
 RUNS = "runs"
 COMMAND = "REPGRAPH_COMMAND"  # environment variable: the command that starts repgraph, instead of this Python
@@ -47,7 +49,7 @@ class Task:
     dataset: str
     out: Path
     stop: Path
-    threads: int | None = None
+    jobs: int = 1  # number of runs that share the cores of the machine
 
     @property
     def folder(self) -> Path:
@@ -58,21 +60,12 @@ class Task:
         """What the run printed; kept if it fails."""
         return self.out / RUNS / f"{self.run.key}.log"
 
-    def with_cores(self, threads: int, workers: int) -> "Task":
-        """Return the task with a share of the machine's cores."""
-        recipe = self.run.recipe
-        if recipe.data.workers == -1:
-            recipe = with_values(recipe, {"data.workers": workers})
-        return replace(self, run=replace(self.run, recipe=recipe), threads=threads)
-
 
 def train_all(tasks: Iterable[Task], jobs: int, backend: str, cluster: str) -> Iterator[tuple[Record | None, str]]:
     """Train all tasks, ``jobs`` at a time, and yield the results of :func:`train_one`.
 
     ``backend`` is one of joblib's: "threading", "loky", or "dask", for which ``cluster`` is the scheduler's address.
     """
-    from joblib import Parallel, delayed, parallel_config
-
     if (backend == "dask") != bool(cluster):
         raise UsageError("--backend dask and --cluster ADDRESS belong together; give both or none")
     parameters = {"scheduler_host": cluster} if cluster else {}
@@ -92,15 +85,14 @@ def train_one(task: Task) -> tuple[Record | None, str]:
 
     Returns its record and a line about it. A run that was stopped, or that another process trains, has no record.
     """
-    busy = None, f"{task.run}: skipped, another process is training it"
     try:
         task.folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(task.folder.with_name(f".{task.run.key}.lock"), timeout=0):
             if run_folder.is_locked(task.folder, run_folder.LOCK_TIMEOUT):
-                return busy
+                raise Timeout(str(task.folder))
             record = collect(task) or _train(task)
     except Timeout:
-        return busy
+        return None, f"{task.run}: skipped, another process is training it"
     except Exception as error:
         record = _record(task, FAILED, f"{type(error).__name__}: {error}")
     if record is None or record.done:
@@ -154,6 +146,8 @@ def progress(folder: Path) -> int:
 def _run_process(task: Task) -> tuple[int, bool]:
     """Return the exit code of ``repgraph train``, and whether it was asked to stop."""
     recipe, folder = task.run.recipe, task.folder
+    if task.jobs > 1 and recipe.data.workers == -1:
+        recipe = with_values(recipe, {"data.workers": num_workers(-1, task.jobs)})
     path = folder.with_name(f".{task.run.key}.json")
     if (folder / run_folder.RECIPE).is_file() and run_folder.find(folder)[1] is not None:
         values = recipe.model_dump(mode="json")
@@ -165,7 +159,7 @@ def _run_process(task: Task) -> tuple[int, bool]:
         files.write(path, to_json(recipe))
         arguments = [str(path), "--out", str(folder)]
     command = shlex.split(os.environ.get(COMMAND, "")) or [sys.executable, "-P", "-m", "repgraph"]
-    variables = {} if task.threads is None else {"OMP_NUM_THREADS": str(task.threads)}
+    variables = {"OMP_NUM_THREADS": str(max(1, cpu_count() // task.jobs))} if task.jobs > 1 else {}
     stopped = False
     with _gpu(task) as gpu, task.log.open("wb") as log:
         process = subprocess.Popen(
@@ -238,9 +232,7 @@ def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, floa
         settings=run.settings,
         weights=weights_name(run.recipe.model.weights),
         device=gpu or device_name(torch.device("cpu")),
-        repgraph=versions.get("repgraph", ""),
-        torch=versions.get("torch", ""),
-        python=versions.get("python", ""),
+        **{name: versions.get(name, "") for name in ("repgraph", "torch", "python")},
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         reason=" ".join(reason.split()),
     )

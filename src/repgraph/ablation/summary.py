@@ -3,19 +3,14 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from repgraph import files
 from repgraph.ablation.results import DIVERGED, OK, SCORES, Record
-from repgraph.ablation.tables import PAPER_DATA, Table, TableEntry
-
-if TYPE_CHECKING:
-    from repgraph.ablation.plan import EntryRuns
+from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table, TableEntry
 
 TITLES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy", "mean_accuracy": "mean accuracy"}
 PARTS = ("mean", "deviation", "low", "high")
-DPI = 140
 
 
 @dataclass(frozen=True)
@@ -49,9 +44,9 @@ class Stat:
 class EntrySummary:
     """The results of an entry so far."""
 
-    runs: "EntryRuns"
+    runs: EntryRuns
     scores: dict[str, Stat | None]  # by name, over seeds
-    miou: list[float]  # of each seed, in order of the seeds
+    miou: dict[int, float]  # by seed
     gain: Stat | None  # difference in mIoU to the reference, over the seeds that both have
     failed: list[Record]  # or diverged
     missing: int  # runs to do
@@ -69,7 +64,7 @@ class EntrySummary:
         return text + (f", {self.missing} to do" if self.missing else "")
 
 
-def summarize(table: Table, rows: "Sequence[EntryRuns]", records: Mapping[str, Record]) -> list[EntrySummary]:
+def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Record]) -> list[EntrySummary]:
     """Return what there is for each entry of a table."""
     ended = {row.entry.name: [records[run.key] for run in row.runs if run.key in records] for row in rows}
     scored = {name: {each.seed: each for each in found if each.status == OK} for name, found in ended.items()}
@@ -83,7 +78,7 @@ def summarize(table: Table, rows: "Sequence[EntryRuns]", records: Mapping[str, R
             EntrySummary(
                 runs=row,
                 scores={score: Stat.of([getattr(record, score) for record in own.values()]) for score in SCORES},
-                miou=list(miou.values()),
+                miou=miou,
                 gain=Stat.of([miou[seed] - (reference[seed].miou or 0.0) for seed in common]),
                 failed=[record for record in ended[name] if record.status != OK],
                 missing=len(row.runs) - len(ended[name]),
@@ -129,32 +124,15 @@ def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 def to_csv(table: Table, rows: Sequence[EntrySummary]) -> str:
     """Format a table for programs: fractions, and per cent for the paper's scores."""
-    columns = ["table", "entry", "label", "seeds", "failed", "missing"]
-    columns += [f"{name}_{part}" for name in SCORES for part in PARTS]
-    columns += ["reference", "gain_pairs", *(f"gain_{part}" for part in PARTS)]
-    columns += ["paper_miou", "paper_pixel_accuracy", "settings"]
-    lines = []
+    records: list[dict[str, Any]] = []
     for row in rows:
-        line = [table.name, row.entry.name, row.entry.label, len(row.miou), len(row.failed), row.missing]
-        line += [value for name in SCORES for value in (getattr(row.scores[name], part, None) for part in PARTS)]
-        line += [table.reference, *(getattr(row.gain, part, None) for part in ("count", *PARTS))]
-        settings = row.runs.runs[0].settings if row.runs.runs else ""
-        lines.append([*line, *(row.entry.paper or ("", "")), settings])
-    return files.to_csv(columns, lines)
-
-
-def draw(table: Table, rows: Sequence[EntrySummary], path: Path, axis: str, note: str) -> Path:
-    """Draw the mIoU of each entry and seed, with a label of the axis and small print; needs matplotlib."""
-    from repgraph.ablation.figure import draw_scores
-    from repgraph.visualize.figures import figure_style, save
-
-    with figure_style():
-        figure = draw_scores(
-            table.title,
-            [row.entry.label for row in rows],
-            [[100 * score for score in row.miou] for row in rows],
-            [row.entry.name for row in rows].index(table.reference),
-            axis,
-            note,
-        )
-        return save(figure, path, DPI)
+        record: dict[str, Any] = {"table": table.name, "entry": row.entry.name, "label": row.entry.label}
+        record |= {"seeds": len(row.miou), "failed": len(row.failed), "missing": row.missing}
+        for name, stat in row.scores.items():
+            record |= {f"{name}_{part}": getattr(stat, part, None) for part in PARTS}
+        record |= {"reference": table.reference, "gain_pairs": getattr(row.gain, "count", None)}
+        record |= {f"gain_{part}": getattr(row.gain, part, None) for part in PARTS}
+        record["paper_miou"], record["paper_pixel_accuracy"] = row.entry.paper or (None, None)
+        record["settings"] = row.runs.runs[0].settings if row.runs.runs else ""
+        records.append(record)
+    return files.to_csv(list(records[0]), [list(record.values()) for record in records])

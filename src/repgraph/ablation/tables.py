@@ -58,6 +58,32 @@ class Table:
         raise UsageError(f"table {self.name} has no entry {name!r}{nearest(name, [e.name for e in self.entries])}")
 
 
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training. ``key`` names its folder; ``settings`` is how its recipe differs from that of the data set."""
+
+    label: str
+    recipe: Recipe
+    key: str
+    settings: str
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.train.seed
+
+    def __str__(self) -> str:
+        return f"{self.label}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class EntryRuns:
+    """An entry with its runs, one for each seed; or the reason why it does not fit the network (``misfit``)."""
+
+    entry: TableEntry
+    runs: tuple[PlannedRun, ...]
+    misfit: str = ""
+
+
 def _rgnet(name: str, label: str, paper: Paper = None, rate: float | None = None, **options: Any) -> TableEntry:
     """RGNet with nine nodes, options of its layer, and a multiple of the rate for its offsets."""
     settings = {f"model.context_options.{option}": value for option, value in {"nodes": 9, **options}.items()}

@@ -7,24 +7,21 @@ and pairs of values have been tried least (a hash breaks ties). The best mean mI
 import hashlib
 import itertools
 import json
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from filelock import FileLock
 
 from repgraph import files
 from repgraph.ablation.key import key
-from repgraph.ablation.results import LOCK, Record, read_csv
+from repgraph.ablation.results import LOCK, read_csv
+from repgraph.ablation.summary import EntrySummary
 from repgraph.ablation.tables import TITLES, Table, TableEntry, resolve
 from repgraph.errors import UsageError
 from repgraph.recipes import Recipe, nearest
-
-if TYPE_CHECKING:
-    from repgraph.ablation.plan import EntryRuns
 
 NAME = "tuning.csv"
 HOLD_OUT = 5  # every fifth image of the training split
@@ -32,8 +29,7 @@ TRIALS = 8
 COLUMNS = ["dataset", "kind", "trial", "chosen", "miou", "seeds", "iterations", "settings", "key"]
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
     """A multiple of the recipe's rate."""
 
     factor: float
@@ -106,39 +102,33 @@ def _key(kind: str, settings: Mapping[str, Any], start: Recipe) -> str:
     return key(resolve(TableEntry("", "", kind, settings), start)[0])
 
 
-def best(trials: "Sequence[EntryRuns]", records: Mapping[str, Record]) -> "EntryRuns | None":
+def best(trials: Sequence[EntrySummary]) -> EntrySummary | None:
     """Return the trial with the best mean mIoU.
 
     None while a run is left to do, or if no trial has scores with every seed.
     """
-    runs = [run for trial in trials for run in trial.runs]
-    if not all(run.key in records and records[run.key].done for run in runs):
+    if any(trial.missing or not all(record.done for record in trial.failed) for trial in trials):
         return None
-    complete = [trial for trial in trials if len(_scores(trial, records)) == len(trial.runs)]
-    return max(complete, key=lambda trial: statistics.fmean(_scores(trial, records).values()), default=None)
+    complete = [trial for trial in trials if trial.miou and not trial.failed]
+    return max(complete, key=lambda trial: fmean(trial.miou.values()), default=None)
 
 
-def _scores(trial: "EntryRuns", records: Mapping[str, Record]) -> dict[int, float]:
-    """Return the mIoU of a trial by seed."""
-    found = [records[run.key] for run in trial.runs if run.key in records]
-    return {record.seed: record.miou for record in found if record.miou is not None}
-
-
-def save(folder: Path, dataset: str, tuned: "Mapping[str, Sequence[EntryRuns]]", records: Mapping[str, Record]) -> Path:
+def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[EntrySummary]]) -> Path:
     """Write the trials of competitors on a data set to ``tuning.csv``, replacing earlier ones of theirs."""
     path = folder / NAME
     with FileLock(folder / LOCK):
         before = [row for _, row in read_csv(path, COLUMNS)] if path.exists() else []
-        rows = [list(row.values()) for row in before if row["dataset"] != dataset or row["kind"] not in tuned]
+        rows: list[list[Any]] = [
+            list(row.values()) for row in before if row["dataset"] != dataset or row["kind"] not in tuned
+        ]
         for kind, trials in tuned.items():
-            chosen = best(trials, records)
+            chosen = best(trials)
             for number, trial in enumerate(trials):
-                scores = _scores(trial, records)
-                miou = str(statistics.fmean(scores.values())) if scores else ""
-                seeds, keys = " ".join(map(str, scores)), " ".join(run.key for run in trial.runs)
-                iterations, settings = trial.runs[0].recipe.train.iterations, json.dumps(dict(trial.entry.settings))
-                mark = "chosen" if trial is chosen else ""
-                rows.append([dataset, kind, str(number), mark, miou, seeds, str(iterations), settings, keys])
+                mark, miou = "chosen" if trial is chosen else "", fmean(trial.miou.values()) if trial.miou else ""
+                seeds, keys = " ".join(map(str, trial.miou)), " ".join(run.key for run in trial.runs.runs)
+                iterations = trial.runs.runs[0].recipe.train.iterations
+                settings = json.dumps(dict(trial.entry.settings))
+                rows.append([dataset, kind, number, mark, miou, seeds, iterations, settings, keys])
         return files.write(path, files.to_csv(COLUMNS, rows))
 
 

@@ -16,7 +16,6 @@ from repgraph.bench.table import Baseline, Row, Table, number
 from repgraph.ops.backends import choose
 from repgraph.ops.tf32 import tensor_float_32
 
-SMALL = (19, 22)  # size of the maps for the gate: not a multiple of tiles, several cells of any usual grid
 # The paper's complexity table: G multiply-adds (it says GFLOPs), and ms on an RTX 2080 Ti in float32.
 PAPER = {"nl-shared": (601.4, 146.65), "danet-head": (785.01, 279.56)}
 PAPER |= {"simple": (45.31, 60.89), "bottleneck": (34.96, 25.96)}
@@ -37,7 +36,7 @@ class LayerTable(Table):
         Baseline("best_sdpa", "SDPA", [block.name for block in BLOCKS if block.family == blocks.SDPA]),
         Baseline("plain", "plain", ["nl-plain"]),
     )
-    memory_note = "beyond input, parameters and cotangent, with the result"
+    memory_note = "not counting input, parameters and cotangent"
 
     def context(self) -> AbstractContextManager[None]:
         return tensor_float_32()
@@ -53,9 +52,6 @@ class LayerTable(Table):
         with torch.no_grad():
             cotangent = torch.randn_like(layer(inputs))
         return lambda: torch.autograd.grad(layer(inputs), leaves, cotangent)
-
-    def small(self, setting: LayerSetting) -> LayerSetting:
-        return replace(setting, height=SMALL[0], width=SMALL[1])
 
     def check(self, candidate: Block, setting: LayerSetting) -> str | None:
         precision = gate.PRECISIONS["tf32" if setting.tf32 else setting.dtype_name]

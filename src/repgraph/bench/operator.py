@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from repgraph.ops import backends, representative_attention
 from repgraph.ops.geometry import cells, position_dtype
 
 REPRESENTATIVE, NON_LOCAL = "representative", "non-local"  # families
-SMALL = (13, 18)  # size of the maps for the gate: not a multiple of tiles, with several cells of any usual grid
 CLEARANCE = 2.0**-6  # of nodes from the lines between pixels, in the gate: there the gradient of offsets jumps
 SDPA_KERNELS = {
     "math": SDPBackend.MATH,
@@ -191,9 +190,6 @@ class OperatorTable(Table):
         unused = "offsets" if row.candidate.family == NON_LOCAL else ""
         wanted = [t for name, t in leaves.items() if name != unused]
         return lambda: torch.autograd.grad(y, wanted, cotangent, retain_graph=True)
-
-    def small(self, setting: OperatorSetting) -> OperatorSetting:
-        return replace(setting, height=SMALL[0], width=SMALL[1], sigma=4.0)
 
     def check(self, candidate: Candidate, setting: OperatorSetting) -> str | None:
         leaves = {name: t.detach() for name, t in self.inputs(setting)[0].items()}

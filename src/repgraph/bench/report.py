@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from repgraph.bench.harness import run
 from repgraph.bench.measure import Effort
-from repgraph.bench.table import CANNOT, OK, WRONG, Baseline, Row, Setting, Table, number
+from repgraph.bench.table import CANNOT, OK, WRONG, Baseline, Candidate, Row, Setting, Table, number
 from repgraph.files import check_writable, to_csv, write
 from repgraph.info import device_name, versions
 from repgraph.progress import Progress
@@ -24,6 +27,7 @@ from repgraph.progress import Progress
 # Okabe and Ito's colours for colour-blind readers.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 MARKERS, LINES = "osD^", ("-", "--", ":", "-.")
+WIDE = 20  # range of values from which on bars have a logarithmic axis
 
 
 def benchmark(table: Table, settings: Sequence[Any], effort: Effort, candidates: Sequence[Any], folder: Path) -> int:
@@ -151,12 +155,12 @@ def notes(table: Table, rows: Sequence[Row]) -> list[str]:
         return list(found)
     for baseline in table.baselines:
         names = ("the fastest of " if len(baseline.names) > 1 else "") + ", ".join(baseline.names)
-        found[f"x {baseline.head}, m {baseline.head}: how many times faster, and less memory, than {names}"] = None
+        found[f"x {baseline.head}, m {baseline.head}: time and memory of {names}, divided by those of the row"] = None
     if rows[0].setting.device.type == "cuda":
-        found["ms: between events; graph: GPU time of a CUDA graph, which ratios are of where both have one"] = None
+        found["ms: time between CUDA events; graph: GPU time of a CUDA graph, compared where both have one"] = None
         found[f"MiB: peak of PyTorch's allocator, {table.memory_note}"] = None
     else:
-        found[f"MiB: peak of the process's resident memory, {table.memory_note}"] = None
+        found[f"MiB: peak of the resident memory, {table.memory_note}"] = None
     settings = dict.fromkeys(row.setting for row in rows)
     return [*found, *dict.fromkeys(map(conditions, settings))]
 
@@ -186,28 +190,63 @@ def write_plots(table: Table, rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def figure(table: Table, rows: Sequence[Row]) -> Figure:
-    """Plot time (above) and memory (below) of each pass against the number of positions, on logarithmic axes."""
-    chart = Figure(figsize=(10, 8), layout="constrained")
-    axes = chart.subplots(2, len(table.passes), sharex=True, squeeze=False)
-    times = "time [ms], median" + (" of CUDA graphs" if any(row.graph for row in rows) else "")
-    for column, pass_ in enumerate(table.passes):
-        for axis, title in zip(axes[:, column], (times, "extra peak memory [MiB]"), strict=True):
-            axis.set(xscale="log", yscale="log")
-            axis.set_title(f"{pass_}: {title}", fontsize="medium")
-            axis.tick_params(axis="x", labelsize=7)
-            axis.grid(True, which="major", alpha=0.3)
-        for index, candidate in enumerate(table.candidates):
-            found = [row for row in rows if row.pass_ == pass_ and row.candidate.name == candidate.name]
-            medians = [(row.setting.positions, timed.median) for row in found if (timed := row.graph or row.times)]
-            memory = [(row.setting.positions, extra / 2**20) for row in found if (extra := _extra(table, row))]
-            style: Any = dict(color=COLOURS[index % 8], marker=MARKERS[index // 8], linestyle=LINES[index // 8])
-            for axis, points in zip(axes[:, column], (medians, memory), strict=True):
-                if points:
-                    axis.plot(*zip(*points, strict=True), label=candidate.name, **style)
-        axes[1, column].set_xlabel("positions N = H W")
+    """Plot time (above) and memory (below) of each pass: lines over the sizes of the maps, or bars for one size."""
     sizes = {row.setting.positions: row.setting.size for row in rows}
-    axes[0, 0].set_xticks(list(sizes), [f"{n}\n{size}" for n, size in sizes.items()])
-    axes[0, 0].set_xticks([], minor=True)
+    is_single = len(sizes) == 1
+    candidates = list({row.candidate.name: row.candidate for row in rows}.values())
+    chart = Figure(figsize=(10, 2.5 + 0.44 * len(candidates) if is_single else 8), layout="constrained")
+    axes = chart.subplots(2, len(table.passes), sharex=not is_single, sharey=is_single, squeeze=False)
+    times = f"median time{' of a CUDA graph' if any(row.graph for row in rows) else ''} [ms]"
+    for pass_, column in zip(table.passes, axes.T, strict=True):
+        found = [row for row in rows if row.pass_ == pass_]
+        medians = [(row, timed.median) for row in found if (timed := row.graph or row.times)]
+        memory = [(row, extra / 2**20) for row in found if (extra := _extra(table, row)) is not None]
+        column[0].set_title(f"{pass_}, {rows[0].setting.title}" if is_single else pass_, fontsize="medium")
+        for axis, values, label in zip(column, (medians, memory), (times, "extra peak memory [MiB]"), strict=True):
+            (_draw_bars if is_single else _draw_lines)(axis, candidates, values, label)
+    for axis in axes[-1] if not is_single else ():
+        axis.set_xlabel("size of the maps, H x W")
+        axis.set_xticks(list(sizes), sizes.values(), rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
+        axis.set_xticks([], minor=True)
     chart.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
     chart.supxlabel("\n".join(textwrap.wrap(conditions(rows[0].setting), 130)), fontsize=8)
     return chart
+
+
+def _draw_bars(axis: Axes, candidates: Sequence[Candidate], values: Sequence[tuple[Row, float]], label: str) -> None:
+    """Draw a bar for each candidate, the first one on top, in the colour of its family.
+
+    If values differ widely, the axis is logarithmic: otherwise all bars but the longest would look alike.
+    """
+    names = [candidate.name for candidate in candidates]
+    for index, family in enumerate(dict.fromkeys(candidate.family for candidate in candidates)):
+        own = {names.index(row.candidate.name): value for row, value in values if row.candidate.family == family}
+        bars = axis.barh(list(own), list(own.values()), color=COLOURS[index], label=family)
+        axis.bar_label(bars, fmt=number, padding=3, fontsize=8)
+    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6), xlabel=label)
+    positive = [value for _, value in values if value > 0]
+    if positive and max(positive) > WIDE * min(positive):
+        axis.set(xscale="log", xlim=(min(positive) / 2, 3 * max(positive)), xlabel=f"{label}, logarithmic")
+        _plain_ticks(axis.xaxis)
+    else:
+        axis.margins(x=0.12)  # for the labels of the bars
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_lines(axis: Axes, candidates: Sequence[Candidate], values: Sequence[tuple[Row, float]], label: str) -> None:
+    """Draw a line for each candidate over the number of positions, on logarithmic axes."""
+    for index, candidate in enumerate(candidates):
+        own = [(row.setting.positions, value) for row, value in values if value and row.candidate == candidate]
+        style: Any = dict(color=COLOURS[index % 8], marker=MARKERS[index // 8], linestyle=LINES[index // 8])
+        if own:
+            axis.plot(*zip(*own, strict=True), label=candidate.name, **style)
+    axis.set(xscale="log", yscale="log", ylabel=label)
+    _plain_ticks(axis.yaxis)
+    axis.grid(True, alpha=0.3)
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())

@@ -40,8 +40,10 @@ class Common:
         "channels_last"
     )
     only: Annotated[list[str] | None, option("Measure only these; several at once.", metavar="NAME")] = None
-    seconds: Annotated[float | None, _device("Time for each measurement, on average.", 1, 0.05, min=1e-3)] = None
-    limit: Annotated[float | None, _device("Give up what takes longer, in seconds per call.", 30, 1, min=1e-3)] = None
+    seconds: Annotated[float | None, _device("Seconds for each measurement, on average.", 1, 0.05, min=1e-3)] = None
+    limit: Annotated[
+        float | None, _device("Skip candidates that take longer, in seconds per call.", 30, 1, min=1e-3)
+    ] = None
     out: Annotated[Path, option("Folder of the CSV file and the plots.", metavar="DIR")] = Path("repgraph-bench")
     quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
     device: Device = "auto"
@@ -65,9 +67,9 @@ def operator(
       repgraph bench operator --size 65x65 129x129 --out results
       repgraph bench operator --only cpu composition --separate-kv
 
-    Candidates are first compared with float64; one that computes something wrong is not measured. The exit code is 0 if
-    anything was measured, else 1; 2 for a mistake in the command; 130 after an interruption, which keeps the settings
-    that were finished.
+    Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
+    anything was measured, else 1; 2 for a mistake in the command; 130 after an interruption, which keeps what was
+    finished.
     """
     from repgraph.bench.operator import OperatorSetting, OperatorTable
 
@@ -93,8 +95,8 @@ def layers(
       repgraph bench layers
       repgraph bench layers --paper --dtype bfloat16 --only bottleneck nl-sdpa-cudnn
 
-    Layers are first compared with float64; one that computes something wrong is not measured. Exit codes are those of
-    bench operator.
+    Results are first compared with float64; layers with wrong results are not measured. Exit codes are those of bench
+    operator.
     """
     from repgraph.bench.blocks import LayerSetting
     from repgraph.bench.layers import LayerTable

@@ -1,5 +1,6 @@
 """``repgraph demo``."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,18 +34,13 @@ def demo(
 
     Trained networks stay in the folder: a second call uses them, or resumes training that was interrupted.
     """
-    from repgraph.report.demo import Plan, Stopped, run_demo
+    from repgraph.report.demo import Stopped, run_demo
 
-    plan = Plan(
-        out=out,
-        networks=tuple(dict.fromkeys(networks or DEFAULT.split())),
-        seeds=seeds,
-        settings=(*([] if iterations is None else [f"train.iterations={iterations}"]), *(settings or ())),
-        pictures=pictures,
-        tests=test,
-    )
+    names = list(dict.fromkeys(networks or DEFAULT.split()))
+    given = [*([] if iterations is None else [f"train.iterations={iterations}"]), *(settings or ())]
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     try:
-        page = run_demo(plan, show=sys.stderr, out=sys.stdout)
+        page = run_demo(out, names, seeds=seeds, settings=given, pictures=pictures, tests=test, command=command)
     except Stopped as stopped:
         print(f"repgraph demo: {stopped.args[0]}", file=sys.stderr)
         return int(stopped.args[1])

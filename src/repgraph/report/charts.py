@@ -27,7 +27,7 @@ SHOWN = {  # title and unit; the mean reach of nodes comes before the last two, 
     "images_per_second": ("Training speed", "images/s"),
     "rate": ("Learning rate", "learning rate"),
 }
-REACH = "reach_mean/"  # prefix
+REACH = {"reach_mean": "Mean reach", "reach_p95": "95th percentile of the reach"}  # before the path of the layer
 
 # Colours for Matplotlib that are replaced by CSS variables.
 _INK, _LINE, *_RUNS = (f"#0100{number:02x}" for number in range(2 + len(COLOURS)))
@@ -58,7 +58,7 @@ def style_of(run: int) -> tuple[str, str]:
 def draw_charts(runs: Sequence[Mapping[str, Points]]) -> tuple[list[Chart], list[Chart]]:
     """Draw all columns of the runs' metrics; return the charts to show, and those to fold away."""
     columns = list(dict.fromkeys(name for series in runs for name in series if finite(series[name])))
-    reach = [name for name in columns if name.startswith(REACH)]
+    reach = [name for name in columns if name.startswith("reach_mean/")]
     first, last = list(SHOWN)[:-2], list(SHOWN)[-2:]
     shown = [name for name in (*first, *reach, *last) if name in columns]
     rest = [name for name in columns if name not in shown]
@@ -113,8 +113,9 @@ def _title(column: str) -> tuple[str, str]:
     """Return the title of a column, and its unit."""
     if column in SHOWN:
         return SHOWN[column]
-    if column.startswith(REACH):
-        return f"Mean reach of the nodes of {column.removeprefix(REACH) or 'the network'}", "positions of the map"
+    kind, _, layer = column.partition("/")
+    if kind in REACH:
+        return f"{REACH[kind]} of the nodes of {layer or 'the network'}", "positions of the map"
     name = metric_name(column)
     is_score = column.startswith(SCORES)
     return name[:1].upper() + name[1:] + ON_VALIDATION * is_score, "%" if is_score else ""

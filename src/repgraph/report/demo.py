@@ -2,18 +2,21 @@
 
 import itertools
 import json
+import math
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy import ndimage
+from torch import Tensor
 
 from repgraph import files, recipes
-from repgraph.data.scenes import FAR, LABELS, Scene, Scenes, paint
+from repgraph.data.scenes import FAR, LABELS, Scene, Scenes
 from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
 from repgraph.data.transforms import normalise
 from repgraph.drawing.page import render
@@ -23,7 +26,7 @@ from repgraph.models import RGNet
 from repgraph.progress import Progress, format_duration
 from repgraph.report.charts import style_of
 from repgraph.report.page import STYLE, compare, describe, mean, render_report
-from repgraph.report.pictures import Picture, label_map, photo
+from repgraph.report.pictures import Picture, draw_large, label_map, photo
 from repgraph.report.run_log import RunLog, read_run, total_seconds
 from repgraph.report.validation import Result, evaluate_segmentation
 from repgraph.train import resume, train
@@ -31,34 +34,24 @@ from repgraph.train.run_folder import MODEL, RECIPE
 from repgraph.visualize.collect import collect_attention
 from repgraph.visualize.explorer import ExplorerImage, explore
 
+TITLE = "RepGraph demo: small networks with and without a RepGraph layer"
 TITLES = {
     "baseline": "Without the layer",
     "control": "The layer without nodes",
     "nl": "With a non-local block",
     "rgnet": "RGNet",
 }
-NEAR = tuple(name for name in LABELS.names if name not in FAR)
+# Rows of the table of scores, and the classes over which each one is the mean.
+ROWS: dict[str, Sequence[str]] = {f"{name} *" if name in FAR else name: [name] for name in LABELS.names}
+ROWS |= {"mean of others": [name for name in LABELS.names if name not in FAR], "mean of *": FAR, "mIoU": LABELS.names}
 SWAPPED = 40  # scenes whose cues are swapped
 REPORT_PICTURES = 3
-ZOOM = 4  # of scenes that are drawn larger than the networks' input
 
 Pixel = tuple[float, float]
 
 
 class Stopped(Exception):
     """Training stopped before its end, such as by SIGINT; its arguments are the reason and the exit code."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Options of the demo; ``settings`` are those of all recipes, such as ``train.iterations=300``."""
-
-    out: Path
-    networks: tuple[str, ...] = ("baseline", "rgnet")
-    seeds: int = 1
-    settings: tuple[str, ...] = ()
-    pictures: int = 6
-    tests: int = 400
 
 
 @dataclass(frozen=True)
@@ -86,62 +79,75 @@ class DemoNetwork:
 Results = dict[str, list[DemoNetwork]]  # by name; one for each seed
 
 
-def run_demo(plan: Plan, show: TextIO | None = None, out: TextIO | None = None) -> Path:
-    """Train and test the networks, write the pages, and return the path of the first page.
+class Example(NamedTuple):
+    """A scene as the networks see it, and larger for the page."""
 
-    Networks that are in the folder already are used, or their training is resumed. Progress is shown on ``show``, and
-    scores are printed to ``out``.
+    title: str
+    image: Tensor
+    mask: Tensor
+    picture: Tensor
+
+
+def run_demo(
+    folder: Path,
+    networks: Sequence[str] = ("baseline", "rgnet"),
+    *,
+    seeds: int = 1,
+    settings: Sequence[str] = (),
+    pictures: int = 6,
+    tests: int = 400,
+    command: str = "repgraph demo",
+) -> Path:
+    """Train and test the networks, print their scores, write the pages, and return the path of the first page.
+
+    Networks that are in the folder already are used, or their training is resumed. ``settings`` are those of all
+    recipes, such as ``train.iterations=300``; ``command`` is shown at the end of the page.
     """
-    for name in plan.networks:
+    for name in networks:
         if name not in TITLES:
             raise UsageError(f"--networks is {name!r}; expected some of {', '.join(TITLES)}")
-    path = plan.out / "index.html"
+    path = folder / "index.html"
     files.check_writable(path)
     start = time.perf_counter()
-    runs = [(name, seed) for name in plan.networks for seed in range(plan.seeds)]
-    for number, (name, seed) in enumerate(runs, 1):
-        if show is not None:
-            print(f"network {number} of {len(runs)}: {name}, seed {seed}", file=show, flush=True)
-        train_network(plan, name, seed, show)
-    data = Scenes(None, "test", length=plan.tests)
-    results: Results = {name: [] for name in plan.networks}
-    for run, (name, seed) in enumerate(runs):
-        folder = plan.out / "runs" / f"{name}-{seed}"
-        model = RGNet.from_pretrained(folder / MODEL).eval()
-        with Progress(f"testing {name}, seed {seed}", len(data), show) as meter:
-            result = evaluate_segmentation(run, model, data, Settings(), meter)
+    runs = {folder / "runs" / f"{name}-{seed}": (name, seed) for name in networks for seed in range(seeds)}
+    for number, (run, (name, seed)) in enumerate(runs.items(), 1):
+        print(f"network {number} of {len(runs)}: {name}, seed {seed}", file=sys.stderr, flush=True)
+        train_network(run, name, [*settings, f"train.seed={seed}"])
+    data = Scenes(None, "test", length=tests)
+    results: Results = {name: [] for name in networks}
+    for index, (run, (name, seed)) in enumerate(runs.items()):
+        model = RGNet.from_pretrained(run / MODEL).eval()
+        with Progress(f"testing {name}, seed {seed}", len(data), sys.stderr) as meter:
+            result = evaluate_segmentation(index, model, data, Settings(), meter)
         swapped = swap_cues(model, data, min(SWAPPED, len(data)))
-        results[name].append(DemoNetwork(name, seed, read_run(folder), model, result, *swapped))
+        results[name].append(DemoNetwork(name, seed, read_run(run), model, result, *swapped))
+    print(score_table(results))
     tested = [one for group in results.values() for one in group]
-    if out is not None:
-        print(score_table(results), file=out)
-    files.write(plan.out / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
+    files.write(folder / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
     logs, models = [one.log for one in tested], [one.model for one in tested]
     comparisons = compare([one.result for one in tested], [log.folder.name for log in logs], REPORT_PICTURES)
-    report = render_report(logs, models, comparisons, title="Runs of the demo", links={"Demo": "index.html"})
-    files.write(plan.out / "report.html", report)
-    explorer = _explorer(results, data, plan.pictures)
+    title, links = "RepGraph demo: report on the runs", {"Demo": "index.html"}
+    files.write(folder / "report.html", render_report(logs, models, comparisons, title=title, links=links))
+    examples = [_example(f"Test image {i}", data, data.scene(i)) for i in range(min(pictures, len(data)))]
+    explorer = _explorer(results, examples)
     if explorer is not None:
-        files.write(plan.out / "explore.html", explorer)
-    files.write(path, render_demo(plan, results, data, has_explorer=explorer is not None))
-    if show is not None:
-        print(f"finished in {format_duration(time.perf_counter() - start)}", file=show, flush=True)
+        files.write(folder / "explore.html", explorer)
+    files.write(path, render_demo(results, data, examples, command, has_explorer=explorer is not None))
+    print(f"the command took {format_duration(time.perf_counter() - start)}", file=sys.stderr, flush=True)
     return path
 
 
-def train_network(plan: Plan, name: str, seed: int, show: TextIO | None = None) -> None:
+def train_network(folder: Path, name: str, settings: Sequence[str]) -> None:
     """Train the network of recipe ``scenes-NAME``, resume its training, or do nothing if it is trained already."""
-    folder = plan.out / "runs" / f"{name}-{seed}"
-    recipe = recipes.with_settings(recipes.get(f"scenes-{name}"), [*plan.settings, f"train.seed={seed}"])
+    recipe = recipes.with_settings(recipes.get(f"scenes-{name}"), settings)
     if not (folder / RECIPE).exists():
-        outcome = train(recipe, folder, show=show)
+        outcome = train(recipe, folder, show=sys.stderr)
     elif recipes.load(folder / RECIPE) != recipe:
         raise UsageError(f"{folder} was trained with other settings; remove it, or give another --out")
     elif not (folder / MODEL).exists():
-        outcome = resume(folder, show=show)
+        outcome = resume(folder, show=sys.stderr)
     else:
-        if show is not None:
-            print(f"already trained: {folder}", file=show, flush=True)
+        print(f"already trained: {folder}", file=sys.stderr, flush=True)
         return
     if outcome.stop is not None:
         hint = "; run the command again to resume" if outcome.stop.signal else ""
@@ -174,79 +180,80 @@ def percent_range(values: Sequence[float]) -> str:
 
 def score_table(results: Results) -> str:
     """Return the table for the terminal."""
-    groups: dict[str, Sequence[str]] = {f"{name} *" if name in FAR else name: [name] for name in LABELS.names}
-    groups |= {"mean": LABELS.names, "mean, near": NEAR, "mean, far *": FAR}
-    lines = ["IoU on the test images in percent; * depends on a distant cue, both classes look the same"]
+    lines = ["IoU on the test images in percent; classes with * depend on a distant cue"]
     lines.append(f"{'':<16}" + "".join(f"{TITLES[name]:>26}" for name in results))
-    for title, names in groups.items():
+    for title, names in ROWS.items():
         cells = [percent_range([one.iou(names) for one in group]) for group in results.values()]
         lines.append(f"{title:<16}" + "".join(f"{cell:>26}" for cell in cells))
+    times = [[total_seconds(one.log) or math.nan for one in group] for group in results.values()]
+    cells = ["unknown" if math.isnan(mean(found)) else format_duration(mean(found)) for found in times]
+    lines.append(f"{'training time':<16}" + "".join(f"{cell:>26}" for cell in cells))
     return "\n".join(lines)
 
 
-def _explorer(results: Results, data: Scenes, count: int) -> str | None:
+def _example(title: str, data: Scenes, scene: Scene) -> Example:
+    return Example(title, *data.draw(scene), draw_large(data, scene)[0])
+
+
+def _explorer(results: Results, examples: Sequence[Example]) -> str | None:
     """Return the explorer page of RGNet, or of the non-local network; None if there is neither."""
     group = results.get("rgnet") or results.get("nl")
     if not group:
         return None
-    images = [ExplorerImage(f"test image {i}", *data[i]) for i in range(min(count, len(data)))]
-    about = f"{TITLES[group[0].name]}, recipe {group[0].log.name}, trained by repgraph demo"
-    return explore(group[0].model, images, LABELS, title="What the layer attends to", about=about)
+    images = [ExplorerImage(f"image {i}", *example[1:]) for i, example in enumerate(examples)]
+    about = f"{TITLES[group[0].name]} on test images of the demo"
+    return explore(group[0].model, images, LABELS, title="RepGraph demo: what the layer attends to", about=about)
 
 
-def render_demo(plan: Plan, results: Results, data: Scenes, *, has_explorer: bool) -> str:
-    """Return the page as HTML."""
+def render_demo(
+    results: Results, data: Scenes, examples: Sequence[Example], command: str, *, has_explorer: bool
+) -> str:
+    """Return the page as HTML; ``examples`` are its test images, and ``command`` is shown at its end."""
     first = {name: group[0] for name, group in results.items()}
     scene = _clear_scene(data)
     swapped = scene.swapped(sky=True, lights=tuple(range(len(scene.lighthouses))))
+    original = _example("Original", data, scene)
     baseline, rgnet = first.get("baseline"), first.get("rgnet")
-    images = [("Original", data.draw(scene)), ("Swapped", data.draw(swapped))]
-    tests = [(f"Test image {i}", data[i]) for i in range(min(plan.pictures, len(data)))]
-    means = {"near, mean": NEAR, "far *, mean": FAR, "mIoU": LABELS.names}
-    settings = f" --set {' '.join(plan.settings)}" if plan.settings else ""
     return render(
         "demo.html",
         __package__,
-        title="The class of a region can depend on something far away",
+        title=TITLE,
         style=STYLE,
         style_attributes=True,
         networks=[_describe(i, group) for i, group in enumerate(results.values())],
+        heads=[(TITLES[name], style_of(i)[0]) for i, name in enumerate(results)],
         has_explorer=has_explorer,
         labels=LABELS,
-        far=FAR,
         size=data.size,
-        scene=_large(data, scene, f"From each cue to the region that depends on it, {ZOOM} times as large."),
+        scene=photo(original.picture, "The arrows lead from each cue to the region whose class it decides."),
         arrows=_arrows(scene, data.size[1]),
-        truth=label_map(data.draw(scene)[1], LABELS.palette, "The classes of its regions."),
+        truth=label_map(draw_large(data, scene)[1], LABELS.palette, "The classes of the regions."),
         receptive_field=receptive_field(baseline.model, data.size) if baseline else None,
-        gradients=_gradients([one for one in (baseline, rgnet) if one], *data.draw(scene)),
-        swaps=_predictions(first.values(), images),
+        gradients=_gradients([one for one in (baseline, rgnet) if one], original),
+        swaps=_predictions(first.values(), [original, _example("Swapped", data, swapped)]),
         swap_count=min(SWAPPED, len(data)),
-        scores={name: _means(results, [name]) for name in LABELS.names},
-        mean_scores={title: _means(results, names) for title, names in means.items()},
-        predictions=_predictions(first.values(), tests),
-        nodes=_nodes(rgnet.model, data, max(2, plan.pictures - plan.pictures % 2)) if rgnet else [],
+        scores=[
+            (row, colour, [mean([one.iou(names) for one in group]) for group in results.values()])
+            for (row, names), colour in itertools.zip_longest(ROWS.items(), LABELS.palette)
+        ],
+        predictions=_predictions(first.values(), examples),
+        nodes=[_nodes(rgnet.model, example) for example in examples] if rgnet else [],
         runs=describe([one.log for one in first.values()], [one.model for one in first.values()]),
         tests=len(data),
-        command=f"repgraph demo --out {plan.out} --networks {' '.join(plan.networks)} --seeds {plan.seeds}{settings}",
+        seeds=max(map(len, results.values())),
+        command=command,
     )
 
 
 def _describe(index: int, group: Sequence[DemoNetwork]) -> dict[str, str]:
-    miou = [one.iou(LABELS.names) for one in group]
     return {
         "title": TITLES[group[0].name],
         "style": style_of(index)[0],
-        "miou": f"{100 * mean(miou):.1f}",
-        "range": f"{100 * min(miou):.1f} to {100 * max(miou):.1f} over {len(group)} seeds" if len(group) > 1 else "",
+        "miou": percent_range([one.iou(LABELS.names) for one in group]),
         "far": percent_range([one.iou(FAR) for one in group]),
         "changed": percent_range([one.changed for one in group]),
         "right": percent_range([one.right for one in group]),
     }
-
-
-def _means(results: Results, names: Sequence[str]) -> list[float]:
-    return [mean([one.iou(names) for one in group]) for group in results.values()]
 
 
 def _clear_scene(data: Scenes) -> Scene:
@@ -254,11 +261,6 @@ def _clear_scene(data: Scenes) -> Scene:
     scenes = (data.scene(i) for i in range(len(data)))
     both = (s for s in scenes if not s.moon and len({tower.blue for tower in s.lighthouses}) == 2)
     return next(both, data.scene(0))
-
-
-def _large(data: Scenes, scene: Scene, caption: str) -> Picture:
-    height, width = data.size
-    return photo(paint(scene, (ZOOM * height, ZOOM * width))[0], caption, side=ZOOM * max(data.size))
 
 
 def _arrows(scene: Scene, width: float) -> list[tuple[Pixel, Pixel]]:
@@ -275,7 +277,7 @@ def _arrows(scene: Scene, width: float) -> list[tuple[Pixel, Pixel]]:
 def _positions(mask: Any) -> dict[str, Pixel]:
     """Return a pixel x, y on a boat and one on the near shore, as far from the border of the region as possible."""
     found = {}
-    for what, classes in (("a boat", (INBOUND, OUTBOUND)), ("the shore", (SAND, SNOW))):
+    for what, classes in (("boat", (INBOUND, OUTBOUND)), ("shore", (SAND, SNOW))):
         depth = ndimage.distance_transform_edt(np.pad(np.isin(mask, classes), 1))[1:-1, 1:-1]
         y, x = np.unravel_index(depth.argmax(), depth.shape)
         found[what] = (float(x), float(y))
@@ -297,40 +299,40 @@ def receptive_field(model: RGNet, size: tuple[int, int]) -> tuple[int, int]:
     return int(np.ptp(rows)) + 1, int(np.ptp(columns)) + 1
 
 
-def _gradients(networks: Sequence[DemoNetwork], image: Any, mask: Any) -> list[tuple[Picture, Pixel]]:
-    """Return the image, darkened where the gradient at a position is small, and the position."""
-    pixels = np.asarray(image).transpose(1, 2, 0).astype(float)
+def _gradients(networks: Sequence[DemoNetwork], example: Example) -> list[tuple[Picture, Pixel]]:
+    """Return the picture, darkened where the gradient at a position is small, and the position."""
+    pixels = np.asarray(example.picture).transpose(1, 2, 0).astype(float)
     dark = 14 + 0.22 * pixels.mean(-1, keepdims=True)
+    zoom = pixels.shape[0] / example.image.shape[1]
     found = []
-    for what, at in _positions(mask).items():
+    for what, at in _positions(example.mask).items():
         for network in networks:
-            gradient = input_gradient(network.model, image, at)
+            gradient = input_gradient(network.model, example.image, at)
             gradient = ndimage.uniform_filter(ndimage.maximum_filter(gradient, 5), 5)  # strides leave a fine pattern
             strength = gradient / max(float(np.quantile(gradient[gradient > 0], 0.9)), 1e-30)
-            shown = dark + np.clip(strength, 0, 1)[:, :, None] ** 0.6 * (pixels - dark)
-            found.append((photo(shown.astype(np.uint8), f"{TITLES[network.name]}: prediction at {what}"), at))
+            strength = ndimage.zoom(np.clip(strength, 0, 1) ** 0.6, zoom, order=1, mode="nearest", grid_mode=True)
+            shown = dark + strength[:, :, None] * (pixels - dark)
+            found.append((photo(shown.astype(np.uint8), f"{TITLES[network.name]}: prediction at the {what}"), at))
     return found
 
 
-def _predictions(networks: Any, images: Sequence[tuple[str, Any]]) -> list[Picture]:
-    """Return images, their ground truth, and the predictions of the networks."""
+def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[Example]) -> list[Picture]:
+    """Return pictures, their ground truth, and the predictions of the networks."""
     pictures = []
-    for title, (image, mask) in images:
+    for title, image, mask, picture in examples:
         maps = {"Ground truth": mask} | {TITLES[one.name]: predict(one.model, image) for one in networks}
-        pictures.append(photo(image, title))
+        pictures.append(photo(picture, title))
         pictures += [label_map(found, LABELS.palette, name, f"{title}: {name}") for name, found in maps.items()]
     return pictures
 
 
-def _nodes(model: RGNet, data: Scenes, count: int) -> list[tuple[Picture, list[Any]]]:
-    """Return test images with the nodes of a position on a boat and of one on the shore."""
-    found = []
-    for i in range(min(count, len(data))):
-        image, mask = data[i]
-        layer = collect_attention(model, image)["head.context"]
-        positions = [layer.nodes_at(*at) for at in _positions(mask).values()]
-        strongest = [(one, max(one.nodes, key=lambda node: node[2])) for one in positions]
-        away = " and ".join(f"{np.hypot(x - one.x, y - one.y):.0f}" for one, (x, y, _) in strongest)
-        caption = f"Test image {i}: the nodes with the largest weights are {away} pixels away"
-        found.append((_large(data, data.scene(i), caption), positions))
-    return found
+def _nodes(model: RGNet, example: Example) -> tuple[Picture, list[Any]]:
+    """Return the picture, and the nodes of a position on a boat and of one on the shore."""
+    layer = collect_attention(model, example.image)["head.context"]
+    positions = {what: layer.nodes_at(*at) for what, at in _positions(example.mask).items()}
+    distances = []
+    for what, one in positions.items():
+        x, y, _ = max(one.nodes, key=lambda node: node[2])
+        distances.append(f"{np.hypot(x - one.x, y - one.y):.0f} pixels ({what})")
+    caption = f"{example.title}. Distance to the node with the largest weight: {', '.join(distances)}."
+    return photo(example.picture, caption), list(positions.values())

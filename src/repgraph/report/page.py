@@ -9,10 +9,11 @@ import numpy as np
 from torch import nn
 
 from repgraph import models, recipes
+from repgraph.data.scenes import Scenes
 from repgraph.drawing.page import read_asset, render
 from repgraph.errors import UsageError
 from repgraph.report.charts import draw_charts, style_of
-from repgraph.report.pictures import Picture, label_map, photo
+from repgraph.report.pictures import Picture, draw_large, label_map, photo
 from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run, started
 from repgraph.report.validation import Options, Result, evaluate_run, percent
 
@@ -30,7 +31,6 @@ def report(
     logs = [read_run(Path(run)) for run in runs]
     names = unique_names([log.folder for log in logs])
     networks: list[nn.Module | None] = [None] * len(logs)
-    notes: list[list[str]] = [[] for _ in logs]
     results = []
     for run, (log, name) in enumerate(zip(logs, names, strict=True)):
         try:
@@ -40,28 +40,27 @@ def report(
             if options.evaluate:
                 results.append(evaluate_run(run, log, name, model, options, show))
         except UsageError as error:
-            notes[run].append(f"The network was not evaluated: {error}.")
-    return render_report(logs, networks, compare(results, names, options.pictures), notes, command=command)
+            log.problems.append(f"The network was not evaluated: {error}.")
+    return render_report(logs, networks, compare(results, names, options.pictures), command=command)
 
 
 def render_report(
     logs: Sequence[RunLog],
     networks: Sequence[nn.Module | None],
     comparisons: Sequence[Mapping[str, Any]],
-    notes: Sequence[Sequence[str]] = (),
     *,
     title: str = "",
     links: Mapping[str, str] | None = None,
     command: str = "",
 ) -> str:
-    """Return the page for logs, networks and comparisons; ``notes`` are problems of each run."""
-    runs = describe(logs, networks, notes)
+    """Return the page for logs, networks and comparisons."""
+    runs = describe(logs, networks)
     heading = "Run" if len(runs) == 1 else f"{len(runs)} runs:"
-    columns = [run["settings"] for run in runs]
-    is_named = len(logs) == 1 and logs[0].name in recipes.NAMES
+    columns, is_named = runs, len(logs) == 1 and logs[0].name in recipes.NAMES
     if is_named:
-        columns.append(flatten(recipes.to_dict(recipes.get(logs[0].name))))
-    settings = list(dict.fromkeys(name for column in columns for name in column))
+        named = flatten(recipes.to_dict(recipes.get(logs[0].name)))
+        columns = [*runs, {"name": f"recipe {logs[0].name}", "style": ("", ""), "settings": named}]
+    settings = list(dict.fromkeys(name for column in columns for name in column["settings"]))
     shown, folded = draw_charts([log.series for log in logs])
     return render(
         "report.html",
@@ -75,17 +74,14 @@ def render_report(
         comparisons=comparisons,
         columns=columns,
         settings=settings,
-        differing=[name for name in settings if len({column.get(name) for column in columns}) > 1],
+        differing=[name for name in settings if len({column["settings"].get(name) for column in columns}) > 1],
         is_named=is_named,
         links=links or {},
         command=command,
-        mean=mean,
     )
 
 
-def describe(
-    logs: Sequence[RunLog], networks: Sequence[nn.Module | None], notes: Sequence[Sequence[str]] = ()
-) -> list[dict[str, Any]]:
+def describe(logs: Sequence[RunLog], networks: Sequence[nn.Module | None]) -> list[dict[str, Any]]:
     """Return what the templates show of each run."""
     runs, names = [], unique_names([log.folder for log in logs])
     for index, (log, model) in enumerate(zip(logs, networks, strict=True)):
@@ -99,7 +95,7 @@ def describe(
             "facts": facts(log, size),
             "settings": flatten(log.settings if log.recipe is None else recipes.to_dict(log.recipe)),
             "sessions": [(started(one), one, end) for one, end in zip(log.sessions, outcomes, strict=True)],
-            "notes": [*problems, *(notes[index] if notes else ())],
+            "problems": problems,
         }
         runs.append(run)
     return runs
@@ -125,17 +121,19 @@ def compare(results: Sequence[Result], names: Sequence[str], pictures: int) -> l
         data, count = first.data, first.count
         part = f"all {count}" if count == len(data) else f"the first {count} of {len(data)}"
         columns = [column for result in group for column in result.columns]
-        means = [mean([column.values[k] for column in columns]) for k in range(len(data.labels))]
-        order = sorted(range(len(means)), key=[(math.isnan(value), -value) for value in means].__getitem__)
+        values = zip(*(column.values for column in columns), strict=True)
+        rows = list(zip(data.labels.names, data.labels.palette, values, strict=True))
+        rows.sort(key=lambda row: (math.isnan(mean(row[2])), -mean(row[2])))
         comparison = {
             "title": "Scores" if len(groups) == 1 else f"Scores on {data.name} {data.split}",
-            "about": f"{data.name} {data.split}, {part} images, {first.protocol}.",
+            "about": f"Evaluated on {part} images of {data.name} {data.split}, {first.protocol}.",
             "measure": first.measure,
             "labels": data.labels,
             "columns": columns,
-            "order": order,
+            "heads": [(", ".join(filter(None, (names[c.run], c.label))), style_of(c.run)[0]) for c in columns],
+            "rows": [*rows, ("mean", None, [mean(column.values) for column in columns])],
             "images": [
-                (heading, f"By mIoU of the image{text}.", [_pictures(group, names, i) for i in indices])
+                (heading, text, [_pictures(group, names, i) for i in indices])
                 for heading, text, indices in choose_images([result.per_image for result in group], pictures)
             ],
         }
@@ -150,19 +148,22 @@ def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[s
     ordered = sorted(known, key=lambda i: -float(table[:, i].mean()))
     best = ordered[: min(count, (len(known) + 1) // 2)]  # no image is among the best and the worst
     worst = ordered[::-1][: min(count, len(known) // 2)]
-    text = ", averaged over the runs" if len(table) > 1 else ""
-    chosen = [("Best images", f"{text}; the best first", best), ("Worst images", f"{text}; the worst first", worst)]
+    text = "Ranked by the mIoU of the image" + (", averaged over the runs" if len(table) > 1 else "")
+    chosen = [("Best images", f"{text}, best first.", best), ("Worst images", f"{text}, worst first.", worst)]
     if len(table) > 1:
         rest = [i for i in known if i not in (*best, *worst)]
-        chosen.append(("Largest differences", "", sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
+        text = "Ranked by the difference between the best and the worst run in the mIoU of the image."
+        chosen.append(("Largest differences", text, sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
     return [(title, text, indices) for title, text, indices in chosen if indices]
 
 
 def _pictures(group: Sequence[Result], names: Sequence[str], index: int) -> list[Picture]:
     """Return an image, its ground truth, and the predictions of all runs."""
     first = group[0]
-    (image, mask), palette = first.data[index], first.data.labels.palette
-    row = [photo(image, str(first.data.items[index].name)), label_map(mask, palette, "ground truth")]
+    data, palette = first.data, first.data.labels.palette
+    image, mask = data[index]
+    shown = draw_large(data, data.scene(index))[0] if isinstance(data, Scenes) else image
+    row = [photo(shown, str(data.items[index].name)), label_map(mask, palette, "ground truth")]
     for result in group:
         assert result.predict is not None  # only images of segmentation networks have a score
         caption = f"{names[result.run]}: mIoU {percent(result.per_image[index])}"

@@ -35,7 +35,7 @@ class RunLog:
     series: Mapping[str, Points]  # columns of metrics.csv by name; values can be NaN
     sessions: Sequence[Mapping[str, Any]]
     state: str  # FINISHED, RUNNING or STOPPED
-    problems: Sequence[str]  # what is missing or damaged
+    problems: list[str]  # what is missing or damaged, in sentences
 
     @property
     def name(self) -> str:
@@ -95,10 +95,10 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
     for number, line in enumerate(lines, 2):
         iteration, *cells = line.split(",")
         try:
+            if not iteration.isdecimal() or len(iteration) > MAX_DIGITS:
+                raise ValueError
             values = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell}
         except ValueError:
-            values = None
-        if values is None or not iteration.isdecimal() or len(iteration) > MAX_DIGITS:
             damaged.append(str(number))
             continue
         for name, value in values.items():
@@ -145,13 +145,13 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     memory = [value for _, value in finite(log.series.get("peak_memory_mib", ()))]
     found["peak memory"] = f"{max(memory) / 1024:.2f} GiB" if memory else None
     seconds = total_seconds(log)
-    found["time"] = None if seconds is None else f"{format_duration(seconds)}, with validation"
+    found["training time"] = None if seconds is None else format_duration(seconds)
     if log.sessions:
         versions = {name: value for name, value in _versions(log.sessions[-1]).items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
         devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
         found["started"] = f"{started(log.sessions[0])} UTC"
-        found["hardware"] = devices + (gpu or f"CPU, {threads} thread(s)")
+        found["hardware"] = devices + (gpu or f"CPU, {threads} thread{'s' * (threads != '1')}")
         found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
     return {name: value for name, value in found.items() if value}
 

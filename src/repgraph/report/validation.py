@@ -131,7 +131,7 @@ def open_validation(log: RunLog, root: str | None = None) -> Any:
 
 def percent(value: float) -> str:
     """Format a fraction."""
-    return f"{100 * value:.2f} %" if math.isfinite(value) else "unknown"
+    return f"{100 * value:.2f}\N{NO-BREAK SPACE}%" if math.isfinite(value) else "unknown"
 
 
 def _join(scores: dict[str, float]) -> str:

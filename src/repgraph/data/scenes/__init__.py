@@ -51,8 +51,9 @@ class Scenes(SegmentationData):
             raise IndexError(f"index is {index}; expected 0 to {len(self) - 1}")
         return sample_scene(self.seed, self.split, index, self.size[1] * HEIGHT / self.size[0])
 
-    def draw(self, scene: Scene) -> tuple[Image, Mask]:
-        image, labels = paint(scene, self.size)
+    def draw(self, scene: Scene, zoom: int = 1) -> tuple[Image, Mask]:
+        """Return image and classes of a scene; ``zoom`` draws both larger, with sharp edges, to look at them."""
+        image, labels = paint(scene, (zoom * self.size[0], zoom * self.size[1]))
         return Image(torch.from_numpy(image).permute(2, 0, 1)), Mask(torch.from_numpy(labels))
 
     def __getitem__(self, index: int) -> Sample:

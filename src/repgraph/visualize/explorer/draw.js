@@ -18,7 +18,7 @@ function drawBase(canvas, view, image, shown, opacity) {
   const context = clear(canvas, view);
   const box = [view.left, view.top, view.scale * image.width, view.scale * image.height];
   context.imageSmoothingQuality = "high";
-  context.imageSmoothingEnabled = view.scale < 6;
+  context.imageSmoothingEnabled = view.scale * image.width < 6 * image.photo.naturalWidth;
   if (image.photo.complete && image.photo.naturalWidth) context.drawImage(image.photo, ...box);
   if (!shown) return;
   context.save();

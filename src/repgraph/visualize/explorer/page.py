@@ -33,12 +33,13 @@ class ExplorerImage:
     """An image of the page, uint8 RGB (3, H, W).
 
     ``truth`` has classes (H, W) with 255 for unlabelled pixels, or the objects of an
-    :class:`~repgraph.data.coco.InstanceData`.
+    :class:`~repgraph.data.coco.InstanceData`. ``picture`` is shown in place of the image: the same at another size.
     """
 
     name: str
     image: Tensor
     truth: Any = None
+    picture: Tensor | None = None
 
 
 def explore(
@@ -75,6 +76,8 @@ def explore(
             underlays.append(_true(image.truth, size, labels))
         pixels = image.image.as_subclass(Tensor).permute(1, 2, 0).cpu().numpy()
         packed.append(pack_image(image.name, pixels, list(attention.values()), underlays))
+        if image.picture is not None:
+            packed[-1]["photo"] = data_uri(image.picture.permute(1, 2, 0).cpu().numpy(), photo=True)
         if progress:
             progress(len(packed))
     if not packed:
