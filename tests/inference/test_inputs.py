@@ -100,7 +100,14 @@ def test_links_and_pipes(tree):
     (tree / "sub" / "loop").symlink_to(tree)
     os.mkfifo(tree / "sub" / "pipe.png")
     assert found("sub") == found("sub/*.*") == {"a": "sub/a.jpg", "broken": "sub/broken.png"}
-    assert "sub/deep/c" in found(".", recursive=True, skip=[Path("out")])
+    (tree / "sub" / "loop2").symlink_to(tree / "sub")
+    for pattern in (".", "**/*"):
+        notes: list[str] = []
+        assert found(pattern, recursive=pattern == ".", skip=[Path("out")], warn=notes.append) == {
+            "a": "a.jpg", "b": "b.PNG", "links/x": "links/x.jpg", "links/y": "links/y.jpg", "sub/a": "sub/a.jpg",
+            "sub/broken": "sub/broken.png", "sub/deep/c": "sub/deep/c.tif",
+        } | ({"notes": "notes.txt"} if pattern == "**/*" else {})  # fmt: skip
+        assert sorted(note.split()[0] for note in notes) == ["sub/loop", "sub/loop2"]
     with pytest.raises(UsageError, match=r"^sub/pipe\.png is no image"):
         find_images(["sub/pipe.png"])
 

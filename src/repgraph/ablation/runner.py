@@ -118,7 +118,8 @@ def _train(task: Task) -> Record | None:
     if record := collect(task):
         return record
     if code == NOT_FINITE:
-        return _record(task, DIVERGED, run_folder.sessions(task.folder)[-1]["ended"]["reason"])
+        ended = [session["ended"] for session in run_folder.sessions(task.folder)[-1:]]
+        return _record(task, DIVERGED, ended[0]["reason"] if ended and ended[0] else "numbers are not finite")
     if stopped or code in _STOP_CODES:
         return None
     return _record(task, FAILED, _explain(code, task.log))
@@ -131,13 +132,12 @@ def collect(task: Task) -> Record | None:
     """
     try:
         scores = files.read_json(task.folder / run_folder.SCORES)
-    except UsageError:
+        done = isinstance(scores, dict) and scores.get("iteration") == task.run.recipe.train.iterations
+        if not done or run_folder.is_locked(task.folder):
+            return None
+        record = _record(task, OK, scores=scores)
+    except ValueError:  # the file is missing or damaged, or a score is
         return None
-    if scores["iteration"] != task.run.recipe.train.iterations or run_folder.is_locked(task.folder):
-        return None
-    if None in [scores[name] for name in SCORES]:
-        return None
-    record = _record(task, OK, scores=scores)
     for heavy in (run_folder.CHECKPOINTS, run_folder.MODEL):
         shutil.rmtree(task.folder / heavy, ignore_errors=True)
     return record
@@ -225,7 +225,7 @@ def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, floa
     run, sessions = task.run, run_folder.sessions(task.folder)
     versions = sessions[-1]["versions"] if sessions else {}
     gpu = versions.get("gpu") if run.recipe.train.accelerator != "cpu" else None
-    times = [(session["started"], session["ended"]["at"]) for session in sessions if "ended" in session]
+    times = [(session["started"], session["ended"]["at"]) for session in sessions if session["ended"]]
     parsed = [tuple(map(datetime.datetime.fromisoformat, each)) for each in times]
     return Record(
         key=run.key,

@@ -21,7 +21,7 @@ EXTRAS = {
     "bench": ("matplotlib", "rich"),
     "train": (
         *("PIL", "filelock", "huggingface_hub", "jinja2", "joblib", "lightning_fabric", "matplotlib", "pydantic"),
-        *("safetensors", "scipy", "tensorboard", "timm", "torchvision"),
+        *("pydantic_core", "safetensors", "scipy", "tensorboard", "timm", "torchvision"),
     ),
     "detection": ("pycocotools",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
@@ -127,7 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{path}: {message} (see {path} --help)", file=sys.stderr)
         return 2
     except UsageError as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        text = str(error)
+        text = text if len(text) < 4000 else f"{text[:2000]} ... {text[-500:]}"  # values may be of any length
+        print(f"{command}: {text}", file=sys.stderr)
         return 2
     except ImportError as error:
         package = (error.name or "").split(".")[0]

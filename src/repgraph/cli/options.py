@@ -1,6 +1,6 @@
 """Options that several commands share."""
 
-import json
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from repgraph.errors import UsageError
+from repgraph.files import parse_json
 
 RECIPE = "the recipe's"
 NOT_FOR_DETECTORS = "is for segmentation; a detector resizes images by itself (min_size in its config)"
@@ -109,13 +110,12 @@ def parse_size(option: str, text: str, *, square: bool = False) -> tuple[int, in
 
 def named_values(option: str, words: Sequence[str] | None) -> dict[str, Any]:
     """Parse the NAME=VALUE words of an option; a value is JSON if it can be, otherwise a string."""
-    found = {}
+    found: dict[str, Any] = {}
     for word in words or []:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise UsageError(f"{option} is {word[:60]!r}; expected NAME=VALUE, such as classes=3")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
+        found[name] = value
+        with contextlib.suppress(UsageError):
+            found[name] = parse_json(value, word)
     return found

@@ -1,6 +1,7 @@
 """``repgraph predict``."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +70,8 @@ def predict(
     from repgraph.progress import Progress
 
     folders = [out / files.LABELS, out / files.OVERLAYS]
-    sources = find_images(inputs, recursive=recursive, skip=folders) if inputs else []
+    warn = partial(print, "repgraph predict:", file=sys.stderr)
+    sources = find_images(inputs, recursive=recursive, skip=folders, warn=warn) if inputs else []
     with process_group(device) as process:
         trained = network.load(model, process.device)
         if trained.is_detector:

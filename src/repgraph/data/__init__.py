@@ -58,7 +58,7 @@ def open_split(name: str, root: str | Path | None, split: str, **options: Any) -
         try:
             options[option] = TypeAdapter(known[option]).validate_python(value)
         except ValidationError as error:
-            raise UsageError(f"{name}: {option} is {value!r}; {error.errors()[0]['msg'].lower()}") from None
+            raise UsageError(f"{name}: {option} is {value!r:.100}; {error.errors()[0]['msg'].lower()}") from None
     if reader.splits and split not in reader.splits:
         raise NotFound(f"{name} has no split {split!r}{nearest(split, reader.splits)}")
     try:

@@ -8,13 +8,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 from torchvision.tv_tensors import Image, Mask
 
 from repgraph.data.files import FileIndex, read_image, read_mask
-from repgraph.data.labels import DataError, Labels
+from repgraph.data.labels import DataError, Labels, as_written
 from repgraph.errors import UsageError
 
 Sample = tuple[Image, Mask | None]
@@ -46,6 +47,7 @@ class SegmentationData(Dataset[Sample]):
     items: list[Item]
     missing: list[Path] = field(default_factory=list)  # files of items that do not exist
     unpaired: list[Path] = field(default_factory=list)  # masks without an image
+    loops: list[Path] = field(default_factory=list)  # links to folders that were not followed
     prediction_ending: str = ".png"  # what follows the name of an image in the file name of its prediction
 
     def __len__(self) -> int:
@@ -56,10 +58,25 @@ class SegmentationData(Dataset[Sample]):
         image = read_image(item.image)
         if item.mask is None:
             return image, None
-        classes = self.labels.to_train(read_mask(item.mask), item.mask)
+        values = read_mask(item.mask, self.labels.rgb_masks)
+        try:
+            classes = self.labels.to_train(values, item.mask)
+        except DataError as error:
+            raise DataError(f"{error}{self.ignore_hint(np.unique(values))}") from None
         if classes.shape != tuple(image.shape[-2:]):
             raise DataError(size_mismatch(item, tuple(image.shape[-2:]), classes.shape))
         return image, Mask(torch.from_numpy(classes))
+
+    def ignore_hint(self, values: np.ndarray) -> str:
+        """Say what to do about unknown values in masks, if the user chooses the values."""
+        if self.name != "folder":
+            return ""
+        unknown = values[self.labels.classes_of(values) < 0][:30]
+        listed = str([as_written(value) for value in (*self.labels.ignored, *unknown.tolist())]).replace(" ", "")
+        return (
+            f'; add classes for them to classes.json, or ignore them by "ignored": {listed} there, by --option '
+            f"ignored={listed}, or in training by --set data.options.ignored={listed}"
+        )
 
     @property
     def labelled(self) -> bool:
@@ -84,6 +101,7 @@ def pair(
         for each in wanted:
             data.items.append(Item(each, index.path(each), truth.path(each) if truth else None))
             data.missing += [kind.path(each) for kind in (index, truth) if kind and each not in kind.found]
+        data.loops += [*index.loops, *(truth.loops if truth else [])]
         if truth:
             known = index.found.keys() | set(wanted)
             data.unpaired += [path for key, path in truth.found.items() if key not in known]

@@ -14,10 +14,10 @@ from pydantic import BaseModel, BeforeValidator, Field
 from repgraph.constants import IGNORE
 from repgraph.data import coco
 from repgraph.data.dataset import SegmentationData, pair
-from repgraph.data.files import IMAGE_SUFFIXES, FileIndex, find_root, read_lines, read_split, validate
-from repgraph.data.labels import Colour, DataError, Labels, hex_palette, spread_palette, voc_palette
+from repgraph.data.files import IMAGE_SUFFIXES, FileIndex, find_root, read_lines, read_split
+from repgraph.data.labels import Colour, DataError, Labels, colour_value, hex_palette, spread_palette, voc_palette
 from repgraph.data.scenes import LENGTHS, Scenes
-from repgraph.files import read_json
+from repgraph.files import read_json, validate
 
 
 def _labels(table: str, ids: Sequence[int], ignored: Sequence[int]) -> Labels:
@@ -190,7 +190,7 @@ class _Class(BaseModel, extra="forbid"):
 
 class _Classes(BaseModel):
     classes: list[Annotated[_Class, BeforeValidator(lambda each: {"name": each} if isinstance(each, str) else each)]]
-    ignored: list[int] | None = None
+    ignored: list[int | Colour] | None = None
 
 
 def folder(
@@ -198,7 +198,7 @@ def folder(
     split: str = "train",
     *,
     classes: Annotated[int, Field(ge=1, le=IGNORE)] | Sequence[str] | None = None,
-    ignored: Sequence[int] | None = None,
+    ignored: Sequence[int | Colour] | None = None,
     images: str = "images",
     masks: str = "masks",
     mask_ending: str = ".png",
@@ -208,7 +208,7 @@ def folder(
     Args:
         root, split: The folder, and the name of the split.
         classes: Number or names of the classes; default: those of ``classes.json`` or ``classes.txt``.
-        ignored: Values of unlabelled pixels in masks; default: those of ``classes.json``, otherwise 255.
+        ignored: Values (or colours) of unlabelled pixels in masks; default: those of ``classes.json``, otherwise 255.
         images, masks: Names of the two folders.
         mask_ending: What follows the name of an image in that of its mask, such as ``"_mask.png"``.
     """
@@ -241,7 +241,9 @@ def _split_names(top: Path, split: str, images: FileIndex) -> list[str]:
     return [name for name in images.found if name not in others]
 
 
-def read_labels(top: Path, classes: int | Sequence[str] | None = None, ignored: Sequence[int] | None = None) -> Labels:
+def read_labels(
+    top: Path, classes: int | Sequence[str] | None = None, ignored: Sequence[int | Colour] | None = None
+) -> Labels:
     """Return the given classes, or those of ``classes.json`` or ``classes.txt`` in ``top``."""
     path = top / "classes.json"
     content: Any
@@ -253,13 +255,16 @@ def read_labels(top: Path, classes: int | Sequence[str] | None = None, ignored: 
         path = top / "classes.txt"
         content = read_lines(path)
     source = path if classes is None else "classes"
-    given = validate(_Classes, {"classes": content} if isinstance(content, list) else content, source)
+    given = validate(_Classes, {"classes": content} if isinstance(content, list) else content, source, DataError)
     ids = [k if entry.id is None else entry.id for k, entry in enumerate(given.classes)]
     colours = [entry.colour or colour for entry, colour in zip(given.classes, spread_palette(len(ids)), strict=True)]
     default = [] if IGNORE in ids else [IGNORE]
     ignored = next(each for each in (ignored, given.ignored, default) if each is not None)
+    own_colours = all(entry.colour for entry in given.classes) and len(set(colours)) == len(colours)
     try:
-        return Labels(tuple(entry.name for entry in given.classes), tuple(colours), tuple(ids), tuple(ignored))
+        values = [each if isinstance(each, int) else colour_value(each) for each in ignored]
+        names = tuple(entry.name for entry in given.classes)
+        return Labels(names, tuple(colours), tuple(ids), tuple(values), rgb_masks=own_colours)
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
 

@@ -82,7 +82,10 @@ class Trained:
 def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
     """Load a network for inference, from any path that :func:`repgraph.models.load` takes."""
     model = models.load(path).to(device).eval()
-    labels = None if model.labels is None else Labels.from_dict(model.labels)
+    try:
+        labels = None if model.labels is None else Labels.from_dict(model.labels)
+    except UsageError as error:
+        raise UsageError(f"labels in the config of {path}: {error}") from error
     return Trained(model, labels, find_recipe(path))
 
 

@@ -90,7 +90,7 @@ def make_context(
         resolved["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:
         return layer(channels, **resolved)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"context {name!r}: {error}") from error
 
 
@@ -101,7 +101,7 @@ def insert_context(
     check_options(argument, name, options)
     try:
         insert(body, where, LAYERS[name], **resolve_preset(name, options)[1])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"inserted layers: {error}") from error
 
 

@@ -157,7 +157,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
                 arguments[name] = drop_removed(arguments[name])
         try:
             return cls(**arguments)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"{source}: {error}") from error
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -188,7 +188,7 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
             raise UsageError(
                 f"{path} has no config of a network in its metadata; it may hold the weights of a backbone"
             )
-        return _restore(kind, json.loads(metadata["config"]), tensors, path, path)
+        return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
     if path.suffix == ".ckpt" and not path.is_dir():
         content = read_pickle(path)
         if not isinstance(content, Mapping) or not {"config", "state_dict"} <= content.keys():

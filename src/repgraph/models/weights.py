@@ -1,6 +1,5 @@
 """Pretrained weights from files, timm and torchvision: read without running code, checked, loaded."""
 
-import json
 import os
 import pickle
 import warnings
@@ -13,9 +12,11 @@ from typing import Any
 import timm
 import torch
 import torchvision
+from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from repgraph import files
 from repgraph.errors import UsageError
 from repgraph.layers import inserted
 from repgraph.layers.checks import suggest
@@ -40,6 +41,15 @@ class Weights:
     @property
     def is_detector(self) -> bool:
         return any(name.startswith("roi_heads.") for name in self.tensors)
+
+
+class _Config(BaseModel, allow_inf_nan=False):
+    """What the config of a network, in the metadata of its file, says about its weights."""
+
+    caffe_style: bool | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    norm_eps: float | None = None
 
 
 def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bool = False) -> Weights:
@@ -228,9 +238,9 @@ def _from_file(path: Path) -> Weights:
     caffe = None if style is None else style.strip().lower().startswith("caffe")
     if "config" not in metadata:
         return Weights(str(path), tensors, caffe)
-    config = json.loads(metadata["config"])
-    known = {name: config.get(name) for name in ("caffe_style", "mean", "std", "norm_eps")}
-    return Weights(str(path), tensors, **known)
+    source = f"the config in {path}"
+    config = files.validate(_Config, files.parse_json(metadata["config"], source), source)
+    return Weights(str(path), tensors, **config.model_dump())
 
 
 def _from_timm(name: str, backbone: str) -> Weights:

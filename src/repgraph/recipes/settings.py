@@ -1,5 +1,6 @@
 """Recipes from and to JSON, and settings such as ``optim.lr=0.02``."""
 
+import contextlib
 import difflib
 import json
 import re
@@ -30,6 +31,8 @@ def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe
     """Build a recipe from plain data; what is left out has its default, or its value in the named recipe ``"base"``."""
     from repgraph.recipes.named import get
 
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{origin} is not a recipe: expected a JSON object")
     given = dict(given)
     base: dict[str, Any] = {}
     if (name := given.pop("base", None)) is not None:
@@ -50,9 +53,7 @@ def load(path: str | Path) -> AnyRecipe:
     """Read a recipe from a JSON file."""
     path = Path(path)
     given = files.read_json(path, remedy="give the name of a recipe (repgraph train --list) or a JSON file")
-    if not isinstance(given, dict):
-        raise UsageError(f"{path} is not a recipe: expected a JSON object")
-    return from_dict({"name": path.stem} | given, str(path))
+    return from_dict({"name": path.stem} | given if isinstance(given, dict) else given, str(path))
 
 
 def with_settings(recipe: R, settings: Iterable[str]) -> R:
@@ -115,15 +116,11 @@ def _parse(text: str, annotation: Any) -> Any:
     """Read a value from the command line: JSON, numbers separated by commas or "x", or the text itself."""
     if annotation is str:
         return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
     parts = [part for part in re.split(r"[,x\s]+", text) if part]
-    try:
-        return [json.loads(part) for part in parts] if len(parts) > 1 else text
-    except ValueError:
-        return text
+    for candidate in (text, f"[{','.join(parts)}]" if len(parts) > 1 else text):
+        with contextlib.suppress(UsageError):
+            return files.parse_json(candidate, text)
+    return text
 
 
 def explain(error: ValidationError, kind: type[BaseModel]) -> str:
@@ -139,8 +136,8 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
             return f"{name} is required"
         case "literal_error":
             field = (_sections(kind)[str(outer[0])] if outer else kind).model_fields[str(last)]
-            return f"{name} is {given!r}{nearest(str(given), get_args(field.annotation))}"
+            return f"{name} is {given!r:.100}{nearest(str(given), get_args(field.annotation))}"
         case "value_error":
             return str(first["ctx"]["error"])
     message = first["msg"][0].lower() + first["msg"][1:]
-    return f"{name} is {given!r}: {message}"
+    return f"{name} is {given!r:.100}: {message}"

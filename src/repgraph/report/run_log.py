@@ -71,7 +71,7 @@ def read_run(folder: Path) -> RunLog:
     except UsageError as error:  # it can be from another version
         problems.append(f"The recipe is not valid: {error}.")
     series = _read_metrics(folder / METRICS, problems)
-    sessions = [session for session in run_folder.sessions(folder) if isinstance(session, dict)]
+    sessions = run_folder.sessions(folder)
     if not sessions:
         problems.append(f"{VERSIONS} is missing or damaged; commands and versions are unknown.")
     state = FINISHED if (folder / MODEL / "config.json").is_file() else STOPPED
@@ -147,7 +147,7 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     seconds = total_seconds(log)
     found["time"] = None if seconds is None else f"{format_duration(seconds)}, with validation"
     if log.sessions:
-        versions = {name: value for name, value in _versions(log.sessions[-1]).items() if value is not None}
+        versions = {name: value for name, value in log.sessions[-1]["versions"].items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
         devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
         found["started"] = f"{started(log.sessions[0])} UTC"
@@ -167,35 +167,28 @@ def _state(log: RunLog) -> str:
 def total_seconds(log: RunLog) -> float | None:
     """Return the duration of all sessions; None unless all of them recorded their end."""
     parse = datetime.datetime.fromisoformat
-    try:
-        spans = [parse(session["ended"]["at"]) - parse(session["started"]) for session in log.sessions]
-    except (KeyError, TypeError, ValueError):
+    if not log.sessions or not all(session["ended"] for session in log.sessions):
         return None
-    return sum(span.total_seconds() for span in spans) if spans else None
-
-
-def _versions(session: Mapping[str, Any]) -> dict[str, Any]:
-    found = session.get("versions")
-    return dict(found) if isinstance(found, dict) else {}
+    spans = (parse(session["ended"]["at"]) - parse(session["started"]) for session in log.sessions)
+    return sum(span.total_seconds() for span in spans)
 
 
 def started(session: Mapping[str, Any]) -> str:
     """Return when a session started, in UTC."""
-    return str(session.get("started", "")).replace("T", " ").removesuffix("+00:00")
+    return session["started"].replace("T", " ").removesuffix("+00:00")
 
 
 def describe_outcomes(log: RunLog) -> list[str]:
     """Return the outcome of each session, and the versions that changed since the session before."""
     found = []
     for number, session in enumerate(log.sessions):
-        ended = session.get("ended")
-        if isinstance(ended, dict) and ended.get("reason"):
-            outcome = str(ended["reason"])
+        if session["ended"]:
+            outcome = session["ended"]["reason"]
         elif number + 1 < len(log.sessions) or log.state == STOPPED:
             outcome = "stopped, no reason was recorded; it may have been killed"
         else:
             outcome = log.state
-        before, now = _versions(log.sessions[max(number - 1, 0)]), _versions(session)
+        before, now = log.sessions[max(number - 1, 0)]["versions"], session["versions"]
         changes = [f"{name} {before[name]} -> {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
         found.append("; ".join([outcome, *changes]))
     return found

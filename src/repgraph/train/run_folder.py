@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from filelock import FileLock, Timeout
+from pydantic import AfterValidator, BaseModel
 
 from repgraph import __version__, files
 from repgraph.errors import UsageError
@@ -24,6 +25,35 @@ LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"  # in the folde
 LOCK = ".lock"
 LOCK_TIMEOUT = 10.0  # seconds: workers of a killed process hold the lock for a moment
 _PACKAGES = ("torchvision", "timm", "lightning_fabric", "numpy", "huggingface_hub", "safetensors")
+
+
+def _check_time(text: str) -> str:
+    if datetime.datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("expected a time zone")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_check_time)]
+
+
+class _End(BaseModel):
+    at: Time
+    reason: str
+
+
+class _Session(BaseModel):
+    command: str = ""
+    started: Time
+    from_iteration: int = 0
+    seed: int = 0
+    versions: dict[str, str | None]
+    ended: _End | None = None
+
+
+class _Versions(BaseModel):
+    """The content of ``versions.json``."""
+
+    sessions: list[_Session]
 
 
 def check_free(folder: Path) -> None:
@@ -116,17 +146,18 @@ def record_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
 def record_end(folder: Path, reason: str) -> None:
     """Record how this session ended; for information only, and so it never fails."""
     found = sessions(folder)
-    if found and isinstance(found[-1], dict):
+    if found:
         found[-1]["ended"] = {"at": _now(), "reason": reason}
         with contextlib.suppress(UsageError):
             _write_sessions(folder, found)
 
 
-def sessions(folder: Path) -> list[Any]:
-    """Return the recorded sessions; empty if the file cannot be read."""
+def sessions(folder: Path) -> list[dict[str, Any]]:
+    """Return the recorded sessions, with all fields; empty if the file cannot be read."""
+    path = folder / VERSIONS
     try:
-        return list(files.read_json(folder / VERSIONS)["sessions"])
-    except (UsageError, KeyError, TypeError):
+        return files.validate(_Versions, files.read_json(path), path).model_dump()["sessions"]
+    except UsageError:
         return []
 
 
@@ -176,7 +207,7 @@ def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) 
             continue
         found = now.get(use) or {"images": 0}
         if use == "classes":
-            reason = f"the classes were {', '.join(value)} and are {', '.join(found)}"
+            reason = f"the classes were {', '.join(map(str, value))} and are {', '.join(found)}"
         elif found["images"] != value["images"]:
             reason = f"there were {value['images']} images for {use} and there are {found['images']}"
         else:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from repgraph.data.dataset import Subset
+from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.models.hub import Hub
+from repgraph.models.weights import load_strict
 from repgraph.recipes import AnyRecipe, Recipe
 from repgraph.train.stream import Transform, batch_indices, seed_from
 
@@ -66,7 +68,10 @@ class Task(ABC):
             return self.subset(images, kept), self.subset(images, held)
         if not data.val_split:
             return images, None
-        validation = self.open(data.val_split, training=False)
+        try:
+            validation = self.open(data.val_split, training=False)
+        except NotFound as error:
+            raise UsageError(f"{error}; {NO_VALIDATION}") from error
         if not validation.labelled:
             raise UsageError(f"data.val_split {data.val_split!r} has no labels; choose another split, or none")
         if validation.labels.names != images.labels.names:
@@ -81,7 +86,7 @@ class Task(ABC):
         if checkpoint is not None:
             model = self.network_class.build(checkpoint["config"], "the config in the checkpoint")
             weights = checkpoint["state_dict"].items()
-            model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights})
+            load_strict(model, {name.removeprefix("model."): tensor for name, tensor in weights}, "the checkpoint")
             return model
         given = self.recipe.model
         if not given.weights:

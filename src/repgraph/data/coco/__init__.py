@@ -156,13 +156,13 @@ def open_split(
     top = Path(os.path.expanduser(root))
     patterns = (annotations,) if annotations else tuple(f"annotations/{each}.json" for each in _FILES)
     paths = [top / each.replace("{split}", split) for each in patterns]
-    path = next((path for path in paths if path.is_file()), None)
+    path = next((path for path in paths if os.path.isfile(path)), None)
     if path is None:
         raise NotFound(f"{paths[0]}: no such file; give annotations=FILE")
     name = path.stem.removeprefix("instances_").removeprefix("image_info_").replace("-dev", "")
     patterns = (images,) if images else _FOLDERS
     folders = [top / each.replace("{name}", name).replace("{split}", split) for each in patterns]
-    folder = next((folder for folder in folders if folder.is_dir()), None)
+    folder = next((folder for folder in folders if os.path.isdir(folder)), None)
     if folder is None:
         raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or give images=FOLDER")
     content = read_annotations(path)
@@ -171,5 +171,5 @@ def open_split(
     if not items:
         raise DataError(f"{path}: no image has an object that can be used")
     present = set(os.listdir(folder))  # once, instead of a hundred thousand calls of is_file
-    missing = [item.image for item in items if item.name not in present and not item.image.is_file()]
+    missing = [item.image for item in items if item.name not in present and not os.path.isfile(item.image)]
     return InstanceData(split, top, content, items, missing, crowds)

@@ -16,9 +16,9 @@ from repgraph.data.labels import DataError, Labels, hex_palette
 from repgraph.data.scenes.canvas import HEIGHT
 from repgraph.data.scenes.painting import NAMES, SLOT, Scene, paint, sample_scene
 
-Size = tuple[int, int]
+Size = tuple[Annotated[int, Field(le=2**14)], Annotated[int, Field(le=2**14)]]
 SIZE = (96, 128)
-Length = Annotated[int, Field(gt=0)] | None
+Length = Annotated[int, Field(gt=0, le=10**6)] | None
 LENGTHS = {"train": 1600, "val": 100, "test": 400}
 # Distinct for the colour-blind; boats have the colours of their lights.
 PALETTE = hex_palette("d6dbeb 009e73 6e6e76 26426e f0e442 ffffff d55e00 56b4e9")
