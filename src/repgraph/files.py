@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write(path: Path, content: bytes | str) -> Path:
     """Write a file, creating its folder; on failure the previous file is still there."""
-    with _explained(path), replacing(path) as part, part.open("wb") as file:
+    with explained(path), replacing(path) as part, part.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
@@ -46,7 +46,7 @@ def write(path: Path, content: bytes | str) -> Path:
 
 def check_writable(path: Path) -> None:
     """Raise an error if ``path`` cannot be written, before the work that leads to it; its folder is created."""
-    with _explained(path, "; give another --out"):
+    with explained(path, "; give another --out"):
         if path.is_dir():
             raise IsADirectoryError(None, "Is a directory")
         part = path.with_name(f".{secrets.token_hex(8)}.part")
@@ -134,7 +134,7 @@ def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, hint: str = "") -> Iterator[None]:
+def explained(path: Path, hint: str = "") -> Iterator[None]:
     """Create the folder of a file to write; raise errors as one line."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -118,8 +118,8 @@ def _train(task: Task) -> Record | None:
     if record := collect(task):
         return record
     if code == NOT_FINITE:
-        ended = [session["ended"] for session in run_folder.sessions(task.folder)[-1:]]
-        return _record(task, DIVERGED, ended[0]["reason"] if ended and ended[0] else "numbers are not finite")
+        reasons = [session.ended.reason for session in run_folder.sessions(task.folder) if session.ended]
+        return _record(task, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
     if stopped or code in _STOP_CODES:
         return None
     return _record(task, FAILED, _explain(code, task.log))
@@ -223,10 +223,8 @@ def _explain(code: int, log: Path) -> str:
 def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, float] | None = None) -> Record:
     """Return the record of a run, with the versions, device and time that its folder tells."""
     run, sessions = task.run, run_folder.sessions(task.folder)
-    versions = sessions[-1]["versions"] if sessions else {}
+    versions = sessions[-1].versions if sessions else {}
     gpu = versions.get("gpu") if run.recipe.train.accelerator != "cpu" else None
-    times = [(session["started"], session["ended"]["at"]) for session in sessions if session["ended"]]
-    parsed = [tuple(map(datetime.datetime.fromisoformat, each)) for each in times]
     return Record(
         key=run.key,
         dataset=task.dataset,
@@ -234,13 +232,13 @@ def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, floa
         status=status,  # type: ignore[arg-type]  # validated
         **{name: (scores or {}).get(name) for name in SCORES},
         iterations=progress(task.folder),
-        seconds=sum((end - start).total_seconds() for start, end in parsed),
+        seconds=sum((each.ended.at - each.started).total_seconds() for each in sessions if each.ended),
         settings=run.settings,
         weights=weights_name(run.recipe.model.weights),
         device=gpu or device_name(torch.device("cpu")),
-        repgraph=versions.get("repgraph", ""),
-        torch=versions.get("torch", ""),
-        python=versions.get("python", ""),
+        repgraph=versions.get("repgraph") or "",
+        torch=versions.get("torch") or "",
+        python=versions.get("python") or "",
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         reason=" ".join(reason.split()),
     )

@@ -94,15 +94,11 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         The arguments are those of the mixin. If writing fails, a network that was in the folder before is kept.
         """
         folder = Path(save_directory)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
-                super().save_pretrained(part, config=self.config, model_card_kwargs=model_card_kwargs)
-                for name in (FILE, CONFIG, "README.md"):
-                    if name != "README.md" or not (folder / name).exists():
-                        os.replace(Path(part) / name, folder / name)
-        except OSError as error:
-            raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
+        with files.explained(folder / FILE), tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
+            super().save_pretrained(part, config=self.config, model_card_kwargs=model_card_kwargs)
+            for name in (FILE, CONFIG, "README.md"):
+                if name != "README.md" or not (folder / name).exists():
+                    os.replace(Path(part) / name, folder / name)
         if not push_to_hub:
             return None
         return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)

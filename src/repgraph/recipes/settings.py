@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -43,10 +43,7 @@ def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe
     for key, value in given.items():
         inner = base.get(key)
         base[key] = {**inner, **value} if isinstance(inner, dict) and isinstance(value, Mapping) else value
-    try:
-        return KINDS[task].model_validate(base)
-    except ValidationError as error:
-        raise UsageError(f"{origin}: {explain(error, KINDS[task])}") from None
+    return _validated(KINDS[task], base, f"{origin}: ")
 
 
 def load(path: str | Path) -> AnyRecipe:
@@ -83,10 +80,14 @@ def with_values(recipe: R, values: Mapping[str, Any]) -> R:
             changed[section][field] = changed[section][field] | {key[0]: value}
         else:
             changed[section][field] = value
+    return _validated(type(recipe), changed)
+
+
+def _validated(kind: Any, content: Mapping[str, Any], prefix: str = "") -> Any:
     try:
-        return cast(R, type(recipe).model_validate(changed))
+        return kind.model_validate(content)
     except ValidationError as error:
-        raise UsageError(explain(error, type(recipe))) from None
+        raise UsageError(f"{prefix}{explain(error, kind)}") from None
 
 
 def _field(kind: type[BaseModel], name: str) -> Any:

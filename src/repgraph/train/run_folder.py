@@ -3,18 +3,17 @@
 import contextlib
 import datetime
 import hashlib
-import json
 import os
 import shlex
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from pydantic import AfterValidator, BaseModel
+from pydantic import AwareDatetime, BaseModel
 
 from repgraph import __version__, files
 from repgraph.errors import UsageError
@@ -27,33 +26,26 @@ LOCK_TIMEOUT = 10.0  # seconds: workers of a killed process hold the lock for a 
 _PACKAGES = ("torchvision", "timm", "lightning_fabric", "numpy", "huggingface_hub", "safetensors")
 
 
-def _check_time(text: str) -> str:
-    if datetime.datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("expected a time zone")
-    return text
+class End(BaseModel):
+    """How a session ended."""
 
-
-Time = Annotated[str, AfterValidator(_check_time)]
-
-
-class _End(BaseModel):
-    at: Time
+    at: AwareDatetime
     reason: str
 
 
-class _Session(BaseModel):
+class SessionRecord(BaseModel):
+    """A session in ``versions.json``."""
+
     command: str = ""
-    started: Time
+    started: AwareDatetime
     from_iteration: int = 0
     seed: int = 0
     versions: dict[str, str | None]
-    ended: _End | None = None
+    ended: End | None = None
 
 
 class _Versions(BaseModel):
-    """The content of ``versions.json``."""
-
-    sessions: list[_Session]
+    sessions: list[SessionRecord]
 
 
 def check_free(folder: Path) -> None:
@@ -133,40 +125,35 @@ def is_locked(folder: Path, timeout: float = 0.0) -> bool:
 
 def record_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
     """Append command, seed and versions of this session to ``versions.json``."""
-    session = {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "started": _now(),
-        "from_iteration": start,
-        "seed": recipe.train.seed,
-        "versions": versions(),
-    }
-    _write_sessions(folder, [*sessions(folder), session])
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]).encode(errors="replace").decode()
+    details: dict[str, Any] = dict(from_iteration=start, seed=recipe.train.seed, versions=versions())
+    _write_sessions(folder, [*sessions(folder), SessionRecord(command=command, started=_now(), **details)])
 
 
 def record_end(folder: Path, reason: str) -> None:
     """Record how this session ended; for information only, and so it never fails."""
     found = sessions(folder)
     if found:
-        found[-1]["ended"] = {"at": _now(), "reason": reason}
+        found[-1].ended = End(at=_now(), reason=reason)
         with contextlib.suppress(UsageError):
             _write_sessions(folder, found)
 
 
-def sessions(folder: Path) -> list[dict[str, Any]]:
-    """Return the recorded sessions, with all fields; empty if the file cannot be read."""
+def sessions(folder: Path) -> list[SessionRecord]:
+    """Return the recorded sessions; empty if the file cannot be read."""
     path = folder / VERSIONS
     try:
-        return files.validate(_Versions, files.read_json(path), path).model_dump()["sessions"]
+        return files.validate(_Versions, files.read_json(path), path).sessions
     except UsageError:
         return []
 
 
-def _write_sessions(folder: Path, found: list[Any]) -> None:
-    files.write(folder / VERSIONS, json.dumps({"sessions": found}, indent=2) + "\n")
+def _write_sessions(folder: Path, found: list[SessionRecord]) -> None:
+    files.write(folder / VERSIONS, _Versions(sessions=found).model_dump_json(indent=2) + "\n")
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 
 def versions() -> dict[str, str | None]:
