@@ -50,7 +50,7 @@ def test_names_of_folders_and_masks(tmp_path):
     mask(tmp_path / "right/train/a_label.png", [0, 1])
     mask(tmp_path / "right/train/a_depth.png", [9])
     data = load("folder", tmp_path, images="left", masks="right", mask_ending="_label.png")
-    assert data[0][1].unique().tolist() == [0, 1] and not data.unpaired
+    assert data[0][1].unique().tolist() == [0, 1] and not data.problems
     folder(tmp_path, 4, split="trainval")
     assert len(load("folder", tmp_path, "trainval")) == 4  # a folder of its own
 
@@ -71,7 +71,7 @@ def test_extensions(tmp_path, extension):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"?")
     data = load("folder", tmp_path)
-    assert len(data) == 1 and data.unpaired == [] and data[0][1].unique().tolist() == [0, 1, 255]
+    assert len(data) == 1 and data.problems == [] and data[0][1].unique().tolist() == [0, 1, 255]
 
 
 def test_errors_of_files(tmp_path):

@@ -127,9 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{path}: {message} (see {path} --help)", file=sys.stderr)
         return 2
     except UsageError as error:
-        text = str(error)
-        text = text if len(text) < 4000 else f"{text[:2000]} ... {text[-500:]}"  # values may be of any length
-        print(f"{command}: {text}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return 2
     except ImportError as error:
         package = (error.name or "").split(".")[0]

@@ -149,14 +149,10 @@ def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
 
 def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) -> None:
     """Read all files of a split."""
-    if isinstance(data, coco.InstanceData):
-        report.problems += data.problems
-        if data.labelled and all(each.crowd for item in data.items for each in item.objects):
-            report.add_problem(Kind.NO_OBJECTS, data.split, "crowds and skipped annotations do not count")
-    else:
-        for kind, paths in ((Kind.UNPAIRED_MASK, data.unpaired), (Kind.LOOP, data.loops)):
-            for path in paths:
-                report.add_problem(kind, path)
+    report.problems += data.problems
+    no_objects = isinstance(data, coco.InstanceData) and all(each.crowd for item in data.items for each in item.objects)
+    if no_objects and data.labelled:
+        report.add_problem(Kind.NO_OBJECTS, data.split, "crowds and skipped annotations do not count")
     with Progress(f"reading {data.split}", len(data), show) as progress:
         for done, found in enumerate(prefetch(partial(_examine, data=data), data.items, workers), 1):
             report.add(found)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, nearest
 from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, checks, insert, spread
 from repgraph.layers.pointwise import Pointwise, fuse_input
 
@@ -112,7 +112,7 @@ def check_options(argument: str, name: str, options: Mapping[str, Any] | None) -
     known = [option for option in inspect.signature(LAYERS[name]).parameters if option not in _NO_OPTIONS]
     for option in options or ():
         if option not in known:
-            hint = checks.suggest(option, known) or f"; expected {', '.join(known) or 'none'}"
+            hint = nearest(option, known, f"; expected {', '.join(known) or 'none'}")
             raise UsageError(f"{argument} of {name!r} has no option {option!r}{hint}")
 
 

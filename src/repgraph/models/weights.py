@@ -16,9 +16,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from repgraph import files
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, nearest
 from repgraph.layers import inserted
-from repgraph.layers.checks import suggest
 from repgraph.models.backbone import Backbone, check_timm_name, create_without_data
 
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
@@ -249,8 +248,9 @@ def _from_torchvision(name: str, backbone: str) -> Weights:
     models = [backbone, *(["maskrcnn_resnet50_fpn"] if backbone == "resnet50" else [])]
     entries = {str(entry): entry for model in models for entry in torchvision.models.get_model_weights(model)}
     if name not in entries:
-        hint = suggest(name, entries) or f"; expected one of {', '.join(entries)}"
-        raise UsageError(f"torchvision {torchvision.__version__} has no weights {name!r} of {backbone!r}{hint}")
+        raise UsageError(
+            f"torchvision {torchvision.__version__} has no weights {name!r} of {backbone!r}{nearest(name, entries)}"
+        )
     try:
         tensors = entries[name].get_state_dict(progress=False, check_hash=True)
     except Exception as error:  # of the server, the connection or a proxy

@@ -155,7 +155,5 @@ NAMES: tuple[str, ...] = tuple(RECIPES)
 def get(name: str) -> AnyRecipe:
     """Return the recipe of that name."""
     if name not in RECIPES:
-        hint = nearest(name, NAMES)
-        hint = hint if "did you mean" in hint else ""
-        raise UsageError(f"unknown recipe {name!r}{hint} (repgraph train --list shows all)")
+        raise UsageError(f"unknown recipe {name!r}{nearest(name, NAMES, '')} (repgraph train --list shows all)")
     return RECIPES[name]

@@ -39,7 +39,7 @@ def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe
         base = to_dict(get(str(name))) | {"description": ""}
     task = given.pop("task", base.pop("task", Recipe.task))
     if str(task) not in KINDS:
-        raise UsageError(f"{origin}: task is {task!r}{nearest(str(task), KINDS)}")
+        raise UsageError(f"{origin}: task is {task!r}{nearest(task, KINDS)}")
     for key, value in given.items():
         inner = base.get(key)
         base[key] = {**inner, **value} if isinstance(inner, dict) and isinstance(value, Mapping) else value
@@ -132,12 +132,12 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
     match first["type"]:
         case "extra_forbidden":
             known = (_sections(kind)[str(outer[0])] if outer else kind).model_fields
-            return f"unknown {'setting' if outer else 'section'} {name!r}{nearest(str(last), known)}"
+            return f"unknown {'setting' if outer else 'section'} {name!r}{nearest(last, known)}"
         case "missing":
             return f"{name} is required"
         case "literal_error":
             field = (_sections(kind)[str(outer[0])] if outer else kind).model_fields[str(last)]
-            return f"{name} is {given!r:.100}{nearest(str(given), get_args(field.annotation))}"
+            return f"{name} is {given!r:.100}{nearest(given, get_args(field.annotation))}"
         case "value_error":
             return str(first["ctx"]["error"])
     message = first["msg"][0].lower() + first["msg"][1:]

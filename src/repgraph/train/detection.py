@@ -1,6 +1,5 @@
 """Object detection and instance segmentation: Mask R-CNN on images of any size, box and mask AP."""
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -72,11 +71,6 @@ class Detection(Task):
             counts = ", ".join(f"{kind}: {count}" for kind, count in skipped.items())
             self.notes.append(f"{found.name} {found.split}: skipped {counts}")
         return found
-
-    def subset(self, data: InstanceData, indices: Sequence[int]) -> InstanceData:
-        part = copy.copy(data)
-        part.items = [data.items[index] for index in indices]
-        return part
 
     def build(self, labels: Labels) -> MaskRCNN:
         options = self.model_options() | self.recipe.test.model_dump()

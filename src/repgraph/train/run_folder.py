@@ -64,10 +64,7 @@ def check_free(folder: Path) -> None:
 
 def create(folder: Path, recipe: AnyRecipe) -> None:
     """Create a run's folder with its recipe and versions."""
-    try:
-        (folder / CHECKPOINTS).mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {folder}: {error.strerror or error}; give another folder with --out") from error
+    files.check_writable(folder / RECIPE)
     files.write(folder / RECIPE, to_json(recipe))
     record_session(folder, recipe, 0)
 

@@ -1,5 +1,6 @@
 """What the training loop needs to know of a task: its data, network, batches, losses and scores."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from repgraph.data.dataset import Subset
 from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
 from repgraph.errors import UsageError, out_of_memory
@@ -52,7 +52,9 @@ class Task(ABC):
 
     def subset(self, data: Any, indices: Sequence[int]) -> Any:
         """Return some of the images of a split."""
-        return Subset(data, indices)
+        part = copy.copy(data)
+        part.items = [data.items[index] for index in indices]
+        return part
 
     def splits(self) -> tuple[Any, Any]:
         """Return the images to train on and those to validate on, or None."""

@@ -46,10 +46,9 @@ class Scenes(SegmentationData):
         super().__init__("scenes", Path(), split, LABELS, [Item(file.stem, file, file) for file in files])
 
     def scene(self, index: int) -> Scene:
-        """Return the content of an image."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"index is {index}; expected 0 to {len(self) - 1}")
-        return sample_scene(self.seed, self.split, index, self.size[1] * HEIGHT / self.size[0])
+        """Return the content of an image, whose number is in its name: ``items`` may be a part of the split."""
+        number = int(self.items[index].name.rpartition("-")[2])
+        return sample_scene(self.seed, self.split, number, self.size[1] * HEIGHT / self.size[0])
 
     def draw(self, scene: Scene) -> tuple[Image, Mask]:
         image, labels = paint(scene, self.size)
