@@ -106,7 +106,7 @@ TOO_SMALL = ValueError("Expected more than 1 value per channel when training, go
         ((segmentation.Segmentation, "loss"), ALLOCATOR, r"out of memory with train\.batch=4, .* use fewer images"),
         ((segmentation.Segmentation, "loss"), TOO_SMALL, r"batch norm needs .*train\.batch=4, .*data\.crop=\(32, 32\)"),
         ((segmentation.TrainTransform, "__call__"), MemoryError(), r"image \d of .*: out of memory; .* data\.crop"),
-        ((segmentation, "rgnet"), ALLOCATOR, r"the network does not fit into memory; check model\.channels"),
+        ((segmentation, "rgnet"), ALLOCATOR, "model: out of memory for a network of this size"),
     ],
     ids=["batch", "batch norm", "image", "network"],
 )

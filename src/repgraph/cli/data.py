@@ -1,7 +1,6 @@
 """``repgraph data``."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,6 @@ from repgraph.cli import options
 from repgraph.errors import UsageError
 
 SHOWN = 10  # problems of one kind without --all
-WORKERS = min(8, os.cpu_count() or 1)
 
 
 def check(
@@ -24,7 +22,7 @@ def check(
         list[str] | None, typer.Option(metavar="SPLIT", help="Splits to check.", show_default="train, val and test")
     ] = None,
     option: options.ReaderOptions = None,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Threads that read files.")] = WORKERS,
+    workers: options.Workers = options.WORKERS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all problems.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help=f"Show all problems, not {SHOWN} of each kind.")] = False,
 ) -> int:

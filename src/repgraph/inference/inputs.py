@@ -21,6 +21,7 @@ from repgraph.files import walk
 
 ORIENTATION = 0x0112  # EXIF tag; its values as quarter turns to the left, followed by a reflection
 ORIENTATIONS = {2: (0, True), 3: (2, False), 4: (2, True), 5: (3, True), 6: (3, False), 7: (1, True), 8: (1, False)}
+Warn = Callable[[str], None]
 MAX_PIXELS = 2**30  # of an image; Pillow's own limit is 2**27
 
 
@@ -35,11 +36,7 @@ class Source:
 
 
 def find_images(
-    given: Sequence[str],
-    *,
-    recursive: bool = False,
-    skip: Sequence[Path] = (),
-    warn: Callable[[str], None] = lambda text: None,
+    given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] = (), warn: Warn = lambda text: None
 ) -> list[Source]:
     """Find images in the order given, each one once; those of a folder are sorted by name.
 
@@ -146,7 +143,7 @@ def large_images() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def _expand(text: str, recursive: bool, warn: Callable[[str], None]) -> tuple[Path, list[Path]]:
+def _expand(text: str, recursive: bool, warn: Warn) -> tuple[Path, list[Path]]:
     """Return the images that one argument names, and the folder that their names start from."""
     path = Path(os.path.expanduser(text))
     loops: list[Path] = []

@@ -9,7 +9,6 @@ from torchvision.tv_tensors import Image
 
 from repgraph import data as datasets
 from repgraph.data.coco import InstanceData
-from repgraph.data.files import Kind
 from repgraph.data.labels import Labels
 from repgraph.data.transforms import RandomFlip
 from repgraph.errors import UsageError
@@ -64,9 +63,8 @@ class Detection(Task):
             options |= {"crowds": True, "empty": True}
         found = datasets.load(data.name, data.root, split, **options).verify()
         skipped = dict(found.skipped)
-        unusable = sum(skipped.get(kind, 0) for kind in (Kind.BAD_IMAGE, Kind.IMAGE_SIZE))
-        if empty := len(found.annotations.items) - len(found) - unusable:
-            skipped = {"images without objects": empty, **skipped}
+        if found.empty:
+            skipped = {"images without objects": found.empty, **skipped}
         if skipped:
             counts = ", ".join(f"{kind}: {count}" for kind, count in skipped.items())
             self.notes.append(f"{found.name} {found.split}: skipped {counts}")

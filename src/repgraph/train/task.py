@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
-from repgraph.errors import UsageError, out_of_memory
-from repgraph.models.hub import Hub
-from repgraph.models.weights import load_strict
+from repgraph.errors import UsageError
+from repgraph.models.hub import Hub, building, from_checkpoint
 from repgraph.recipes import AnyRecipe, Recipe
 from repgraph.train.stream import Transform, batch_indices, seed_from
 
@@ -86,10 +85,7 @@ class Task(ABC):
     def network(self, labels: Labels, checkpoint: dict[str, Any] | None = None) -> Any:
         """Return the recipe's network with its initial weights, or the one of a checkpoint."""
         if checkpoint is not None:
-            model = self.network_class.build(checkpoint["config"], "the config in the checkpoint")
-            weights = checkpoint["state_dict"].items()
-            load_strict(model, {name.removeprefix("model."): tensor for name, tensor in weights}, "the checkpoint")
-            return model
+            return from_checkpoint(checkpoint, self.network_class, "the checkpoint")
         given = self.recipe.model
         if not given.weights:
             raise UsageError(
@@ -97,16 +93,8 @@ class Task(ABC):
                 "style), --weights pretrained (timm's; may download), or --weights none for random ones"
             )
         torch.manual_seed(seed_from(self.recipe.train.seed, "network"))
-        try:
+        with building("model"):
             return self.build(labels)
-        except UsageError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"model: {error}") from error
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            raise UsageError("the network does not fit into memory; check model.channels and its options") from error
 
     def model_options(self) -> dict[str, Any]:
         """Return the recipe's model as keyword arguments; empty options are None."""

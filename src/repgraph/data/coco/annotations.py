@@ -92,7 +92,7 @@ class Item:
         return [each for each in self.objects if crowds or not each.crowd]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Annotations:
     """The content of an annotation file."""
 
