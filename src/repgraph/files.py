@@ -90,7 +90,7 @@ def walk(folder: Path) -> tuple[list[Path], list[Path]]:
 def check_regular(path: Path) -> None:
     """Raise an OSError for a pipe or a device, which may block when it is read."""
     if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(None, "Not a regular file")
+        raise OSError("Not a regular file")
 
 
 def read_json(path: Path, remedy: str = "", error_type: type[UsageError] = UsageError) -> Any:

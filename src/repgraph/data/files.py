@@ -200,7 +200,7 @@ def read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text; save it as UTF-8") from error
     except OSError as error:
-        raise NotFound(f"{path}: {error.strerror}; expected a file with one name per line") from error
+        raise NotFound(f"{path}: {error.strerror or error}; expected a file with one name per line") from error
     if found := [line.strip() for line in lines if line.strip()]:
         return found
     raise DataError(f"{path}: the list is empty; expected one name per line")
