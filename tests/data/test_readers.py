@@ -119,7 +119,7 @@ def test_wrong_arguments(made):
     fails(r"empty/\w+: no such folder; expected", load, name, root / "empty")
     fails("tarin", load, name, root, "tarin")
     fails(f"{name} has no option 'clases'", load, name, root, clases=3)
-    fails(f"{name} needs the folder of its files", load, name, None)
+    fails(f"the folder of {name} is required: --data ROOT", load, name, None)
 
 
 def test_damaged_data_sets(made):

@@ -83,7 +83,7 @@ def test_folders_that_cannot_be_used(whole, data, tmp_path):
         (tiny, "train.graph=true", "train.graph cannot be used: it needs a CUDA device"),
         (tiny, "train.devices=3", "train.batch is 4; expected a multiple of the 3 devices"),
         (tiny, "train.devices=2 train.accumulate=4", "train.accumulate is 4; expected a divisor of the 2 images"),
-        (shapes, "data.root=", "the folder of the images and annotations is required"),
+        (shapes, "data.root=", "the folder of coco is required: --data ROOT"),
         (shapes, "data.name=voc", "data.name is 'voc', which has no objects; detection needs coco"),
         (shapes, "train.compile=true", r"train\.compile needs images of one size"),
     ],

@@ -70,8 +70,8 @@ def predict(
     from repgraph.progress import Progress
 
     folders = [out / files.LABELS, out / files.OVERLAYS]
-    warn = partial(print, "repgraph predict:", file=sys.stderr)
-    sources = find_images(inputs, recursive=recursive, skip=folders, warn=warn) if inputs else []
+    note = partial(print, "repgraph predict:", file=sys.stderr)
+    sources = find_images(inputs, recursive=recursive, skip=folders, warn=note) if inputs else []
     with process_group(device) as process:
         trained = network.load(model, process.device)
         if trained.is_detector:

@@ -42,8 +42,8 @@ def open_split(name: str, root: str | Path | None, split: str, **options: Any) -
     """Open a split as :func:`load` does; its files may be missing (``data.missing``)."""
     if name not in (*NAMES, *INSTANCES):
         raise UsageError(f"unknown data set {name!r}{nearest(name, (*NAMES, *INSTANCES))}")
-    if root is None and name != "scenes":
-        raise UsageError(f"{name} needs the folder of its files")
+    if not root and name != "scenes":
+        raise UsageError(f"the folder of {name} is required: --data ROOT")
     from pydantic import TypeAdapter, ValidationError
 
     from repgraph.data.files import NotFound

@@ -69,9 +69,7 @@ class Trained:
             does = "detects objects" if self.is_detector else "labels pixels"
             raise UsageError(f"the network {does}, which {name} is not for; choose --dataset from {choices}")
         settings = self.recipe.data if self.recipe is not None and self.recipe.data.name == name else None
-        root = root or (settings.root if settings else None) or None
-        if root is None and name != "scenes":
-            raise UsageError(f"--data is required: the folder of {name}")
+        root = root or (settings.root if settings else None)
         known = dict(settings.options) if settings else {}
         if self.is_detector:
             known = {key: value for key, value in known.items() if key not in TRAINING_OPTIONS}

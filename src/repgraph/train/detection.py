@@ -56,8 +56,6 @@ class Detection(Task):
             raise UsageError(
                 f"data.name is {data.name!r}, which has no objects; detection needs {', '.join(datasets.INSTANCES)}"
             )
-        if not data.root:
-            raise UsageError("the folder of the images and annotations is required: --data ROOT")
         options = {"crowds": False, "empty": False} | data.options
         if not training:
             options |= {"crowds": True, "empty": True}

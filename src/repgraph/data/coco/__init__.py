@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -133,9 +134,7 @@ class InstanceData(Annotations, Dataset[Sample]):
         return f"{text}, in {self.root}" + (f"; skipped {skipped}" if skipped else "")
 
 
-def load(root: str | Path, split: str = "train", **options: Any) -> InstanceData:
-    """Open one split with the options of :func:`open_split`; missing images are an error."""
-    return data.load("coco", root, split, **options)
+load = partial(data.load, "coco")  # opens one split with the options of open_split; missing images are an error
 
 
 def open_split(
