@@ -190,10 +190,10 @@ def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) 
         if now.get(use) == value:
             continue
         found = now.get(use) or {"images": 0}
-        if use == "classes":
+        if use == "classes" and isinstance(value, list):
             reason = f"the classes were {', '.join(map(str, value))} and are {', '.join(found)}"
-        elif found["images"] != value["images"]:
-            reason = f"there were {value['images']} images for {use} and there are {found['images']}"
+        elif isinstance(value, dict) and found["images"] != value.get("images"):
+            reason = f"there were {value.get('images')} images for {use} and there are {found['images']}"
         else:
             reason = f"the images for {use} have other names"
         raise UsageError(
