@@ -63,7 +63,7 @@ class Labels:
             classes |= {colour_value(colour): k for k, colour in enumerate(self.palette)}
         known, numbers = np.array(sorted(classes.items())).T
         index = np.searchsorted(known, values).clip(max=len(known) - 1)
-        return np.where(known[index] == values, numbers[index], -1)
+        return np.where(known[index] == values, numbers[index], -1).astype(np.int16)
 
     def to_train(self, values: np.ndarray, file: object = "mask") -> np.ndarray:
         """Convert the values of a label file, named ``file`` in errors, to classes: uint8, 0 to K - 1 and IGNORE."""
