@@ -1,5 +1,6 @@
 """Files that are written completely or not at all, and JSON files with clear errors."""
 
+import os
 import resource
 from pathlib import Path
 
@@ -54,13 +55,31 @@ def test_check_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_folders_are_searched_once(tmp_path):
+    top, elsewhere = tmp_path / "top", tmp_path / "elsewhere"
+    for folder in (top / "a", top / "b", elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "1.txt").write_text("")
+    (top / ".hidden").mkdir()
+    links = {"a/loop": top, "a/self": top / "a", "above": tmp_path, "again": top / "b", "z": elsewhere}
+    for name, target in links.items():
+        (top / name).symlink_to(target)
+    (top / "itself").symlink_to("itself")
+    found, loops = files.walk(top)
+    assert {path.relative_to(top).as_posix() for path in found} == {"a/1.txt", "b/1.txt", "z/1.txt", "itself"}
+    assert {path.relative_to(top).as_posix() for path in loops} == links.keys() - {"z"}
+
+
 def test_json_that_cannot_be_read(tmp_path):
     path = tmp_path / "a.json"
     with pytest.raises(UsageError, match=rf"{path}: No such file or directory; give another$"):
         files.read_json(path, remedy="give another")
     for content in (b"{", b"\xff", b"[" * 100_000):
         path.write_bytes(content)
-        with pytest.raises(UsageError, match=rf"^{path} is not a JSON file: .*; give another$"):
+        with pytest.raises(UsageError, match=rf"^{path} is not valid JSON: .*; give another$"):
             files.read_json(path, remedy="give another")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe: Not a regular file"):
+        files.read_json(tmp_path / "pipe")
     path.write_text('{"a": 1}')
     assert files.read_json(path) == {"a": 1}

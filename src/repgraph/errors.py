@@ -35,10 +35,12 @@ def interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def nearest(word: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean 'lr'?"``, or the list of all names if none is near."""
+def nearest(word: object, names: Iterable[str], otherwise: str | None = None) -> str:
+    """Return ``"; did you mean 'lr'?"``; if no name is near, ``otherwise``, or by default the list of all names."""
     import difflib
 
-    known = sorted(names)
-    close = difflib.get_close_matches("cuda" if word.lower() == "gpu" else word, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; choose one of {', '.join(known)}"
+    known, text = sorted(names), str(word)
+    close = difflib.get_close_matches("cuda" if text.lower() == "gpu" else text, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; choose one of {', '.join(known)}" if otherwise is None else otherwise

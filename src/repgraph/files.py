@@ -1,16 +1,22 @@
-"""Files that are written completely or not at all, and JSON files that are read with clear errors."""
+"""Files that are written completely or not at all, folders that are searched once, and JSON with clear errors."""
 
+import codecs
 import contextlib
 import csv
 import io
-import json
 import os
 import secrets
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from repgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+M = TypeVar("M", bound="BaseModel")
 
 
 @contextlib.contextmanager
@@ -31,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write(path: Path, content: bytes | str) -> Path:
     """Write a file, creating its folder; on failure the previous file is still there."""
-    with _explained(path):
+    with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part, part.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -50,7 +56,7 @@ def inside(folder: Path, name: str) -> Path:
 
 def check_writable(path: Path) -> None:
     """Raise an error if ``path`` cannot be written, before the work that leads to it. Nothing is created."""
-    with _explained(path, "; give another --out"):
+    with explained(path, "; give another --out"):
         if path.is_dir():
             raise IsADirectoryError(None, "Is a directory")
         folder = next(folder for folder in path.parents if folder.exists())
@@ -59,15 +65,76 @@ def check_writable(path: Path) -> None:
         part.unlink()
 
 
+def walk(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files in a folder and its subfolders, without hidden ones, and the links that form loops.
+
+    Links to folders are followed. Every folder is searched once: a link to one that was searched, or that contains the
+    link itself, is returned as a loop.
+    """
+    found, loops = [], []
+    seen: set[Path] = set()
+    waiting = deque([folder])  # links at the end, so that files have the paths without links
+    while waiting:
+        path = waiting.popleft()
+        real = path.resolve()
+        if real in seen or (path != folder and path.parent.resolve().is_relative_to(real)):
+            loops.append(path)
+            continue
+        seen.add(real)
+        try:
+            entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+        except OSError as error:
+            raise UsageError(f"cannot read the folder {path}: {error.strerror}") from error
+        for entry in entries:
+            inner = path / entry.name
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                waiting.appendleft(inner)
+            elif entry.is_symlink() and os.path.isdir(inner):
+                waiting.append(inner)
+            else:
+                found.append(inner)
+    return found, loops
+
+
+def check_regular(path: Path) -> None:
+    """Raise an OSError for a pipe or a device, which may block when it is read."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError("Not a regular file")
+
+
 def read_json(path: Path, remedy: str = "", error_type: type[UsageError] = UsageError) -> Any:
     """Read a JSON file; errors name the file, and say what to do (``remedy``)."""
-    hint = f"; {remedy}" if remedy else ""
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        check_regular(path)
+        content = path.read_bytes()
     except OSError as error:
-        raise error_type(f"{path}: {error.strerror or error}{hint}") from error
-    except (ValueError, RecursionError) as error:
-        raise error_type(f"{path} is not a JSON file: {str(error).splitlines()[0]}{hint}") from error
+        raise error_type(f"{path}: {error.strerror or error}{remedy and f'; {remedy}'}") from error
+    return parse_json(content.removeprefix(codecs.BOM_UTF8), path, remedy, error_type)
+
+
+def parse_json(text: str | bytes, source: object, remedy: str = "", error_type: type[UsageError] = UsageError) -> Any:
+    """Parse JSON, nested at most 200 deep; errors name the ``source``."""
+    from pydantic_core import from_json
+
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise error_type(f"{source} is not valid JSON: {error}{remedy and f'; {remedy}'}") from error
+
+
+def validate(kind: type[M], content: object, source: object, error_type: type[UsageError] = UsageError) -> M:
+    """Return plain data as a pydantic model; an error is one line that begins with ``source`` and names the value."""
+    from pydantic import ValidationError
+
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        message = first["msg"][0].lower() + first["msg"][1:]
+        raise error_type(f"{source}: {place or 'it'} is {first['input']!r:.60}; {message}") from None
 
 
 def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -78,7 +145,7 @@ def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, hint: str = "") -> Iterator[None]:
+def explained(path: Path, hint: str = "") -> Iterator[None]:
     """Raise errors about a file to write as one line."""
     try:
         yield

@@ -90,7 +90,7 @@ def row(kind, settings="{}", chosen="chosen", seeds="0"):
     ("text", "message"),
     [
         (None, "cannot read .*No such file"),
-        (HEAD + row("nl", "{half"), "line 2 is damaged: nl with settings '{half'"),
+        (HEAD + row("nl", "{half"), "line 2, settings of nl, is not valid JSON: .*; tune nl again"),
         (HEAD + row("nl", '{"model.context": "none"}'), "line 2 is damaged: nl .* tune nl again"),
         (HEAD + row("nl") + row("nl", '{"optim.lr": 1}'), "line 3 is damaged: nl"),
         (HEAD + row("nl") + row("rgnet") + row("rgnet", chosen=""), "unfair: nl had 1 trials .*; rgnet had 2 trials"),

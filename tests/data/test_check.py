@@ -1,6 +1,7 @@
 """``repgraph data check``: finds all problems at once, counts classes, and reports text, JSON and an exit code."""
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 from PIL import Image
 from tests.absent import run_without
 from tests.data.coco import files as coco
-from tests.data.layouts import cut, folder, mask, names, picture
+from tests.data.layouts import cut, fails, folder, mask, names, picture
 from tests.shared_data import shared
 
-from repgraph import cli
+from repgraph import cli, recipes
 from repgraph.data import INSTANCES, NAMES, load
 from repgraph.data.files import Kind
+from repgraph.train.task import make_task
 
 
 def run(*arguments: object) -> int:
@@ -69,7 +71,7 @@ def test_everything_is_found_at_once(broken, workers, capsys):
     assert found == FOUND and list(found) == list(FOUND)
     assert [(p["kind"], p["detail"]) for p in val["problems"]] == [(Kind.SHARED, "train and val")]
     details = {problem["kind"]: problem["detail"] for problem in train["problems"]}
-    assert details[Kind.UNKNOWN_LABEL] == "9 (150 pixels), 77 (150 pixels)"
+    assert details[Kind.UNKNOWN_LABEL].startswith("9 (150 pixels), 77 (150 pixels); ")
     assert details[Kind.MASK_SIZE].startswith("the mask has 20 x 30 pixels and its image ")
     assert details[Kind.BAD_IMAGE].startswith("cannot read this image (")
     # Classes are counted in all masks that can be read, also those of other sizes and with unknown values.
@@ -155,7 +157,7 @@ def test_objects_without_pycocotools(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     assert run("coco", tmp_path) == 2
     assert "needs pycocotools: pip install 'repgraph[detection]'" in capsys.readouterr().err
-    assert run("folder", folder(tmp_path)) == 0
+    assert run("folder", folder(tmp_path), "--split", "train") == 0
 
 
 def test_problems_of_objects(tmp_path, capsys):
@@ -165,7 +167,7 @@ def test_problems_of_objects(tmp_path, capsys):
     picture(tmp_path / "train2017/2.png", (7, 9))
     picture(tmp_path / "train2017/3.png", coco.SIZE)
     cut(tmp_path / "train2017/3.png")
-    (train,) = report_of(capsys, "coco", tmp_path)
+    (train,) = report_of(capsys, "coco", tmp_path, "--split", "train")
     assert [(p["kind"], p["about"].rpartition("/")[2]) for p in train["problems"]] == [
         (Kind.MISSING_IMAGE, "4.png"),
         (Kind.BAD_IMAGE, "3.png"),
@@ -181,13 +183,51 @@ def test_problems_of_objects(tmp_path, capsys):
     assert "in no object" in capsys.readouterr().out
 
 
+def test_unknown_values_that_are_then_ignored(tmp_path, capsys):
+    folder(folder(tmp_path, 2, classes=4), 1, split="val")
+    names(tmp_path / "classes.txt", "a", "b", "c")
+    train, _ = report_of(capsys, "folder", tmp_path)
+    detail = train["problems"][0]["detail"]
+    assert detail.startswith("3 (") and '"ignored": [255,3]' in detail
+    fails(r"unknown label values 3; .* --set data\.options\.ignored=\[255,3\]", load("folder", tmp_path).__getitem__, 0)
+    assert run("folder", tmp_path, "--option", "ignored=[255,3]") == 0
+
+
+def test_without_a_split_for_validation(tmp_path, capsys):
+    """The check finds what training refuses, and both give the remedy."""
+    (val,) = report_of(capsys, "folder", folder(tmp_path, 5))[1]["problems"]
+    assert val["about"] == "val" and "images/val: no such folder" in val["detail"]
+    assert "--set data.hold_out=5" in val["detail"]
+    recipe = recipes.with_settings(recipes.get("folder-r50-rgnet"), [f"data.root={tmp_path}"])
+    fails(r"images/val: no such folder; .* --set data\.hold_out=5", make_task(recipe).splits)
+    train, held = make_task(recipes.with_settings(recipe, ["data.hold_out=5"])).splits()
+    assert (len(train), len(held)) == (4, 1)
+
+
+def test_loops_and_special_files(tmp_path, capsys):
+    folder(folder(tmp_path), split="val")
+    for name in ("images/train/loop", "images/train/more", "masks/train/loop"):
+        (tmp_path / name).symlink_to(".")
+    os.mkfifo(tmp_path / "images/train/pipe.png")
+    mask(tmp_path / "masks/train/pipe.png", [0])
+    os.mkfifo(tmp_path / "masks/val/pipe.png")
+    picture(tmp_path / "images/val/pipe.png")
+    train, val = report_of(capsys, "folder", tmp_path)
+    assert (train["images"], val["images"]) == (4, 4)
+    found = {(problem["kind"], problem["about"].removeprefix(f"{tmp_path}/")) for problem in train["problems"]}
+    loops = ("images/train/loop", "images/train/more", "masks/train/loop")
+    assert found == {*((Kind.LOOP, name) for name in loops), (Kind.BAD_IMAGE, "images/train/pipe.png")}
+    (problem,) = val["problems"]
+    assert problem["kind"] == Kind.BAD_MASK and "Not a regular file" in problem["detail"]
+
+
 def test_splits_of_objects(tmp_path, capsys):
     coco.write(tmp_path, coco.content(coco.annotation(1)))
     others = [{"id": 3, "name": "dog"}, {"id": 7, "name": "cat"}]
     coco.write(tmp_path, coco.content(coco.crowd(1), categories=others), "val")
     coco.write(tmp_path, "{", "test")
     train, val, test = report_of(capsys, "coco", tmp_path)
-    assert not train["problems"] and "not a JSON file" in test["problems"][0]["detail"]
+    assert not train["problems"] and "not valid JSON" in test["problems"][0]["detail"]
     assert [problem["kind"] for problem in val["problems"]] == [Kind.NO_OBJECTS, Kind.CLASSES]
     assert val["problems"][1]["detail"] == "class 0 is 'cat' and 'dog'"
 

@@ -27,6 +27,8 @@ def test_examples_of_images(tmp_path, monkeypatch):
     Path("classes.json").write_text(blocks(TEXT, "json")[0])
     labels = read_labels(tmp_path)
     assert (labels.names, labels.ids, labels.ignored) == (("ground", "tree"), (1, 4), (0, 255))
+    Path("classes.json").write_text(blocks(TEXT, "json")[1])
+    assert read_labels(tmp_path).rgb_masks and not labels.rgb_masks
     assert all(f"| `{name}` |" in TEXT for name in NAMES)
 
 

@@ -3,7 +3,9 @@
 import json
 import unicodedata
 
+import numpy as np
 import pytest
+from PIL import Image
 from tests.data.layouts import fails, folder, mask, names, picture
 
 from repgraph.data import load
@@ -48,7 +50,7 @@ def test_names_of_folders_and_masks(tmp_path):
     mask(tmp_path / "right/train/a_label.png", [0, 1])
     mask(tmp_path / "right/train/a_depth.png", [9])
     data = load("folder", tmp_path, images="left", masks="right", mask_ending="_label.png")
-    assert data[0][1].unique().tolist() == [0, 1] and not data.unpaired
+    assert data[0][1].unique().tolist() == [0, 1] and not data.problems
     folder(tmp_path, 4, split="trainval")
     assert len(load("folder", tmp_path, "trainval")) == 4  # a folder of its own
 
@@ -69,7 +71,7 @@ def test_extensions(tmp_path, extension):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"?")
     data = load("folder", tmp_path)
-    assert len(data) == 1 and data.unpaired == [] and data[0][1].unique().tolist() == [0, 1, 255]
+    assert len(data) == 1 and data.problems == [] and data[0][1].unique().tolist() == [0, 1, 255]
 
 
 def test_errors_of_files(tmp_path):
@@ -109,6 +111,30 @@ def test_classes_json(tmp_path):
     assert labels_of_json(tmp_path, [{"name": "a", "id": 0}, {"name": "b", "id": 255}]).ignored == ()
 
 
+def test_rgb_masks(tmp_path):
+    """Colours are those of ``classes.json``; unknown ones are errors until they are classes or ignored."""
+    colours = {"sky": [0, 0, 255], "car": [200, 0, 1]}
+    entries = [{"name": name, "id": k + 7, "colour": colour} for k, (name, colour) in enumerate(colours.items())]
+    pixels = np.array([[[0, 0, 255], [200, 0, 1]], [[9, 9, 9], [0, 0, 255]]], np.uint8)
+    picture(tmp_path / "images/train/0.png", (2, 2))
+    (tmp_path / "masks/train").mkdir(parents=True)
+
+    def read(content, mode="RGB"):
+        (tmp_path / "classes.json").write_text(json.dumps(content))
+        Image.fromarray(pixels).convert(mode).save(tmp_path / "masks/train/0.png")
+        data = load("folder", tmp_path)
+        assert data.labels.to_dict().keys() == {"names", "palette", "ids", "ignored"}
+        return data[0][1].tolist()
+
+    fails(r"0\.png: unknown label values \[9, 9, 9\]; .*\"ignored\": \[255,\[9,9,9\]\]", read, entries)
+    for mode in ("RGB", "RGBA"):
+        assert read({"classes": entries, "ignored": [255, [9, 9, 9]]}, mode) == [[0, 1], [255, 0]]
+    assert read([*entries, {"name": "x", "colour": [9, 9, 9]}]) == [[0, 1], [2, 0]]
+    for unclear in ([*entries, "x"], [*entries, {"name": "x", "colour": [0, 0, 255]}]):
+        fails('0\\.png: the mask is a RGB image; .* every class has a "colour" of its own', read, unclear)
+    fails("300 in a colour", read, {"classes": entries, "ignored": [[9, 9, 300]]})
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -124,4 +150,4 @@ def test_classes_json(tmp_path):
 def test_invalid_classes_json(tmp_path, content):
     fails(r"classes\.json: ", labels_of_json, tmp_path, content)
     (tmp_path / "classes.json").write_text("[")
-    fails(r"classes\.json is not a JSON file", load, "folder", tmp_path)
+    fails(r"classes\.json is not valid JSON", load, "folder", tmp_path)

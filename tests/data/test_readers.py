@@ -102,7 +102,7 @@ def test_splits(made):
     assert (len(train), len(val), len(both)) == (3, 2, 5)
     assert [item.name for item in both.items] == [item.name for item in train.items + val.items]
     for data in (train, val, both):
-        assert (data.name, data.missing, data.unpaired, data.labelled) == (name, [], [], True)
+        assert (data.name, data.missing, data.problems, data.labelled) == (name, [], [], True)
         for image, truth in data:
             assert isinstance(image, Image) and image.dtype == torch.uint8 and tuple(image.shape) == (3, 6, 8)
             assert isinstance(truth, Mask) and truth.dtype == torch.uint8 and tuple(truth.shape) == (6, 8)
@@ -119,7 +119,7 @@ def test_wrong_arguments(made):
     fails(r"empty/\w+: no such folder; expected", load, name, root / "empty")
     fails("tarin", load, name, root, "tarin")
     fails(f"{name} has no option 'clases'", load, name, root, clases=3)
-    fails(f"{name} needs the folder of its files", load, name, None)
+    fails(f"the folder of {name} is required: --data ROOT", load, name, None)
 
 
 def test_damaged_data_sets(made):
@@ -131,7 +131,8 @@ def test_damaged_data_sets(made):
     items[2].mask.unlink()
     data = open_split(name, root, "train")
     if name in ("ade20k", "camvid", "cityscapes", "folder"):  # without lists
-        assert (data.unpaired, data.missing, len(data)) == ([items[1].mask], [items[2].mask], 2)
+        assert [each.about for each in data.problems] == [str(items[1].mask)]
+        assert (data.missing, len(data)) == ([items[2].mask], 2)
     else:
         assert data.missing == [items[1].image, items[2].mask] and len(data) == 3
     fails(rf"no such file \({len(data.missing)} missing in {name} train\)", load, name, root)
@@ -203,7 +204,7 @@ def test_names_and_options():
 )
 def test_real_data(name, root, split, count):
     data = load(name, shared(f"data/{root}"), split)
-    assert (len(data), data.missing, data.unpaired) == (count, [], [])
+    assert (len(data), data.missing, data.problems) == (count, [], [])
     for index in {0, count // 2, count - 1}:
         image, truth = data[index]
         assert image.shape[-2:] == truth.shape and image.shape[0] == 3

@@ -27,8 +27,10 @@ def test_the_data_set():
     assert image.shape == (3, 48, 65) and mask.shape == (48, 65) and image.dtype == mask.dtype == torch.uint8
     assert len(data) == len(list(data)) == 3 and data.labelled and data.missing == []
     assert [len(Scenes(None, split)) for split in ("train", "val", "test")] == [1600, 100, 400]
-    with pytest.raises(IndexError, match="index is 3; expected 0 to 2"):
+    with pytest.raises(IndexError):
         data[3]
+    last, data.items = data[2], data.items[1:]  # a part of the split
+    assert len(data) == 2 and torch.equal(data[1][0], last[0]) and torch.equal(data[1][1], last[1])
 
 
 @pytest.mark.parametrize("index", range(6))

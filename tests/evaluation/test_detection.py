@@ -84,7 +84,7 @@ def by_pycocotools(annotations: Path, results: Path, kind: str) -> list[float]:
 def real(root: str, every: int, path: Path) -> InstanceData:
     """Some of the images of a real data set, with an annotation file of their own."""
     data = load(shared(f"data/{root}"), "val")
-    content = json.loads(data.annotations.path.read_text())
+    content = json.loads(data.path.read_text())
     content["images"] = content["images"][::every]
     kept = {image["id"] for image in content["images"]}
     content["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] in kept]
@@ -114,7 +114,7 @@ def test_scores_are_those_of_pycocotools(root, every, data, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
     for kind, precision in (("bbox", scores.box), ("segm", scores.mask)):
         path = evaluation.write(tmp_path / f"{kind}.json", kind)
-        expected = by_pycocotools(data.annotations.path, path, kind)
+        expected = by_pycocotools(data.path, path, kind)
         assert numbers(precision) == pytest.approx(expected, abs=0, nan_ok=True)
         assert np.nanmean(precision.classes) == pytest.approx(precision.ap)
         assert 0.02 < precision.ap < 0.98 or root is None

@@ -131,7 +131,7 @@ def test_notes(network, data, tmp_path, monkeypatch, capsys):
     ("arguments", "message"),
     [
         (["{network}", "--data", "{data}"], "the network has no recipe, so --dataset is required"),
-        (["{network}", "--dataset", "folder"], "--data is required: the folder of folder"),
+        (["{network}", "--dataset", "folder"], "the folder of folder is required: --data ROOT"),
         (["{network}", "--dataset", "coco", "--data", "{coco}"], "the network labels pixels, which coco is not for"),
         (["{network}", "{folder}", "--crop", "3x"], "--crop is '3x'; expected a side or HEIGHTxWIDTH"),
         (["{network}", "{folder}", "--option", "classes"], "--option is 'classes'; expected NAME=VALUE"),

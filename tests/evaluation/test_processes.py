@@ -12,7 +12,6 @@ from tests.evaluation.test_segmentation import Pictures
 from torch import nn
 
 from repgraph.data.coco import load
-from repgraph.data.dataset import Subset
 from repgraph.evaluation import CocoEvaluation, evaluate, evaluate_detection
 from repgraph.inference import NotFinite
 
@@ -51,9 +50,9 @@ def collect(data, shares) -> CocoEvaluation:
 def work(rank: int, root: str, out: str) -> list:
     """Evaluate in one of two processes."""
     refused = 0
-    for part in (Pictures(), Subset(Pictures(), [0, 1])):  # not finite in both processes, and in the second one
+    for limit in (None, 2):  # not finite in both processes, and in the second one
         try:
-            evaluate(Spoilt(3, 3, 1), part)
+            evaluate(Spoilt(3, 3, 1), Pictures(), limit=limit)
         except NotFinite:
             refused += 1
     data = load(root, "val")

@@ -102,9 +102,16 @@ def test_links_and_pipes(tree):
     os.mkfifo(tree / "sub" / "pipe.png")
     expected = {"a": "sub/a.jpg", "broken": "sub/broken.png", "pipe": "sub/pipe.png"}  # so does a pipe
     assert found("sub") == found("sub/*.*") == found(*expected.values()) == expected
-    assert "sub/deep/c" in found(".", recursive=True, skip=[Path("out")])
     with pytest.raises(DataError, match=r"(?i)not a regular file"):
         find_images(["sub/pipe.png"])[0].read()
+    (tree / "sub" / "loop2").symlink_to(tree / "sub")
+    for pattern in (".", "**/*"):
+        notes: list[str] = []
+        assert found(pattern, recursive=pattern == ".", skip=[Path("out")], warn=notes.append) == {
+            "a": "a.jpg", "b": "b.PNG", "links/x": "links/x.jpg", "links/y": "links/y.jpg", "sub/a": "sub/a.jpg",
+            "sub/broken": "sub/broken.png", "sub/pipe": "sub/pipe.png", "sub/deep/c": "sub/deep/c.tif",
+        } | ({"notes": "notes.txt"} if pattern == "**/*" else {})  # fmt: skip
+        assert sorted(note.split()[0] for note in notes) == ["sub/loop", "sub/loop2"]
 
 
 @pytest.mark.parametrize("orientation", range(10))

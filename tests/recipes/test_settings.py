@@ -120,7 +120,7 @@ def test_files(tmp_path):
         ('{"task": "detecting"}', "task is 'detecting'; did you mean 'detection'?"),
         ('{"task": []}', "task is []; choose one of detection, segmentation"),
         ("[1]", "is not a recipe: expected a JSON object"),
-        ("{", "is not a JSON file"),
+        ("{", "is not valid JSON"),
     ],
 )
 def test_mistakes_in_files(tmp_path, text, words):

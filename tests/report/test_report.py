@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from tests.report.run_folders import finished_run, stopped_run, write_logs
 from tests.trained import save_data
 
 from repgraph import cli, data, models
-from repgraph.data.dataset import Subset
 from repgraph.evaluation import evaluate
 from repgraph.inference import Settings
 from repgraph.models import MaskRCNN
@@ -76,7 +76,7 @@ def test_scores_are_those_of_eval(html, run, root):
 
 def test_best_and_worst_images(html, run, root):
     model, images = models.load(run / "model"), data.load("folder", root, "val")
-    each = [evaluate(model, Subset(images, [i]), settings_of(run)).scores.miou for i in range(5)]
+    each = [evaluate(model, replace(images, items=[images.items[i]]), settings_of(run)).scores.miou for i in range(5)]
     order = np.argsort(each)[::-1]
     parts = re.findall(r"<h3>(Best images|Worst images|Largest diff[a-z]*)</h3>(.*?)(?=<h3|<section)", html, re.DOTALL)
     shown = {title: re.findall(r"<figcaption>([^<]*)</figcaption>", rows) for title, rows in parts}

@@ -61,7 +61,7 @@ def test_missing_files_are_reported(tmp_path):
     assert log.last_iteration == 0 and run_log.describe_outcomes(log) == []
     assert "last validation" not in run_log.facts(log)
     write_logs(run, {"versions": 3, "ended": "no"})
-    assert "stopped, no reason was recorded" in report([run], Options(evaluate=False))
+    assert "versions.json is missing or damaged" in report([run], Options(evaluate=False))
 
 
 @pytest.mark.parametrize("content", ['{"name": "a", "data": {"nam": 1}}', "[]", "no"])

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -78,10 +77,9 @@ def recipe(data: Path, *more: str) -> recipes.DetectionRecipe:
 
 def shrink_detectors(monkeypatch) -> None:
     """Give detectors small heads that see few boxes."""
-    build = Detection.build
+    build, rebuild = Detection.build, MaskRCNN.build
     monkeypatch.setattr(Detection, "build", lambda self, labels: shrink(build(self, labels)))
-    rebuilt = SimpleNamespace(build=lambda *given: shrink(MaskRCNN.build(*given)))
-    monkeypatch.setattr(Detection, "network_class", rebuilt)
+    monkeypatch.setattr(MaskRCNN, "build", lambda *given: shrink(rebuild(*given)))
 
 
 def shrink(model):

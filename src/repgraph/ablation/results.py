@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from repgraph import files
 from repgraph.errors import UsageError
@@ -73,12 +73,7 @@ class Results:
         """Return all records by key. Of several with the same key, the first one that is done counts."""
         records: dict[str, Record] = {}
         for place, row in read_csv(self.path, COLUMNS) if self.path.exists() else ():
-            try:
-                record = Record.model_validate(row)
-            except ValidationError as error:
-                first = error.errors()[0]
-                problem = f"{' '.join(map(str, first['loc']))}: {first['msg']}"
-                raise UsageError(f"{place} is damaged ({problem}); remove the line to repeat its run") from None
+            record = files.validate(Record, row, f"{place} is damaged; remove the line to repeat its run")
             if record.key not in records or not records[record.key].done:
                 records[record.key] = record
         return records

@@ -110,7 +110,8 @@ def _train(task: Task) -> Record | None:
     if record := collect(task):
         return record
     if code == NOT_FINITE:
-        return _record(task, DIVERGED, run_folder.sessions(task.folder)[-1]["ended"]["reason"])
+        reasons = [session.ended.reason for session in run_folder.sessions(task.folder) if session.ended]
+        return _record(task, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
     if stopped or code in _STOP_CODES:
         return None
     return _record(task, FAILED, _explain(code, task.log))
@@ -123,13 +124,12 @@ def collect(task: Task) -> Record | None:
     """
     try:
         scores = files.read_json(task.folder / run_folder.SCORES)
-    except UsageError:
+        done = isinstance(scores, dict) and scores.get("iteration") == task.run.recipe.train.iterations
+        if not done or run_folder.is_locked(task.folder):
+            return None
+        record = _record(task, OK, scores=scores)
+    except ValueError:  # the file is missing or damaged, or a score is
         return None
-    if scores["iteration"] != task.run.recipe.train.iterations or run_folder.is_locked(task.folder):
-        return None
-    if None in [scores[name] for name in SCORES]:
-        return None
-    record = _record(task, OK, scores=scores)
     for heavy in (run_folder.CHECKPOINTS, run_folder.MODEL):
         shutil.rmtree(task.folder / heavy, ignore_errors=True)
     return record
@@ -217,10 +217,8 @@ def _explain(code: int, log: Path) -> str:
 def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, float] | None = None) -> Record:
     """Return the record of a run, with the versions, device and time that its folder tells."""
     run, sessions = task.run, run_folder.sessions(task.folder)
-    versions = sessions[-1]["versions"] if sessions else {}
+    versions = sessions[-1].versions if sessions else {}
     gpu = versions.get("gpu") if run.recipe.train.accelerator != "cpu" else None
-    times = [(session["started"], session["ended"]["at"]) for session in sessions if "ended" in session]
-    parsed = [tuple(map(datetime.datetime.fromisoformat, each)) for each in times]
     return Record(
         key=run.key,
         dataset=task.dataset,
@@ -228,11 +226,11 @@ def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, floa
         status=status,  # type: ignore[arg-type]  # validated
         **{name: (scores or {}).get(name) for name in SCORES},
         iterations=progress(task.folder),
-        seconds=sum((end - start).total_seconds() for start, end in parsed),
+        seconds=sum((each.ended.at - each.started).total_seconds() for each in sessions if each.ended),
         settings=run.settings,
         weights=weights_name(run.recipe.model.weights),
         device=gpu or device_name(torch.device("cpu")),
-        **{name: versions.get(name, "") for name in ("repgraph", "torch", "python")},
+        **{name: versions.get(name) or "" for name in ("repgraph", "torch", "python")},
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         reason=" ".join(reason.split()),
     )

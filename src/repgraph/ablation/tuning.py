@@ -142,10 +142,7 @@ def load(path: Path, dataset: str, kinds: Sequence[str]) -> dict[str, dict[str, 
         kind = row["kind"]
         if not row["chosen"] or kind not in kinds:
             continue
-        try:
-            settings = json.loads(row["settings"])
-        except ValueError:
-            settings = None
+        settings = files.parse_json(row["settings"], f"{place}, settings of {kind},", f"tune {kind} again")
         if not isinstance(settings, dict) or not settings.keys() <= SPACES[kind].keys() or kind in found:
             raise UsageError(f"{place} is damaged: {kind} with settings {row['settings']!r}; tune {kind} again")
         found[kind] = settings

@@ -18,7 +18,7 @@ EXTRAS = {
     "bench": ("matplotlib", "rich"),
     "train": (
         *("PIL", "filelock", "huggingface_hub", "jinja2", "joblib", "lightning_fabric", "matplotlib", "pydantic"),
-        *("safetensors", "scipy", "tensorboard", "timm", "torchvision"),
+        *("pydantic_core", "safetensors", "scipy", "tensorboard", "timm", "torchvision"),
     ),
     "detection": ("pycocotools",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),

@@ -1,7 +1,6 @@
 """``repgraph data``."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,6 @@ from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 SHOWN = 10  # problems of one kind without --all
-WORKERS = min(8, os.cpu_count() or 1)
 
 
 def check(
@@ -25,7 +23,7 @@ def check(
         list[str] | None, option("Splits to check.", metavar="SPLIT", show_default="train, val and test")
     ] = None,
     option: options.ReaderOptions = None,
-    workers: Annotated[int, option("Threads that read files.", min=1, max=256)] = WORKERS,
+    workers: options.Workers = options.WORKERS,
     as_json: Annotated[bool, option("Print the report as JSON, with all problems.", "--json")] = False,
     show_all: Annotated[bool, option(f"Show all problems, not {SHOWN} of each kind.", "--all")] = False,
 ) -> int:

@@ -72,7 +72,7 @@ def evaluate(
         found = report.detection_report({**about, "left_out": images.skipped}, detection)
         if images.skipped:
             counts = ", ".join(f"{kind}: {number}" for kind, number in images.skipped.items())
-            print(f"repgraph eval: note: skipped in {images.annotations.path}: {counts}", file=sys.stderr)
+            print(f"repgraph eval: note: skipped in {images.path}: {counts}", file=sys.stderr)
     else:
         found = report.segmentation_report(about, segmentation, images.labels.names)
     if as_json:

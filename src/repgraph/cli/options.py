@@ -1,8 +1,8 @@
 """Options that several commands share."""
 
+import contextlib
 import functools
 import inspect
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from repgraph.errors import UsageError
+from repgraph.files import parse_json
 
 if TYPE_CHECKING:
     from repgraph.inference import Settings, Trained
@@ -134,13 +135,12 @@ def parse_size(option: str, text: str, *, square: bool = False) -> tuple[int, in
 
 def named_values(option: str, words: Sequence[str] | None) -> dict[str, Any]:
     """Parse the NAME=VALUE words of an option; a value is JSON if it can be, otherwise a string."""
-    found = {}
+    found: dict[str, Any] = {}
     for word in words or []:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise UsageError(f"{option} is {word[:60]!r}; expected NAME=VALUE, such as classes=3")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
+        found[name] = value
+        with contextlib.suppress(UsageError):
+            found[name] = parse_json(value, word)
     return found

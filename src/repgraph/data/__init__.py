@@ -42,8 +42,8 @@ def open_split(name: str, root: str | Path | None, split: str, **options: Any) -
     """Open a split as :func:`load` does; its files may be missing (``data.missing``)."""
     if name not in (*NAMES, *INSTANCES):
         raise UsageError(f"unknown data set {name!r}{nearest(name, (*NAMES, *INSTANCES))}")
-    if root is None and name != "scenes":
-        raise UsageError(f"{name} needs the folder of its files")
+    if not root and name != "scenes":
+        raise UsageError(f"the folder of {name} is required: --data ROOT")
     from pydantic import TypeAdapter, ValidationError
 
     from repgraph.data.files import NotFound
@@ -58,7 +58,7 @@ def open_split(name: str, root: str | Path | None, split: str, **options: Any) -
         try:
             options[option] = TypeAdapter(known[option]).validate_python(value)
         except ValidationError as error:
-            raise UsageError(f"{name}: {option} is {value!r}; {error.errors()[0]['msg'].lower()}") from None
+            raise UsageError(f"{name}: {option} is {value!r:.100}; {error.errors()[0]['msg'].lower()}") from None
     if reader.splits and split not in reader.splits:
         raise NotFound(f"{name} has no split {split!r}{nearest(split, reader.splits)}")
     try:

@@ -1,6 +1,7 @@
 """Read a whole data set, report everything that is wrong with it, and count its classes (``repgraph data check``)."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
@@ -12,8 +13,8 @@ import numpy as np
 from repgraph.constants import IGNORE
 from repgraph.data import coco, open_split
 from repgraph.data.dataset import SegmentationData, size_mismatch
-from repgraph.data.files import Kind, NotFound, Problem, prefetch, read_image, read_mask
-from repgraph.data.labels import DataError
+from repgraph.data.files import NO_VALIDATION, Kind, NotFound, Problem, prefetch, read_image, read_mask
+from repgraph.data.labels import DataError, as_written
 from repgraph.progress import Progress
 
 SPLITS = ("train", "val", "test")  # checked by default
@@ -49,7 +50,7 @@ class Report:
         try:
             return read(path)
         except DataError as error:
-            self.add_problem(damaged if path.exists() else missing, path, str(error))
+            self.add_problem(damaged if os.path.exists(path) else missing, path, str(error))
             return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,6 +114,9 @@ def check(
             reports.append(Report(split, open_split(name, root, split, **options)))
         except NotFound as error:
             not_found.append(error)
+            if not splits and split == "val" and reports:
+                reports.append(Report(split, None))
+                reports[-1].add_problem(Kind.SPLIT, split, f"{error}; {NO_VALIDATION}")
         except DataError as error:
             reports.append(Report(split, None))
             reports[-1].add_problem(Kind.SPLIT, split, str(error))
@@ -132,7 +136,8 @@ def check(
 
 def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
     """Add the problems that concern two splits to the second."""
-    known = {problem for problem in first.problems if problem.kind == Kind.UNPAIRED_MASK}  # in a shared folder
+    shared = (Kind.UNPAIRED_MASK, Kind.LOOP)  # in a folder that both splits have
+    known = {problem for problem in first.problems if problem.kind in shared}
     second.problems = [problem for problem in second.problems if problem not in known]
     both = f"{one.split} and {two.split}"
     if difference := one.labels.difference(two.labels):
@@ -144,13 +149,10 @@ def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
 
 def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) -> None:
     """Read all files of a split."""
-    if isinstance(data, coco.InstanceData):
-        report.problems += data.problems
-        if data.labelled and all(each.crowd for item in data.items for each in item.objects):
-            report.add_problem(Kind.NO_OBJECTS, data.split, "crowds and skipped annotations do not count")
-    else:
-        for path in data.unpaired:
-            report.add_problem(Kind.UNPAIRED_MASK, path)
+    report.problems += data.problems
+    no_objects = isinstance(data, coco.InstanceData) and all(each.crowd for item in data.items for each in item.objects)
+    if no_objects and data.labelled:
+        report.add_problem(Kind.NO_OBJECTS, data.split, "crowds and skipped annotations do not count")
     with Progress(f"reading {data.split}", len(data), show) as progress:
         for done, found in enumerate(prefetch(partial(_examine, data=data), data.items, workers), 1):
             report.add(found)
@@ -180,7 +182,7 @@ def _examine(item: Any, data: Data) -> Report:
             free &= mask == 0
         found.pixels[-1] = free.sum()
     elif item.mask is not None:
-        mask = found.read(item.mask, read_mask, Kind.MISSING_MASK, Kind.BAD_MASK)
+        mask = found.read(item.mask, partial(read_mask, rgb=data.labels.rgb_masks), Kind.MISSING_MASK, Kind.BAD_MASK)
         if mask is not None and size is not None and mask.shape != size:
             found.add_problem(Kind.MASK_SIZE, item.mask, size_mismatch(item, size, mask.shape))
         if mask is not None:
@@ -188,12 +190,12 @@ def _examine(item: Any, data: Data) -> Report:
     return found
 
 
-def _count_classes(found: Report, path: Path, mask: np.ndarray, data: Data) -> None:
+def _count_classes(found: Report, path: Path, mask: np.ndarray, data: SegmentationData) -> None:
     values, counts = np.unique(mask, return_counts=True)
     classes = data.labels.classes_of(values)
     known = classes >= 0
     np.add.at(found.pixels, np.where(classes == IGNORE, len(data.labels), classes)[known], counts[known])
     if not known.all():
-        unknown = zip(values[~known].tolist(), counts[~known].tolist(), strict=True)
-        detail = ", ".join(f"{value} ({count} pixels)" for value, count in unknown)
-        found.add_problem(Kind.UNKNOWN_LABEL, path, detail)
+        unknown = list(zip(values[~known].tolist(), counts[~known].tolist(), strict=True))[:30]
+        detail = ", ".join(f"{as_written(value)} ({count} pixels)" for value, count in unknown)
+        found.add_problem(Kind.UNKNOWN_LABEL, path, f"{detail}{data.ignore_hint(values)}")

@@ -1,4 +1,4 @@
-"""Images with label masks as a PyTorch data set, parts of a data set, and a data set kept in memory."""
+"""Images with label masks as a PyTorch data set, and a data set kept in memory."""
 
 import os
 from collections.abc import Sequence
@@ -8,13 +8,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 from torchvision.tv_tensors import Image, Mask
 
-from repgraph.data.files import FileIndex, read_image, read_mask
-from repgraph.data.labels import DataError, Labels
+from repgraph.data.files import FileIndex, Kind, Problem, read_image, read_mask
+from repgraph.data.labels import DataError, Labels, as_written
 from repgraph.errors import UsageError
 
 Sample = tuple[Image, Mask | None]
@@ -45,7 +46,7 @@ class SegmentationData(Dataset[Sample]):
     labels: Labels
     items: list[Item]
     missing: list[Path] = field(default_factory=list)  # files of items that do not exist
-    unpaired: list[Path] = field(default_factory=list)  # masks without an image
+    problems: list[Problem] = field(default_factory=list)  # masks without an image, and links that are not followed
     prediction_ending: str = ".png"  # what follows the name of an image in the file name of its prediction
 
     def __len__(self) -> int:
@@ -56,10 +57,25 @@ class SegmentationData(Dataset[Sample]):
         image = read_image(item.image)
         if item.mask is None:
             return image, None
-        classes = self.labels.to_train(read_mask(item.mask), item.mask)
+        values = read_mask(item.mask, self.labels.rgb_masks)
+        try:
+            classes = self.labels.to_train(values, item.mask)
+        except DataError as error:
+            raise DataError(f"{error}{self.ignore_hint(np.unique(values))}") from None
         if classes.shape != tuple(image.shape[-2:]):
             raise DataError(size_mismatch(item, tuple(image.shape[-2:]), classes.shape))
         return image, Mask(torch.from_numpy(classes))
+
+    def ignore_hint(self, values: np.ndarray) -> str:
+        """Say what to do about unknown values in masks, if the user chooses the values."""
+        if self.name != "folder":
+            return ""
+        unknown = values[self.labels.classes_of(values) < 0][:30]
+        listed = str([as_written(value) for value in (*self.labels.ignored, *unknown.tolist())]).replace(" ", "")
+        return (
+            f'; add classes for them to classes.json, or ignore them by "ignored": {listed} there, by --option '
+            f"ignored={listed}, or in training by --set data.options.ignored={listed}"
+        )
 
     @property
     def labelled(self) -> bool:
@@ -84,9 +100,10 @@ def pair(
         for each in wanted:
             data.items.append(Item(each, index.path(each), truth.path(each) if truth else None))
             data.missing += [kind.path(each) for kind in (index, truth) if kind and each not in kind.found]
+        data.problems += [Problem(Kind.LOOP, str(path)) for kind in (index, truth) if kind for path in kind.loops]
         if truth:
-            known = index.found.keys() | set(wanted)
-            data.unpaired += [path for key, path in truth.found.items() if key not in known]
+            unpaired = truth.found.keys() - index.found.keys() - set(wanted)
+            data.problems += [Problem(Kind.UNPAIRED_MASK, str(truth.found[key])) for key in sorted(unpaired)]
     if not data.items:
         raise DataError(f"{', '.join(str(index.folder) for index in images)}: no images found")
     return data
@@ -100,36 +117,11 @@ def size_mismatch(item: Item, image: Sequence[int], mask: Sequence[int]) -> str:
     )
 
 
-class Subset:
-    """The images of ``data`` at some indices; other attributes are those of ``data``."""
-
-    def __init__(self, data: Any, indices: Sequence[int]) -> None:
-        self.data, self.indices = data, indices
-
-    @property
-    def items(self) -> list[Any]:
-        return [self.data.items[index] for index in self.indices]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.data[self.indices[index]]
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "data":  # not set yet while unpickling
-            raise AttributeError(name)
-        return getattr(self.data, name)
-
-    def __repr__(self) -> str:
-        return f"{len(self)} of {self.data!r}"
-
-
-class Cached(Subset):
+class Cached:
     """A data set with all samples in memory, decoded, and shared with forked worker processes."""
 
     def __init__(self, data: Any) -> None:
-        super().__init__(data, range(len(data)))
+        self.data = data
         needed = sum(getattr(leaf, "nbytes", 0) for leaf in tree_leaves(data[0])) * len(data)
         if needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             gibibytes = f"{needed / 2**30:.1f} GiB for {len(data)} images"
@@ -137,8 +129,16 @@ class Cached(Subset):
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             self.samples = list(pool.map(data.__getitem__, range(len(data))))
 
+    def __len__(self) -> int:
+        return len(self.samples)
+
     def __getitem__(self, index: int) -> Any:
         return self.samples[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "data":  # not set yet while unpickling
+            raise AttributeError(name)
+        return getattr(self.data, name)
 
     def __repr__(self) -> str:
         return repr(self.data)

@@ -19,17 +19,16 @@ from typing import TypeVar
 import numpy as np
 import torch
 from PIL import Image as pillow
-from pydantic import BaseModel, ValidationError
 from torchvision.tv_tensors import Image
 
-from repgraph.data.labels import DataError
+from repgraph.data.labels import COLOUR, DataError
+from repgraph.files import check_regular, walk
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"})
 ORIENTATION = 0x0112  # EXIF tag
 TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
 MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
-M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 R = TypeVar("R")
 _compose = partial(unicodedata.normalize, "NFC")  # file systems store accents differently
@@ -39,6 +38,9 @@ class NotFound(DataError):
     """A folder, file or split that does not exist."""
 
 
+NO_VALIDATION = "to validate on every fifth image of train instead: repgraph train ... --set data.hold_out=5"
+
+
 class Kind(StrEnum):
     """The kinds of problems, in the order in which they are reported."""
 
@@ -46,6 +48,7 @@ class Kind(StrEnum):
     NO_LABELS = "splits without labelled pixels"
     NO_OBJECTS = "splits without objects"
     CLASSES = "splits with different classes"
+    LOOP = "links to folders that are searched already"
     MISSING_IMAGE = "missing images"
     MISSING_MASK = "missing masks"
     UNPAIRED_MASK = "masks without an image"
@@ -94,21 +97,26 @@ def image_size(path: Path) -> tuple[int, int]:
         return picture.height, picture.width
 
 
-def read_mask(path: Path) -> np.ndarray:
-    """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text, or a .mat file."""
+def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
+    """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text, or a .mat file.
+
+    With ``rgb`` it may also be an RGB image, whose values are those of :func:`repgraph.data.labels.colour_value`.
+    """
     with _read_errors(path, "mask"):
         if path.suffix.lower() == ".txt":
             return np.loadtxt(path, dtype=np.int32, ndmin=2)
         if path.suffix.lower() == ".mat":
             return _read_matlab(path)
         with pillow.open(path) as picture:
+            if picture.format == "JPEG":
+                raise DataError(f"{path}: JPEG does not preserve class numbers; use PNG for masks")
+            if rgb and picture.mode in ("RGB", "RGBA"):
+                return COLOUR + np.asarray(picture.convert("RGB")) @ np.array([65536, 256, 1])
             if picture.mode not in ("L", "P", "1", *MODES_16_BIT):
                 raise DataError(
                     f"{path}: the mask is a {picture.mode} image; expected one channel with a class number per pixel, "
-                    "so convert its colours to class numbers and save it as PNG"
+                    'or RGB and a classes.json in which every class has a "colour" of its own'
                 )
-            if picture.format == "JPEG":
-                raise DataError(f"{path}: JPEG does not preserve class numbers; use PNG for masks")
             values = np.array(picture)
     return values.astype(np.uint8) if values.dtype == bool else values
 
@@ -133,8 +141,7 @@ def _read_matlab(path: Path) -> np.ndarray:
 def _read_errors(path: Path, kind: str) -> Iterator[None]:
     """Raise every error as one that names the file; a pipe or a device is an error, since reading may not end."""
     try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path}: cannot read this {kind}, which is not a regular file")
+        check_regular(path)
         yield
     except (DataError, ImportError):
         raise
@@ -158,27 +165,25 @@ class FileIndex:
     folder: Path
     ending: str
     found: dict[str, Path]
+    loops: list[Path]  # links that were not followed
 
     @classmethod
     def scan(cls, folder: Path, ending: str, *, required: bool = False) -> "FileIndex":
         """List the files of a folder, without hidden ones; a data set without a ``required`` folder is damaged."""
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise (DataError if required else NotFound)(f"{folder}: no such folder")
         before, dot, extension = ending.lower().rpartition(".")
         extensions = IMAGE_SUFFIXES if dot + extension in IMAGE_SUFFIXES else {dot + extension}
         found: dict[str, Path] = {}
-        for parent, folders, files in os.walk(folder, followlinks=True):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for file in sorted(files):
-                stem, suffix = os.path.splitext(file)
-                if file.startswith(".") or suffix.lower() not in extensions or not stem.lower().endswith(before):
-                    continue
-                path = Path(parent, file)
-                name = _compose(path.relative_to(folder).as_posix()[: -len(before + suffix)])
-                if name in found:
-                    raise DataError(f"{path} and {found[name].name} have the same name; remove one of them")
-                found[name] = path
-        return cls(folder, ending, dict(sorted(found.items())))
+        paths, loops = walk(folder)
+        for path in paths:
+            if path.suffix.lower() not in extensions or not path.stem.lower().endswith(before):
+                continue
+            name = _compose(path.relative_to(folder).as_posix()[: -len(before + path.suffix)])
+            if name in found:
+                raise DataError(f"{path} and {found[name].name} have the same name; remove one of them")
+            found[name] = path
+        return cls(folder, ending, dict(sorted(found.items())), loops)
 
     def path(self, name: str) -> Path:
         """Return the path of a file; if it is missing, the path where it is expected."""
@@ -189,19 +194,20 @@ def find_root(root: str | Path, marker: str, subfolders: Sequence[str]) -> Path:
     """Return the folder that contains ``marker``: ``root``, or one of the subfolders that archives unpack to."""
     root = Path(os.path.expanduser(root))
     for folder in (root, *(root / name for name in subfolders)):
-        if (folder / marker).is_dir():
+        if os.path.isdir(folder / marker):
             return folder
-    raise NotFound(f"{root / marker if root.is_dir() else root}: no such folder")
+    raise NotFound(f"{root / marker if os.path.isdir(root) else root}: no such folder")
 
 
 def read_lines(path: Path) -> list[str]:
     """Read the lines of a text file that are not empty, with names in composed form; there has to be one."""
     try:
+        check_regular(path)
         lines = _compose(path.read_text(encoding="utf-8-sig")).splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text; save it as UTF-8") from error
     except OSError as error:
-        raise NotFound(f"{path}: {error.strerror}; expected a file with one name per line") from error
+        raise NotFound(f"{path}: {error.strerror or error}; expected a file with one name per line") from error
     if found := [line.strip() for line in lines if line.strip()]:
         return found
     raise DataError(f"{path}: the list is empty; expected one name per line")
@@ -211,16 +217,6 @@ def read_split(folder: Path, split: str) -> list[str]:
     """Read the names in ``folder/split.txt``; without a list of its own, trainval is train followed by val."""
     both = split == "trainval" and not (folder / "trainval.txt").is_file()
     return [name for part in (("train", "val") if both else (split,)) for name in read_lines(folder / f"{part}.txt")]
-
-
-def validate(kind: type[M], content: object, source: object) -> M:
-    """Validate plain data; an error is one line that begins with ``source`` and names the value."""
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        raise DataError(f"{source}: {place or 'it'} is {first['input']!r:.60}; {first['msg'].lower()}") from None
 
 
 def prefetch(read: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:

@@ -7,7 +7,7 @@ NumPy only, and is stored as JSON in the configuration of a model.
 import colorsys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from repgraph.constants import IGNORE
 from repgraph.errors import UsageError
 
 MAX_VALUE = 65535  # label files have 8 or 16 bits
+COLOUR = 2**24  # a pixel of an RGB mask has the value COLOUR + 65536 red + 256 green + blue
 
 Colour = tuple[int, int, int]
 
@@ -32,6 +33,7 @@ class Labels:
     palette: tuple[Colour, ...]  # (red, green, blue) from 0 to 255
     ids: tuple[int, ...]  # values in label files, 0 to 65535, all different
     ignored: tuple[int, ...] = ()  # values of unlabelled pixels in label files; they become IGNORE (255)
+    rgb_masks: bool = False  # whether label files may also be RGB images, in the colours of the palette
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the class is frozen; lists from JSON become tuples
@@ -57,18 +59,19 @@ class Labels:
     def classes_of(self, values: np.ndarray) -> np.ndarray:
         """Return the class of each value, IGNORE for ignored values, and -1 for unknown ones."""
         classes = dict.fromkeys(self.ignored, IGNORE) | {i: k for k, i in enumerate(self.ids)}
-        return np.array([classes.get(int(value), -1) for value in values], dtype=np.int16)
+        if self.rgb_masks:
+            classes |= {colour_value(colour): k for k, colour in enumerate(self.palette)}
+        known, numbers = np.array(sorted(classes.items())).T
+        index = np.searchsorted(known, values).clip(max=len(known) - 1)
+        return np.where(known[index] == values, numbers[index], -1).astype(np.int16)
 
     def to_train(self, values: np.ndarray, file: object = "mask") -> np.ndarray:
         """Convert the values of a label file, named ``file`` in errors, to classes: uint8, 0 to K - 1 and IGNORE."""
-        if values.dtype == np.uint8:
-            classes = self.classes_of(np.arange(256))[values]
-        else:
-            found, inverse = np.unique(values, return_inverse=True)
-            classes = self.classes_of(found)[inverse].reshape(values.shape)
+        # For bytes, a table of all values is faster.
+        classes = self.classes_of(np.arange(256))[values] if values.dtype == np.uint8 else self.classes_of(values)
         if classes.size and classes.min() < 0:
             lists = np.unique(values[classes < 0]).tolist(), self.ids, self.ignored
-            unknown, ids, ignored = (", ".join(map(str, numbers[:30])) or "none" for numbers in lists)
+            unknown, ids, ignored = (", ".join(str(as_written(i)) for i in each[:30]) or "none" for each in lists)
             raise DataError(f"{file}: unknown label values {unknown}; classes are {ids}; ignored are {ignored}")
         return classes.astype(np.uint8)
 
@@ -92,8 +95,8 @@ class Labels:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; see :meth:`from_dict`."""
-        lists = {name: list(value) for name, value in asdict(self).items()}
-        return {**lists, "palette": [list(colour) for colour in self.palette]}
+        palette = [list(colour) for colour in self.palette]
+        return dict(names=list(self.names), palette=palette, ids=list(self.ids), ignored=list(self.ignored))
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Labels":
@@ -102,6 +105,16 @@ class Labels:
             return cls(**content)
         except TypeError as error:
             raise DataError(f"invalid labels ({error}); expected names, palette, ids and ignored") from error
+
+
+def colour_value(colour: Iterable[int]) -> int:
+    """Return the value of a colour in an RGB mask."""
+    return COLOUR + int.from_bytes(_integers("a colour", colour, 0, 255), "big")
+
+
+def as_written(value: int) -> int | list[int]:
+    """Return a value of a label file as ``classes.json`` has it: colours as [red, green, blue]."""
+    return list((value - COLOUR).to_bytes(3, "big")) if COLOUR <= value < 2 * COLOUR else value
 
 
 def voc_palette(count: int) -> tuple[Colour, ...]:

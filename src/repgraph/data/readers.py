@@ -4,20 +4,22 @@ A reader takes the folder of the data set, the name of a split and perhaps optio
 :class:`~repgraph.data.dataset.SegmentationData`. CONTRIBUTING.md describes how to add one.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
+from torchvision.datasets import Cityscapes
 
 from repgraph.constants import IGNORE
 from repgraph.data import coco
 from repgraph.data.dataset import SegmentationData, pair
-from repgraph.data.files import IMAGE_SUFFIXES, FileIndex, find_root, read_lines, read_split, validate
-from repgraph.data.labels import Colour, DataError, Labels, hex_palette, spread_palette, voc_palette
+from repgraph.data.files import IMAGE_SUFFIXES, FileIndex, find_root, read_lines, read_split
+from repgraph.data.labels import Colour, DataError, Labels, colour_value, hex_palette, spread_palette, voc_palette
 from repgraph.data.scenes import LENGTHS, Scenes
-from repgraph.files import read_json
+from repgraph.files import read_json, validate
 
 
 def _labels(table: str, ids: Sequence[int], ignored: Sequence[int]) -> Labels:
@@ -89,13 +91,9 @@ def camvid(root: str | Path, split: str = "train") -> SegmentationData:
 
 
 # Cityscapes, fine annotations
-CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
-_CITYSCAPES_TABLE = """
-804080 road, f423e8 sidewalk, 464646 building, 66669c wall, be9999 fence, 999999 pole, faaa1e traffic light, dcdc00
-traffic sign, 6b8e23 vegetation, 98fb98 terrain, 4682b4 sky, dc143c person, ff0000 rider, 00008e car, 000046 truck,
-003c64 bus, 005064 train, 0000e6 motorcycle, 770b20 bicycle
-"""
-CITYSCAPES = _labels(_CITYSCAPES_TABLE, CITYSCAPES_IDS, [i for i in range(34) if i not in CITYSCAPES_IDS])
+_SCORED = [(entry.name, entry.color, entry.id) for entry in Cityscapes.classes if not entry.ignore_in_eval]
+_NAMES, _COLOURS, _IDS = zip(*_SCORED, strict=True)
+CITYSCAPES = Labels(_NAMES, _COLOURS, _IDS, ignored=tuple(sorted({*range(34)} - {*_IDS})))
 
 
 def cityscapes(root: str | Path, split: str = "train") -> SegmentationData:
@@ -103,10 +101,8 @@ def cityscapes(root: str | Path, split: str = "train") -> SegmentationData:
     top = find_root(root, "leftImg8bit", ["cityscapes"])
     parts = _parts(split)
     images = [FileIndex.scan(top / "leftImg8bit" / part, "_leftImg8bit.png") for part in parts]
-    masks = None
-    if split != "test":
-        ending = "_gtFine_labelIds.png"
-        masks = [FileIndex.scan(top / "gtFine" / part, ending, required=True) for part in parts]
+    ending = "_gtFine_labelIds.png"
+    masks = [FileIndex.scan(top / "gtFine" / part, ending, required=True) for part in parts if part != "test"]
     data = pair("cityscapes", top, split, CITYSCAPES, images, masks, None)
     data.prediction_ending = "_pred_labelIds.png"
     data.items = [replace(item, name=item.name.rsplit("/", 1)[-1]) for item in data.items]  # without the folder CITY
@@ -190,7 +186,7 @@ class _Class(BaseModel, extra="forbid"):
 
 class _Classes(BaseModel):
     classes: list[Annotated[_Class, BeforeValidator(lambda each: {"name": each} if isinstance(each, str) else each)]]
-    ignored: list[int] | None = None
+    ignored: list[int | Colour] | None = None
 
 
 def folder(
@@ -198,7 +194,7 @@ def folder(
     split: str = "train",
     *,
     classes: Annotated[int, Field(ge=1, le=IGNORE)] | Sequence[str] | None = None,
-    ignored: Sequence[int] | None = None,
+    ignored: Sequence[int | Colour] | None = None,
     images: str = "images",
     masks: str = "masks",
     mask_ending: str = ".png",
@@ -208,22 +204,21 @@ def folder(
     Args:
         root, split: The folder, and the name of the split.
         classes: Number or names of the classes; default: those of ``classes.json`` or ``classes.txt``.
-        ignored: Values of unlabelled pixels in masks; default: those of ``classes.json``, otherwise 255.
+        ignored: Values (or colours) of unlabelled pixels in masks; default: those of ``classes.json``, otherwise 255.
         images, masks: Names of the two folders.
         mask_ending: What follows the name of an image in that of its mask, such as ``"_mask.png"``.
     """
     top = find_root(root, images, [])
     labels = read_labels(top, classes, ignored)
     parts = [split]
-    if not any((top / images / part).is_dir() for part in ("train", "val", "test", split)):
+    if not any(os.path.isdir(top / images / part) for part in ("train", "val", "test", split)):
         parts = [""]
     elif split == "trainval" and not (top / images / split).is_dir():
         parts = ["train", "val"]
     found = [FileIndex.scan(top / images / part, ".jpg") for part in parts]
     names = _split_names(top, split, found[0]) if parts == [""] else None
-    truth = None
-    if split != "test" or (top / masks / parts[0]).is_dir():
-        truth = [FileIndex.scan(top / masks / part, mask_ending, required=True) for part in parts]
+    labelled = split != "test" or os.path.isdir(top / masks / parts[0])
+    truth = [FileIndex.scan(top / masks / part, mask_ending, required=True) for part in parts] if labelled else None
     return pair("folder", top, split, labels, found, truth, names)
 
 
@@ -241,25 +236,26 @@ def _split_names(top: Path, split: str, images: FileIndex) -> list[str]:
     return [name for name in images.found if name not in others]
 
 
-def read_labels(top: Path, classes: int | Sequence[str] | None = None, ignored: Sequence[int] | None = None) -> Labels:
+def read_labels(
+    top: Path, classes: int | Sequence[str] | None = None, ignored: Sequence[int | Colour] | None = None
+) -> Labels:
     """Return the given classes, or those of ``classes.json`` or ``classes.txt`` in ``top``."""
-    path = top / "classes.json"
-    content: Any
-    if classes is not None:
-        content = [f"class {k}" for k in range(classes)] if isinstance(classes, int) else list(classes)
-    elif path.is_file():
-        content = read_json(path, error_type=DataError)
-    else:
-        path = top / "classes.txt"
-        content = read_lines(path)
-    source = path if classes is None else "classes"
-    given = validate(_Classes, {"classes": content} if isinstance(content, list) else content, source)
+    source: Any = "classes"
+    content: Any = [f"class {k}" for k in range(classes)] if isinstance(classes, int) else classes
+    if classes is None and os.path.isfile(source := top / "classes.json"):
+        content = read_json(source, error_type=DataError)
+    elif classes is None:
+        content = read_lines(source := top / "classes.txt")
+    given = validate(_Classes, content if isinstance(content, dict) else {"classes": content}, source, DataError)
     ids = [k if entry.id is None else entry.id for k, entry in enumerate(given.classes)]
     colours = [entry.colour or colour for entry, colour in zip(given.classes, spread_palette(len(ids)), strict=True)]
     default = [] if IGNORE in ids else [IGNORE]
     ignored = next(each for each in (ignored, given.ignored, default) if each is not None)
+    own_colours = all(entry.colour for entry in given.classes) and len(set(colours)) == len(colours)
     try:
-        return Labels(tuple(entry.name for entry in given.classes), tuple(colours), tuple(ids), tuple(ignored))
+        values = [each if isinstance(each, int) else colour_value(each) for each in ignored]
+        names = tuple(entry.name for entry in given.classes)
+        return Labels(names, tuple(colours), tuple(ids), tuple(values), rgb_masks=own_colours)
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
 
@@ -275,17 +271,11 @@ class Reader(NamedTuple):
 _LABELLED = ("train", "val", "trainval")
 _ALL = (*_LABELLED, "test")
 READERS = {
-    "ade20k": Reader(
-        ade20k, _ALL, "{images,annotations}/{training,validation}/NAME.{jpg,png}, release_test/testing/*.jpg"
-    ),
+    "ade20k": Reader(ade20k, _ALL, "{images,annotations}/{training,validation}/NAME.{jpg,png}, release_test/testing"),
     "camvid": Reader(camvid, _ALL, "CamVid/{train,val,test}/NAME.png, CamVid/SPLITannot/NAME.png"),
-    "cityscapes": Reader(
-        cityscapes, _ALL, "leftImg8bit/SPLIT/CITY/*_leftImg8bit.png, gtFine/SPLIT/CITY/*_labelIds.png"
-    ),
+    "cityscapes": Reader(cityscapes, _ALL, "leftImg8bit/SPLIT/CITY/*.png, gtFine/SPLIT/CITY/*_labelIds.png"),
     "coco": Reader(coco.open_split, (), coco.LAYOUT),
-    "folder": Reader(
-        folder, (), "images/SPLIT/NAME.jpg and masks/SPLIT/NAME.png, or with SPLIT.txt; classes.txt or classes=N"
-    ),
+    "folder": Reader(folder, (), "{images,masks}/SPLIT/NAME.{jpg,png}, or with SPLIT.txt; classes.txt or classes=N"),
     "pascal_context": Reader(pascal_context, _LABELLED, "VOC2010 with JPEGImages, ImageSets and trainval/NAME.mat"),
     "scenes": Reader(Scenes, tuple(LENGTHS), "no files"),
     "stanford": Reader(stanford, _LABELLED, "images/NAME.jpg, labels/NAME.regions.txt or labels/NAME.png"),

@@ -89,7 +89,7 @@ class CocoEvaluation:
     def __init__(self, data: InstanceData) -> None:
         if not data.labelled:
             raise UsageError(
-                f"{data.annotations.path} has no annotations to compare with; "
+                f"{data.path} has no annotations to compare with; "
                 f"repgraph predict --split {data.split} writes results for COCO's server"
             )
         self.data = data

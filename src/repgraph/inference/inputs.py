@@ -1,6 +1,7 @@
 """Images to predict, from files, folders, patterns or a split; each has a unique name for its prediction."""
 
 import contextlib
+import fnmatch
 import glob
 import os
 import warnings
@@ -17,7 +18,9 @@ from torch import Tensor
 from repgraph.data.coco import InstanceData
 from repgraph.data.files import IMAGE_SUFFIXES, read_image
 from repgraph.errors import UsageError
+from repgraph.files import walk
 
+Warn = Callable[[str], None]
 MAX_PIXELS = 2**30  # of an image; Pillow's own limit is 2**27
 MAX_NAME = 255  # bytes of a file name
 
@@ -32,16 +35,19 @@ class Source:
     read: Callable[[], Tensor] = field(compare=False, repr=False)  # returns uint8 RGB (3, H, W)
 
 
-def find_images(given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] = ()) -> list[Source]:
+def find_images(
+    given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] = (), warn: Warn = lambda text: None
+) -> list[Source]:
     """Find images in the order given, each one once; those of a folder are sorted by name.
 
     In folders (and those below, if ``recursive``), files with the suffix of an image are taken, except for hidden ones.
-    Symbolic links are images of their own. ``skip`` has folders for predictions, which are no inputs.
+    Symbolic links are images of their own. ``skip`` has folders for predictions, which are no inputs. ``warn`` gets a
+    line about each link that is not followed, since it leads back to a folder that is searched.
     """
     folders = [os.path.realpath(folder) for folder in skip]
     found: dict[Path, PurePath] = {}  # path, and path relative to what was given
     for text in given:
-        top, paths = _expand(text, recursive)
+        top, paths = _expand(text, recursive, warn)
         kept = [path for path in paths if not any(_absolute(path).is_relative_to(folder) for folder in folders)]
         if paths and not kept:
             raise UsageError(f"{text}: all images are in the output folder; choose another --out")
@@ -133,26 +139,43 @@ def large_images() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def _expand(text: str, recursive: bool) -> tuple[Path, list[Path]]:
+def _expand(text: str, recursive: bool, warn: Warn) -> tuple[Path, list[Path]]:
     """Return the images that one argument names, and the folder that their names start from."""
     path = Path(os.path.expanduser(text))
+    loops: list[Path] = []
     if os.path.lexists(path) and not os.path.isdir(path):
         return path.parent, [path]
     if os.path.isdir(path):
-        paths = path.glob("**/*" if recursive else "*")
-        visible = [each for each in paths if not any(part.startswith(".") for part in each.relative_to(path).parts)]
-        found = [each for each in visible if each.suffix.lower() in IMAGE_SUFFIXES]
+        found = [each for each in path.iterdir() if not each.name.startswith(".")]
+        if recursive:
+            found, loops = walk(path)
+        found = [each for each in found if each.suffix.lower() in IMAGE_SUFFIXES]
         top, empty = path, f"there is no image in {text}; for its sub-folders, give '{text.rstrip('/')}/**/*.jpg'"
     elif glob.has_magic(text):
         fixed = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
-        found = [Path(match) for match in glob.glob(str(path), recursive=True)]
         top, empty = Path(*path.parts[:fixed]), f"no file matches {text!r}"
+        if "**" in path.parts and top.is_dir():  # glob would follow loops
+            found, loops = walk(top)
+            found = [each for each in found if _matches(each.relative_to(top).parts, path.parts[fixed:])]
+        else:
+            found = [Path(match) for match in glob.glob(str(path))]
     else:
         raise UsageError(f"{text} is no image; expected images, folders of images, or patterns such as 'photos/*.jpg'")
+    for loop in loops:
+        warn(f"{loop} is a link to a folder that is searched already; it is not followed")
     found = sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read
     if not found:
         raise UsageError(empty)
     return top, found
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether the parts of a path match those of a pattern, in which ``**`` stands for any number of folders."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
 def _absolute(path: Path) -> Path:

@@ -69,9 +69,7 @@ class Trained:
             does = "detects objects" if self.is_detector else "labels pixels"
             raise UsageError(f"the network {does}, which {name} is not for; choose --dataset from {choices}")
         settings = self.recipe.data if self.recipe is not None and self.recipe.data.name == name else None
-        root = root or (settings.root if settings else None) or None
-        if root is None and name != "scenes":
-            raise UsageError(f"--data is required: the folder of {name}")
+        root = root or (settings.root if settings else None)
         known = dict(settings.options) if settings else {}
         if self.is_detector:
             known = {key: value for key, value in known.items() if key not in TRAINING_OPTIONS}
@@ -82,7 +80,10 @@ class Trained:
 def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
     """Load a network for inference, from any path that :func:`repgraph.models.load` takes."""
     model = models.load(path).to(device).eval()
-    labels = None if model.labels is None else Labels.from_dict(model.labels)
+    try:
+        labels = None if model.labels is None else Labels.from_dict(model.labels)
+    except UsageError as error:
+        raise UsageError(f"labels in the config of {path}: {error}") from error
     return Trained(model, labels, find_recipe(path))
 
 

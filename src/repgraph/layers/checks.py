@@ -3,7 +3,6 @@
 A wrong type raises ``TypeError``; a wrong value raises :class:`~repgraph.errors.UsageError`, which is a ``ValueError``.
 """
 
-import difflib
 import math
 import numbers
 import operator
@@ -88,9 +87,3 @@ def check_eval(layer: nn.Module) -> None:
     """Raise if a layer that is to be fused is in training mode."""
     if layer.training:
         raise RuntimeError(f"fuse() is for inference, but this {type(layer).__name__} is in training mode; call eval()")
-
-
-def suggest(name: Any, choices: Iterable[str]) -> str:
-    """Return a question with the most similar choice, to append to a message; empty if none is similar."""
-    close = difflib.get_close_matches(str(name), sorted(choices), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

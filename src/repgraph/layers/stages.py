@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from repgraph.errors import UsageError
-from repgraph.layers.checks import suggest
+from repgraph.errors import UsageError, nearest
 
 # Modules that call their children in order, or leave that to their parent: lists of blocks, not blocks.
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -75,7 +74,7 @@ def find_stage(model: nn.Module, name: str) -> str:
     if paths:
         raise UsageError(f"{', '.join(map(repr, paths.values()))} is not a stage (a list of blocks). {known}")
     ends = {".".join(path.split(".")[-1 - name.count(".") :]) for path in listed}  # with as many names
-    raise UsageError(f"the model has no module {name!r}{suggest(name, ends) or '.'} {known}")
+    raise UsageError(f"the model has no module {name!r}{nearest(name, ends, '.')} {known}")
 
 
 def _is_stage(model: nn.Module, path: str, listed: dict[str, int]) -> bool:

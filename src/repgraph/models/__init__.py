@@ -8,22 +8,13 @@ try:
     from repgraph.models.mask_rcnn import MaskRCNN, mask_rcnn
     from repgraph.models.rgnet import RGNet, rgnet
 except ModuleNotFoundError as error:
-    if error.name not in ("huggingface_hub", "safetensors", "timm", "torchvision"):
+    if error.name not in ("huggingface_hub", "pydantic", "safetensors", "timm", "torchvision"):
         raise
     raise ModuleNotFoundError(
         f"repgraph.models needs {error.name}: pip install 'repgraph[train]'", name=error.name
     ) from error
 
 __all__ = [
-    "AuxiliaryHead",
-    "Backbone",
-    "Control",
-    "MaskRCNN",
-    "RGNet",
-    "SegmentationHead",
-    "load",
-    "mask_rcnn",
-    "param_groups",
-    "rgnet",
-    "upsample",
-]
+    "AuxiliaryHead", "Backbone", "Control", "MaskRCNN", "RGNet", "SegmentationHead", "load", "mask_rcnn",
+    "param_groups", "rgnet", "upsample",
+]  # fmt: skip

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from repgraph.errors import UsageError
-from repgraph.layers.checks import check_int, suggest
+from repgraph.errors import UsageError, nearest
+from repgraph.layers.checks import check_int
 
 STRIDES = (8, 16, 32)
 # Options with which transformers of a fixed image size take any; their names differ between models.
@@ -90,7 +90,7 @@ class Backbone(nn.Module):
 def check_timm_name(name: Any) -> str:
     """Return the name if timm has a model of that name."""
     if not isinstance(name, str) or not timm.is_model(name):
-        hint = suggest(name, timm.list_models()) or "; see timm.list_models()"
+        hint = nearest(name, timm.list_models(), "; see timm.list_models()")
         raise UsageError(f"timm {timm.__version__} has no model {name!r}{hint}")
     return name
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, nearest
 from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, checks, insert, spread
 from repgraph.layers.pointwise import Pointwise, fuse_input
 
@@ -90,7 +90,7 @@ def make_context(
         resolved["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:
         return layer(channels, **resolved)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"context {name!r}: {error}") from error
 
 
@@ -101,7 +101,7 @@ def insert_context(
     check_options(argument, name, options)
     try:
         insert(body, where, LAYERS[name], **resolve_preset(name, options)[1])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"inserted layers: {error}") from error
 
 
@@ -112,7 +112,7 @@ def check_options(argument: str, name: str, options: Mapping[str, Any] | None) -
     known = [option for option in inspect.signature(LAYERS[name]).parameters if option not in _NO_OPTIONS]
     for option in options or ():
         if option not in known:
-            hint = checks.suggest(option, known) or f"; expected {', '.join(known) or 'none'}"
+            hint = nearest(option, known, f"; expected {', '.join(known) or 'none'}")
             raise UsageError(f"{argument} of {name!r} has no option {option!r}{hint}")
 
 

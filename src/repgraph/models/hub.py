@@ -1,9 +1,10 @@
 """Networks on disk and on the Hugging Face Hub: ``config.json`` and ``model.safetensors`` in a folder."""
 
+import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,6 @@ from repgraph.models.weights import first_line, load_strict, read_file, read_pic
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
 NETWORK = "network"  # the key of a config with the name of the class; RGNet if it is missing
 FOLDER, LAST = "model", "checkpoints/last.ckpt"  # in the folder of a run
-_CHECKPOINT_PREFIX = "model."  # of the network's weights in a checkpoint of training
 
 
 def model_card(description: str, name: str) -> str:
@@ -94,15 +94,13 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         The arguments are those of the mixin. If writing fails, a network that was in the folder before is kept.
         """
         folder = Path(save_directory)
-        try:
+        with files.explained(folder / FILE):
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
                 super().save_pretrained(part, config=self.config, model_card_kwargs=model_card_kwargs)
                 for name in (FILE, CONFIG, "README.md"):
                     if name != "README.md" or not (folder / name).exists():
                         os.replace(Path(part) / name, folder / name)
-        except OSError as error:
-            raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
         if not push_to_hub:
             return None
         return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
@@ -155,14 +153,21 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         for name in ("context_options", "inserted_options"):
             if isinstance(arguments.get(name), Mapping):
                 arguments[name] = drop_removed(arguments[name])
-        try:
+        with building(source):
             return cls(**arguments)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{source}: {error}") from error
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            raise UsageError(f"{source}: out of memory for a network of this size") from error
+
+
+@contextlib.contextmanager
+def building(source: str) -> Iterator[None]:
+    """Raise errors of a network's constructor as one line that begins with ``source``."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{source}: {error}") from error
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise UsageError(f"{source}: out of memory for a network of this size; check its channels") from error
 
 
 def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
@@ -188,14 +193,9 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
             raise UsageError(
                 f"{path} has no config of a network in its metadata; it may hold the weights of a backbone"
             )
-        return _restore(kind, json.loads(metadata["config"]), tensors, path, path)
+        return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
     if path.suffix == ".ckpt" and not path.is_dir():
-        content = read_pickle(path)
-        if not isinstance(content, Mapping) or not {"config", "state_dict"} <= content.keys():
-            raise UsageError(f"{path} is not a checkpoint of repgraph's training: it has no 'config' or 'state_dict'")
-        prefix, state = _CHECKPOINT_PREFIX, content["state_dict"]
-        tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        return _restore(kind, content["config"], tensors, path, path)
+        return from_checkpoint(read_pickle(path), kind, path)
     if path.is_file():
         raise UsageError(f"{path} is not a network; expected a folder, a .safetensors or a .ckpt file")
     if not path.is_dir():
@@ -208,8 +208,18 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
     raise UsageError(f"{path} has no {CONFIG} and no {FOLDER}/{CONFIG}: no network was saved there (yet){hint}")
 
 
-def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: Path, file: Path) -> Any:
-    """Build the network that a config describes, and load its weights; the paths are for messages."""
+def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any:
+    """Return the network in the content of a training checkpoint, in evaluation mode."""
+    state = content.get("state_dict") if isinstance(content, Mapping) else None
+    if not isinstance(state, Mapping) or "config" not in content:
+        raise UsageError(f"{source} is not a checkpoint of repgraph's training: it has no 'config' or 'state_dict'")
+    prefix = "model."  # of the network's weights
+    tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return _restore(kind, content["config"], tensors, source, source)
+
+
+def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: object, file: object) -> Any:
+    """Build the network that a config describes, and load its weights; the sources are for messages."""
     from repgraph.models.mask_rcnn import MaskRCNN  # these import this module
     from repgraph.models.rgnet import RGNet
 

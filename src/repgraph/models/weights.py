@@ -1,24 +1,23 @@
 """Pretrained weights from files, timm and torchvision: read without running code, checked, loaded."""
 
-import json
 import os
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 import torchvision
+from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from repgraph.errors import UsageError
+from repgraph import files
+from repgraph.errors import UsageError, nearest
 from repgraph.layers import inserted
-from repgraph.layers.checks import suggest
 from repgraph.models.backbone import Backbone, check_timm_name, create_without_data
 
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
@@ -26,15 +25,14 @@ _PREDICTORS = ("roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_lo
 _ZERO_EPS = ("MaskRCNN_ResNet50_FPN_Weights.COCO_V1",)  # torchvision uses an epsilon of 0 with these
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(BaseModel, arbitrary_types_allowed=True, allow_inf_nan=False):
     """Tensors by name, and what is known about them (None: unknown)."""
 
     source: str  # file or name, for messages
     tensors: dict[str, Tensor]
     caffe_style: bool | None = None  # where the strides of a ResNet are
-    mean: Sequence[float] | None = None  # normalization of the images
-    std: Sequence[float] | None = None
+    mean: tuple[float, float, float] | None = None  # normalization of the images
+    std: tuple[float, float, float] | None = None
     norm_eps: float | None = None  # of batch norm
 
     @property
@@ -57,12 +55,12 @@ def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bo
     if detector and text.startswith("torchvision:"):
         return _from_torchvision(text.removeprefix("torchvision:"), backbone)
     found = _from_file(Path(os.path.expanduser(text)))
-    whole = replace(found, tensors={name.removeprefix("detector."): value for name, value in found.tensors.items()})
-    if detector and whole.is_detector:
-        return whole
+    whole = {name.removeprefix("detector."): value for name, value in found.tensors.items()}
     prefix = "backbone.body."  # in RGNet and in torchvision's detectors
-    tensors = {n.removeprefix(prefix): value for n, value in whole.tensors.items() if n.startswith(prefix)}
-    return replace(found, tensors=tensors) if tensors else found
+    body = {name.removeprefix(prefix): value for name, value in whole.items() if name.startswith(prefix)}
+    if detector and any(name.startswith("roi_heads.") for name in whole):
+        body = whole
+    return found.model_copy(update={"tensors": body}) if body else found
 
 
 def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -> dict[str, Any]:
@@ -224,13 +222,13 @@ def _check_file(path: Path) -> None:
 def _from_file(path: Path) -> Weights:
     """Return all weights of a file, and what its metadata say about them."""
     tensors, metadata = read_file(path)
-    style = metadata.get("style")
-    caffe = None if style is None else style.strip().lower().startswith("caffe")
-    if "config" not in metadata:
-        return Weights(str(path), tensors, caffe)
-    config = json.loads(metadata["config"])
-    known = {name: config.get(name) for name in ("caffe_style", "mean", "std", "norm_eps")}
-    return Weights(str(path), tensors, **known)
+    known: Any = {}
+    if "config" in metadata:
+        known = files.parse_json(metadata["config"], f"the config in {path}")
+    elif "style" in metadata:
+        known = {"caffe_style": metadata["style"].strip().lower().startswith("caffe")}
+    content = {**known, "source": str(path), "tensors": tensors} if isinstance(known, dict) else known
+    return files.validate(Weights, content, f"the config in {path}")
 
 
 def _from_timm(name: str, backbone: str) -> Weights:
@@ -242,20 +240,23 @@ def _from_timm(name: str, backbone: str) -> Weights:
     except Exception as error:  # of the server, the connection or a proxy
         raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error
     cfg = model.pretrained_cfg
-    return Weights(source, model.state_dict(), False, cfg["mean"], cfg["std"])
+    known = dict(caffe_style=False, mean=cfg["mean"], std=cfg["std"])
+    return Weights(source=source, tensors=model.state_dict(), **known)
 
 
 def _from_torchvision(name: str, backbone: str) -> Weights:
     models = [backbone, *(["maskrcnn_resnet50_fpn"] if backbone == "resnet50" else [])]
     entries = {str(entry): entry for model in models for entry in torchvision.models.get_model_weights(model)}
     if name not in entries:
-        hint = suggest(name, entries) or f"; expected one of {', '.join(entries)}"
-        raise UsageError(f"torchvision {torchvision.__version__} has no weights {name!r} of {backbone!r}{hint}")
+        raise UsageError(
+            f"torchvision {torchvision.__version__} has no weights {name!r} of {backbone!r}{nearest(name, entries)}"
+        )
     try:
         tensors = entries[name].get_state_dict(progress=False, check_hash=True)
     except Exception as error:  # of the server, the connection or a proxy
         raise UsageError(f"cannot load torchvision's {name!r}: {first_line(error)}; give a local file") from error
-    return Weights(f"torchvision's {name!r}", dict(tensors), False, norm_eps=0.0 if name in _ZERO_EPS else None)
+    known = dict(caffe_style=False, norm_eps=0.0 if name in _ZERO_EPS else None)
+    return Weights(source=f"torchvision's {name!r}", tensors=dict(tensors), **known)
 
 
 def first_line(error: BaseException) -> str:

@@ -5,11 +5,12 @@ leaves open follows its authors' other work (docs/training.md). The others are s
 """
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from repgraph.errors import UsageError, nearest
 from repgraph.recipes.schema import AnyRecipe, DetectionRecipe, Recipe
 
+R = TypeVar("R", bound=AnyRecipe)
 BACKBONES = {"r50": ("resnet50", "ResNet-50"), "r101": ("resnet101", "ResNet-101")}
 CONTEXTS: dict[str, tuple[Any, str]] = {
     "baseline": ("none", "The backbone baseline"),
@@ -29,58 +30,48 @@ PAPER = {  # its scores
 }
 
 
-def _slide(crop: int, *scales: float) -> dict[str, Any]:
-    return dict(mode="slide", crop=(crop, crop), scales=scales, flip=True)
+def _slide(*scales: float) -> dict[str, Any]:
+    return dict(mode="slide", scales=scales, flip=True)
 
 
-# Offsets learn at the rate of the head that they are in.
-_SHORT = dict(optim=dict(lr=0.01, head=10.0, offset=10.0), train=dict(batch=16, iterations=2_500))
-_PAPER = dict(optim=dict(lr=0.02, weight_decay=1e-4), test=_slide(520, 0.5, 0.75, 1.0, 1.25))
+_HEAD = dict(lr=0.01, head=10.0, offset=10.0)  # offsets learn at the rate of the head that they are in
+_SHORT = dict(optim=_HEAD, train=dict(batch=16, iterations=2_500))
+_PAPER = dict(optim=dict(lr=0.02, weight_decay=1e-4), test=_slide(0.5, 0.75, 1.0, 1.25))
 _LONG = dict(batch=16, period=1_000, validate_every=10)
 _CITYSCAPES = dict(
     optim=dict(lr=0.01, weight_decay=5e-4),
     train=dict(batch=8, iterations=40_000, period=1_000, validate_every=5),
-    test=_slide(769, 0.5, 0.75, 1.0, 1.5),
+    test=_slide(0.5, 0.75, 1.0, 1.5),
 )
-# The title of a data set, and the sections of its recipes without the network.
-SEGMENTATION: dict[str, tuple[str, dict[str, Any]]] = {
-    "ade20k": (
-        "ADE20K",
-        dict(data=dict(name="ade20k", crop=(520, 520)), train=dict(iterations=100_000, **_LONG), **_PAPER),
-    ),
-    "cityscapes": ("Cityscapes", dict(data=dict(name="cityscapes", crop=(769, 769)), **_CITYSCAPES)),
+_TRAINVAL = dict(name="cityscapes", split="trainval", val_split="")
+_FOLDER = dict(optim=_HEAD, train=dict(batch=16, iterations=5_000), test=dict(mode="slide"))
+# The title of a data set, the crop in training and in tests, and the sections of its recipes without the network.
+SEGMENTATION: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
+    "ade20k": ("ADE20K", (520, 520), dict(train=dict(iterations=100_000, **_LONG), **_PAPER)),
+    "cityscapes": ("Cityscapes", (769, 769), _CITYSCAPES),
     "cityscapes_trainval": (
-        "Cityscapes, train and val together, for its test server",
-        dict(data=dict(name="cityscapes", split="trainval", val_split="", crop=(769, 769)), **_CITYSCAPES),
+        "Cityscapes, train and val together, for its test server", (769, 769), dict(data=_TRAINVAL, **_CITYSCAPES)
     ),
     "pascal_context": (
-        "PASCAL-Context, 59 classes",
-        dict(data=dict(name="pascal_context", crop=(520, 520)), train=dict(iterations=80_000, **_LONG), **_PAPER),
+        "PASCAL-Context, 59 classes", (520, 520), dict(train=dict(iterations=80_000, **_LONG), **_PAPER)
     ),
-    "voc": ("PASCAL VOC 2012", dict(data=dict(name="voc", crop=(320, 320)), test=dict(crop=(320, 320)), **_SHORT)),
-    "camvid": ("CamVid", dict(data=dict(name="camvid", crop=(360, 480)), test=dict(crop=(360, 480)), **_SHORT)),
-    "stanford": (
-        "Stanford Background",
-        dict(data=dict(name="stanford", crop=(240, 320)), test=dict(crop=(240, 320)), **_SHORT),
-    ),
-    "folder": (
-        "a folder of images and masks",
-        dict(
-            data=dict(name="folder", crop=(512, 512)),
-            optim=dict(lr=0.01, head=10.0, offset=10.0),
-            train=dict(batch=16, iterations=5_000),
-            test=dict(mode="slide", crop=(512, 512)),
-        ),
-    ),
-}
+    "voc": ("PASCAL VOC 2012", (320, 320), _SHORT),
+    "camvid": ("CamVid", (360, 480), _SHORT),
+    "stanford": ("Stanford Background", (240, 320), _SHORT),
+    "folder": ("a folder of images and masks", (512, 512), _FOLDER),
+}  # fmt: skip
 
 
 def _segmentation(row: str, backbone: str, context: str) -> Recipe:
-    data, sections = SEGMENTATION[row]
+    data, crop, sections = SEGMENTATION[row]
     (network, network_title), (layer, title) = BACKBONES[backbone], CONTEXTS[context]
     name = f"{row}-{backbone}-{context}"
-    description = _description(f"{title}, {network_title}, on {data}.", name)
-    return Recipe(name=name, description=description, **sections | {"model": dict(backbone=network, context=layer)})
+    sections = sections | {
+        "data": dict(name=row, crop=crop) | sections.get("data", {}),
+        "model": dict(backbone=network, context=layer),
+        "test": dict(crop=crop) | sections.get("test", {}),
+    }
+    return Recipe(name=name, description=_description(f"{title}, {network_title}, on {data}.", name), **sections)
 
 
 def _description(title: str, name: str) -> str:
@@ -156,13 +147,11 @@ NAMES: tuple[str, ...] = tuple(RECIPES)
 def get(name: str) -> AnyRecipe:
     """Return the recipe of that name."""
     if name not in RECIPES:
-        hint = nearest(name, NAMES)
-        hint = hint if "did you mean" in hint else ""
-        raise UsageError(f"unknown recipe {name!r}{hint} (repgraph train --list shows all)")
+        raise UsageError(f"unknown recipe {name!r}{nearest(name, NAMES, '')} (repgraph train --list shows all)")
     return RECIPES[name]
 
 
-def renamed(recipe: AnyRecipe) -> AnyRecipe:
+def renamed(recipe: R) -> R:
     """Return the recipe with a name for the network that it trains, if settings changed that of a named recipe."""
     base = RECIPES.get(recipe.name)
     model = recipe.model

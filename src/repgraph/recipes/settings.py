@@ -1,11 +1,12 @@
 """Recipes from and to JSON, and settings such as ``optim.lr=0.02``."""
 
+import contextlib
 import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -30,29 +31,26 @@ def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe
     """Build a recipe from plain data; what is left out has its default, or its value in the named recipe ``"base"``."""
     from repgraph.recipes.named import get
 
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{origin} is not a recipe: expected a JSON object")
     given = dict(given)
     base: dict[str, Any] = {}
     if (name := given.pop("base", None)) is not None:
         base = to_dict(get(str(name))) | {"description": ""}
     task = given.pop("task", base.pop("task", Recipe.task))
     if str(task) not in KINDS:
-        raise UsageError(f"{origin}: task is {task!r}{nearest(str(task), KINDS)}")
+        raise UsageError(f"{origin}: task is {task!r}{nearest(task, KINDS)}")
     for key, value in given.items():
         inner = base.get(key)
         base[key] = {**inner, **value} if isinstance(inner, dict) and isinstance(value, Mapping) else value
-    try:
-        return KINDS[task].model_validate(base)
-    except ValidationError as error:
-        raise UsageError(f"{origin}: {explain(error, KINDS[task])}") from None
+    return _validated(KINDS[task], base, f"{origin}: ")
 
 
 def load(path: str | Path) -> AnyRecipe:
     """Read a recipe from a JSON file."""
     path = Path(path)
     given = files.read_json(path, remedy="give the name of a recipe (repgraph train --list) or a JSON file")
-    if not isinstance(given, dict):
-        raise UsageError(f"{path} is not a recipe: expected a JSON object")
-    return from_dict({"name": path.stem} | given, str(path))
+    return from_dict({"name": path.stem} | given if isinstance(given, dict) else given, str(path))
 
 
 def with_settings(recipe: R, settings: Iterable[str]) -> R:
@@ -72,7 +70,7 @@ def with_settings(recipe: R, settings: Iterable[str]) -> R:
         values[name] = _parse(text, _field(type(recipe), name))
     if isinstance(recipe, Recipe) and "data.crop" in values and recipe.test.crop == recipe.data.crop:
         values.setdefault("test.crop", values["data.crop"])
-    return cast(R, renamed(with_values(recipe, values)))
+    return renamed(with_values(recipe, values))
 
 
 def with_values(recipe: R, values: Mapping[str, Any]) -> R:
@@ -85,10 +83,14 @@ def with_values(recipe: R, values: Mapping[str, Any]) -> R:
             changed[section][field] = changed[section][field] | {key[0]: value}
         else:
             changed[section][field] = value
+    return _validated(type(recipe), changed)
+
+
+def _validated(kind: Any, content: Mapping[str, Any], prefix: str = "") -> Any:
     try:
-        return cast(R, type(recipe).model_validate(changed))
+        return kind.model_validate(content)
     except ValidationError as error:
-        raise UsageError(explain(error, type(recipe))) from None
+        raise UsageError(f"{prefix}{explain(error, kind)}") from None
 
 
 def _field(kind: type[BaseModel], name: str) -> Any:
@@ -118,15 +120,11 @@ def _parse(text: str, annotation: Any) -> Any:
     """Read a value from the command line: JSON, numbers separated by commas or "x", or the text itself."""
     if annotation is str:
         return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
     parts = [part for part in re.split(r"[,x\s]+", text) if part]
-    try:
-        return [json.loads(part) for part in parts] if len(parts) > 1 else text
-    except ValueError:
-        return text
+    for candidate in (text, f"[{','.join(parts)}]" if len(parts) > 1 else text):
+        with contextlib.suppress(UsageError):
+            return files.parse_json(candidate, text)
+    return text
 
 
 def explain(error: ValidationError, kind: type[BaseModel]) -> str:
@@ -137,13 +135,13 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
     match first["type"]:
         case "extra_forbidden":
             known = (_sections(kind)[str(outer[0])] if outer else kind).model_fields
-            return f"unknown {'setting' if outer else 'section'} {name!r}{nearest(str(last), known)}"
+            return f"unknown {'setting' if outer else 'section'} {name!r}{nearest(last, known)}"
         case "missing":
             return f"{name} is required"
         case "literal_error":
             field = (_sections(kind)[str(outer[0])] if outer else kind).model_fields[str(last)]
-            return f"{name} is {given!r}{nearest(str(given), get_args(field.annotation))}"
+            return f"{name} is {given!r:.100}{nearest(given, get_args(field.annotation))}"
         case "value_error":
             return str(first["ctx"]["error"])
     message = first["msg"][0].lower() + first["msg"][1:]
-    return f"{name} is {given!r}: {message}"
+    return f"{name} is {given!r:.100}: {message}"

@@ -1,6 +1,5 @@
 """Read the folder of a run: recipe, metrics and sessions. Damaged files are reported as problems, not raised."""
 
-import datetime
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from repgraph.progress import format_duration
 from repgraph.recipes import AnyRecipe
 from repgraph.train import run_folder
 from repgraph.train.metrics import METRICS
-from repgraph.train.run_folder import CHECKPOINTS, LAST, MODEL, RECIPE, VERSIONS
+from repgraph.train.run_folder import CHECKPOINTS, LAST, MODEL, RECIPE, VERSIONS, SessionRecord
 
 Points = Sequence[tuple[float, float]]  # iteration, value
 
@@ -33,7 +32,7 @@ class RunLog:
     settings: Mapping[str, Any]  # the recipe as JSON has it; empty if it cannot be read
     recipe: AnyRecipe | None  # None if it is not valid
     series: Mapping[str, Points]  # columns of metrics.csv by name; values can be NaN
-    sessions: Sequence[Mapping[str, Any]]
+    sessions: Sequence[SessionRecord]
     state: str  # FINISHED, RUNNING or STOPPED
     problems: list[str]  # what is missing or damaged, in sentences
 
@@ -71,7 +70,7 @@ def read_run(folder: Path) -> RunLog:
     except UsageError as error:  # it can be from another version
         problems.append(f"The recipe is not valid: {error}.")
     series = _read_metrics(folder / METRICS, problems)
-    sessions = [session for session in run_folder.sessions(folder) if isinstance(session, dict)]
+    sessions = run_folder.sessions(folder)
     if not sessions:
         problems.append(f"{VERSIONS} is missing or damaged; commands and versions are unknown.")
     state = FINISHED if (folder / MODEL / "config.json").is_file() else STOPPED
@@ -147,7 +146,7 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     seconds = total_seconds(log)
     found["training time"] = None if seconds is None else format_duration(seconds)
     if log.sessions:
-        versions = {name: value for name, value in _versions(log.sessions[-1]).items() if value is not None}
+        versions = {name: value for name, value in log.sessions[-1].versions.items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
         devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
         found["started"] = f"{started(log.sessions[0])} UTC"
@@ -166,36 +165,26 @@ def _state(log: RunLog) -> str:
 
 def total_seconds(log: RunLog) -> float | None:
     """Return the duration of all sessions; None unless all of them recorded their end."""
-    parse = datetime.datetime.fromisoformat
-    try:
-        spans = [parse(session["ended"]["at"]) - parse(session["started"]) for session in log.sessions]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return sum(span.total_seconds() for span in spans) if spans else None
+    spans = [session.ended.at - session.started for session in log.sessions if session.ended]
+    return sum(span.total_seconds() for span in spans) if spans and len(spans) == len(log.sessions) else None
 
 
-def _versions(session: Mapping[str, Any]) -> dict[str, Any]:
-    found = session.get("versions")
-    return dict(found) if isinstance(found, dict) else {}
-
-
-def started(session: Mapping[str, Any]) -> str:
+def started(session: SessionRecord) -> str:
     """Return when a session started, in UTC."""
-    return str(session.get("started", "")).replace("T", " ").removesuffix("+00:00")
+    return f"{session.started:%Y-%m-%d %H:%M:%S}"
 
 
 def describe_outcomes(log: RunLog) -> list[str]:
     """Return the outcome of each session, and the versions that changed since the session before."""
     found = []
     for number, session in enumerate(log.sessions):
-        ended = session.get("ended")
-        if isinstance(ended, dict) and ended.get("reason"):
-            outcome = str(ended["reason"])
+        if session.ended:
+            outcome = session.ended.reason
         elif number + 1 < len(log.sessions) or log.state == STOPPED:
             outcome = "stopped, no reason was recorded; it may have been killed"
         else:
             outcome = log.state
-        before, now = _versions(log.sessions[max(number - 1, 0)]), _versions(session)
+        before, now = log.sessions[max(number - 1, 0)].versions, session.versions
         changes = [f"{name} {before[name]} -> {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
         found.append("; ".join([outcome, *changes]))
     return found

@@ -1,6 +1,5 @@
 """Object detection and instance segmentation: Mask R-CNN on images of any size, box and mask AP."""
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ from torchvision.tv_tensors import Image
 
 from repgraph import data as datasets
 from repgraph.data.coco import InstanceData
-from repgraph.data.files import Kind
 from repgraph.data.labels import Labels
 from repgraph.data.transforms import RandomFlip
 from repgraph.errors import UsageError
@@ -58,25 +56,17 @@ class Detection(Task):
             raise UsageError(
                 f"data.name is {data.name!r}, which has no objects; detection needs {', '.join(datasets.INSTANCES)}"
             )
-        if not data.root:
-            raise UsageError("the folder of the images and annotations is required: --data ROOT")
         options = {"crowds": False, "empty": False} | data.options
         if not training:
             options |= {"crowds": True, "empty": True}
         found = datasets.load(data.name, data.root, split, **options).verify()
         skipped = dict(found.skipped)
-        unusable = sum(skipped.get(kind, 0) for kind in (Kind.BAD_IMAGE, Kind.IMAGE_SIZE))
-        if empty := len(found.annotations.items) - len(found) - unusable:
-            skipped = {"images without objects": empty, **skipped}
+        if found.empty:
+            skipped = {"images without objects": found.empty, **skipped}
         if skipped:
             counts = ", ".join(f"{kind}: {count}" for kind, count in skipped.items())
             self.notes.append(f"{found.name} {found.split}: skipped {counts}")
         return found
-
-    def subset(self, data: InstanceData, indices: Sequence[int]) -> InstanceData:
-        part = copy.copy(data)
-        part.items = [data.items[index] for index in indices]
-        return part
 
     def build(self, labels: Labels) -> MaskRCNN:
         options = self.model_options() | self.recipe.test.model_dump()

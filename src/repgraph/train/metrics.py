@@ -1,10 +1,9 @@
 """The losses and metrics of a run: sums on the device, ``metrics.csv``, and events for TensorBoard."""
 
-import contextlib
 import csv
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
-from repgraph.files import replacing
+from repgraph.files import explained, replacing
 
 METRICS, EVENTS = "metrics.csv", "tensorboard"
 NEVER = 2**53  # no iteration; exact as float64
@@ -92,7 +91,7 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self._path = folder / METRICS
-        with _explained(self._path):
+        with explained(self._path):
             rows = _read_rows(self._path, self.columns, start)
             with replacing(self._path) as part, part.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([self.columns, *rows])
@@ -111,7 +110,7 @@ class MetricsLog:
         if self._file is None or not row:
             return
         iteration = row.pop("iteration")
-        with _explained(self._path):
+        with explained(self._path):
             values = [f"{row[column]:.6g}" if column in row else "" for column in self.columns[1:]]
             csv.writer(self._file).writerow([iteration, *values])
             self._file.flush()
@@ -134,16 +133,8 @@ def _read_rows(path: Path, columns: Sequence[str], stop: int) -> list[list[str]]
     """Return the complete rows up to iteration ``stop``; a last line that was cut short is dropped."""
     if not path.exists() or not stop:
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        header, *rows = list(csv.reader(file.read().replace("\0", "?").splitlines())) or [[]]
     if header != list(columns):
         raise UsageError(f"{path} has other columns than this run: {', '.join(header)}; move the file away to resume")
-    return [row for row in rows if len(row) == len(columns) and row[0].isdecimal() and int(row[0]) <= stop]
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    return [row for row in rows if len(row) == len(columns) and row[0].isdecimal() and float(row[0]) <= stop]

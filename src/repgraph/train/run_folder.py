@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import hashlib
-import json
 import os
 import shlex
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from pydantic import AwareDatetime, BaseModel
 
 from repgraph import __version__, files
 from repgraph.errors import UsageError
@@ -24,6 +24,28 @@ LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"  # in the folde
 LOCK = ".lock"
 LOCK_TIMEOUT = 10.0  # seconds: workers of a killed process hold the lock for a moment
 _PACKAGES = ("torchvision", "timm", "lightning_fabric", "numpy", "huggingface_hub", "safetensors")
+
+
+class End(BaseModel):
+    """How a session ended."""
+
+    at: AwareDatetime
+    reason: str
+
+
+class SessionRecord(BaseModel):
+    """A session in ``versions.json``."""
+
+    command: str = ""
+    started: AwareDatetime
+    from_iteration: int = 0
+    seed: int = 0
+    versions: dict[str, str | None]
+    ended: End | None = None
+
+
+class _Versions(BaseModel):
+    sessions: list[SessionRecord]
 
 
 def check_free(folder: Path) -> None:
@@ -42,10 +64,7 @@ def check_free(folder: Path) -> None:
 
 def create(folder: Path, recipe: AnyRecipe) -> None:
     """Create a run's folder with its recipe and versions."""
-    try:
-        (folder / CHECKPOINTS).mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {folder}: {error.strerror or error}; give another folder with --out") from error
+    files.check_writable(folder / RECIPE)
     files.write(folder / RECIPE, to_json(recipe))
     record_session(folder, recipe, 0)
 
@@ -103,39 +122,35 @@ def is_locked(folder: Path, timeout: float = 0.0) -> bool:
 
 def record_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
     """Append command, seed and versions of this session to ``versions.json``."""
-    session = {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "started": _now(),
-        "from_iteration": start,
-        "seed": recipe.train.seed,
-        "versions": versions(),
-    }
-    _write_sessions(folder, [*sessions(folder), session])
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]).encode(errors="replace").decode()
+    details: dict[str, Any] = dict(from_iteration=start, seed=recipe.train.seed, versions=versions())
+    _write_sessions(folder, [*sessions(folder), SessionRecord(command=command, started=_now(), **details)])
 
 
 def record_end(folder: Path, reason: str) -> None:
     """Record how this session ended; for information only, and so it never fails."""
     found = sessions(folder)
-    if found and isinstance(found[-1], dict):
-        found[-1]["ended"] = {"at": _now(), "reason": reason}
+    if found:
+        found[-1].ended = End(at=_now(), reason=reason)
         with contextlib.suppress(UsageError):
             _write_sessions(folder, found)
 
 
-def sessions(folder: Path) -> list[Any]:
+def sessions(folder: Path) -> list[SessionRecord]:
     """Return the recorded sessions; empty if the file cannot be read."""
+    path = folder / VERSIONS
     try:
-        return list(files.read_json(folder / VERSIONS)["sessions"])
-    except (UsageError, KeyError, TypeError):
+        return files.validate(_Versions, files.read_json(path), path).sessions
+    except UsageError:
         return []
 
 
-def _write_sessions(folder: Path, found: list[Any]) -> None:
-    files.write(folder / VERSIONS, json.dumps({"sessions": found}, indent=2) + "\n")
+def _write_sessions(folder: Path, found: list[SessionRecord]) -> None:
+    files.write(folder / VERSIONS, _Versions(sessions=found).model_dump_json(indent=2) + "\n")
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 
 def versions() -> dict[str, str | None]:
@@ -175,10 +190,10 @@ def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) 
         if now.get(use) == value:
             continue
         found = now.get(use) or {"images": 0}
-        if use == "classes":
-            reason = f"the classes were {', '.join(value)} and are {', '.join(found)}"
-        elif found["images"] != value["images"]:
-            reason = f"there were {value['images']} images for {use} and there are {found['images']}"
+        if use == "classes" and isinstance(value, list):
+            reason = f"the classes were {', '.join(map(str, value))} and are {', '.join(found)}"
+        elif isinstance(value, dict) and found["images"] != value.get("images"):
+            reason = f"there were {value.get('images')} images for {use} and there are {found['images']}"
         else:
             reason = f"the images for {use} have other names"
         raise UsageError(

@@ -49,11 +49,9 @@ class Segmentation(Task):
 
     def open(self, split: str, *, training: bool) -> Any:
         data = self.recipe.data
-        if not data.root and data.name != "scenes":
-            raise UsageError(f"the folder of {data.name} is required: --data ROOT")
         if data.name in datasets.INSTANCES:
             raise UsageError(f"data.name is {data.name!r}, which has no label masks; use a recipe for detection")
-        found = datasets.load(data.name, data.root or None, split, **data.options)
+        found = datasets.load(data.name, data.root, split, **data.options)
         weights = self.recipe.optim.class_weights
         if weights and len(weights) != len(found.labels):
             raise UsageError(f"optim.class_weights has {len(weights)} numbers for {len(found.labels)} classes")

@@ -1,5 +1,6 @@
 """What the training loop needs to know of a task: its data, network, batches, losses and scores."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from repgraph.data.dataset import Subset
+from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
-from repgraph.errors import UsageError, out_of_memory
-from repgraph.models.hub import Hub
+from repgraph.errors import UsageError
+from repgraph.models.hub import Hub, building, from_checkpoint
 from repgraph.recipes import AnyRecipe, Recipe
 from repgraph.train.stream import Transform, batch_indices, seed_from
 
@@ -50,7 +51,9 @@ class Task(ABC):
 
     def subset(self, data: Any, indices: Sequence[int]) -> Any:
         """Return some of the images of a split."""
-        return Subset(data, indices)
+        part = copy.copy(data)
+        part.items = [data.items[index] for index in indices]
+        return part
 
     def splits(self) -> tuple[Any, Any]:
         """Return the images to train on and those to validate on, or None."""
@@ -66,7 +69,10 @@ class Task(ABC):
             return self.subset(images, kept), self.subset(images, held)
         if not data.val_split:
             return images, None
-        validation = self.open(data.val_split, training=False)
+        try:
+            validation = self.open(data.val_split, training=False)
+        except NotFound as error:
+            raise UsageError(f"{error}; {NO_VALIDATION}") from error
         if not validation.labelled:
             raise UsageError(f"data.val_split {data.val_split!r} has no labels; choose another split, or none")
         if validation.labels.names != images.labels.names:
@@ -79,10 +85,7 @@ class Task(ABC):
     def network(self, labels: Labels, checkpoint: dict[str, Any] | None = None) -> Any:
         """Return the recipe's network with its initial weights, or the one of a checkpoint."""
         if checkpoint is not None:
-            model = self.network_class.build(checkpoint["config"], "the config in the checkpoint")
-            weights = checkpoint["state_dict"].items()
-            model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights})
-            return model
+            return from_checkpoint(checkpoint, self.network_class, "the checkpoint")
         given = self.recipe.model
         if not given.weights:
             raise UsageError(
@@ -90,16 +93,8 @@ class Task(ABC):
                 "style), --weights pretrained (timm's; may download), or --weights none for random ones"
             )
         torch.manual_seed(seed_from(self.recipe.train.seed, "network"))
-        try:
+        with building("model"):
             return self.build(labels)
-        except UsageError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"model: {error}") from error
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            raise UsageError("the network does not fit into memory; check model.channels and its options") from error
 
     def model_options(self) -> dict[str, Any]:
         """Return the recipe's model as keyword arguments; empty options are None."""

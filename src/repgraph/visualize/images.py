@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torchvision.tv_tensors import Image, Mask
+from torchvision.tv_tensors import Image
 
-from repgraph.data.dataset import Item, size_mismatch
-from repgraph.data.files import read_image, read_mask
-from repgraph.data.labels import DataError, Labels
+from repgraph.data.dataset import Item, SegmentationData
+from repgraph.data.labels import Labels
 from repgraph.data.transforms import resize
 from repgraph.errors import UsageError
 from repgraph.inference import Trained
@@ -69,15 +67,11 @@ def open_images(
     if masks and len(masks) != len(sources):
         raise UsageError(f"--truth has {len(masks)} masks for {len(sources)} images; expected one for each image")
 
+    items = [Item(source.name, source.path, mask) for source, mask in zip(sources, masks or [], strict=False)]
+    pairs = SegmentationData("images", Path(), "", labels, items)
+
     def read(index: int) -> tuple[Tensor, Any]:
-        source, truth = sources[index], None
-        image: Any = Image(read_image(source.path) if masks else source.read())
-        if masks:
-            classes = labels.to_train(read_mask(masks[index]), masks[index])
-            if classes.shape != tuple(image.shape[-2:]):
-                item = Item(source.name, source.path, masks[index])
-                raise DataError(size_mismatch(item, tuple(image.shape[-2:]), classes.shape))
-            truth = Mask(torch.from_numpy(classes))
+        image, truth = pairs[index] if masks else (Image(sources[index].read()), None)
         longer = max(image.shape[-2:])
         return resize(image, truth, side / longer) if side and side < longer else (image, truth)
 

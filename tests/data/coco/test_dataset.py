@@ -115,7 +115,7 @@ def image(**changes):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ('{"images": [', " is not a JSON file"),
+        ('{"images": [', " is not valid JSON"),
         ("[1]", ": .*dict"),
         (content(images=0), ": images is "),
         (content(categories=[{"id": 3}]), r": categories\[0\].name "),

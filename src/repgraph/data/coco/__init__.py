@@ -7,7 +7,8 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,7 +33,7 @@ __all__ = ["InstanceData", "RandomFlip", "load", "open_split"]
 
 
 @dataclass(eq=False, repr=False)
-class InstanceData(Dataset[Sample]):
+class InstanceData(Annotations, Dataset[Sample]):
     """Images and objects of one split.
 
     ``data[i]`` is ``(image, target)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a dict with
@@ -49,15 +50,10 @@ class InstanceData(Dataset[Sample]):
 
     split: str
     root: Path
-    annotations: Annotations
-    items: list[Item]
-    missing: list[Path] = field(default_factory=list)
-    crowds: bool = True
+    missing: list[Path]
+    crowds: bool
+    empty: int  # images without objects that were left out
     name: ClassVar[str] = "coco"
-
-    def __post_init__(self) -> None:
-        self.labels, self.labelled = self.annotations.labels, self.annotations.labelled
-        self.problems = list(self.annotations.problems)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -93,7 +89,7 @@ class InstanceData(Dataset[Sample]):
         self.problems += [problem for problem in found if problem is not None]
         self.items = [item for item, problem in zip(self.items, found, strict=True) if problem is None]
         if not self.items:
-            raise DataError(f"{self.annotations.path}: none of its images can be used; {self.problems[-1].detail}")
+            raise DataError(f"{self.path}: none of its images can be used; {self.problems[-1].detail}")
         return self
 
     def _image_problem(self, item: Item) -> Problem | None:
@@ -107,7 +103,7 @@ class InstanceData(Dataset[Sample]):
 
     def size_mismatch(self, item: Item, size: Sequence[int]) -> str:
         """Describe an image whose size (H, W) differs from the annotation file."""
-        expected = f"{item.size[1]} x {item.size[0]} in {self.annotations.path}"
+        expected = f"{item.size[1]} x {item.size[0]} in {self.path}"
         return f"the image has {size[1]} x {size[0]} pixels but {expected}"
 
     @property
@@ -138,9 +134,7 @@ class InstanceData(Dataset[Sample]):
         return f"{text}, in {self.root}" + (f"; skipped {skipped}" if skipped else "")
 
 
-def load(root: str | Path, split: str = "train", **options: Any) -> InstanceData:
-    """Open one split with the options of :func:`open_split`; missing images are an error."""
-    return data.load("coco", root, split, **options)
+load = partial(data.load, "coco")  # opens one split with the options of open_split; missing images are an error
 
 
 def open_split(
@@ -156,20 +150,21 @@ def open_split(
     top = Path(os.path.expanduser(root))
     patterns = (annotations,) if annotations else tuple(f"annotations/{each}.json" for each in _FILES)
     paths = [top / each.replace("{split}", split) for each in patterns]
-    path = next((path for path in paths if path.is_file()), None)
+    path = next((path for path in paths if os.path.isfile(path)), None)
     if path is None:
         raise NotFound(f"{paths[0]}: no such file; give annotations=FILE")
     name = path.stem.removeprefix("instances_").removeprefix("image_info_").replace("-dev", "")
     patterns = (images,) if images else _FOLDERS
     folders = [top / each.replace("{name}", name).replace("{split}", split) for each in patterns]
-    folder = next((folder for folder in folders if folder.is_dir()), None)
+    folder = next((folder for folder in folders if os.path.isdir(folder)), None)
     if folder is None:
         raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or give images=FOLDER")
     content = read_annotations(path)
-    items = [replace(item, image=folder / item.name) for item in content.items]
-    items = [item for item in items if empty or item.used_objects(crowds)]
+    kept = [item for item in content.items if empty or item.used_objects(crowds)]
+    items = [replace(item, image=folder / item.name) for item in kept]
     if not items:
         raise DataError(f"{path}: no image has an object that can be used")
     present = set(os.listdir(folder))  # once, instead of a hundred thousand calls of is_file
-    missing = [item.image for item in items if item.name not in present and not item.image.is_file()]
-    return InstanceData(split, top, content, items, missing, crowds)
+    missing = [item.image for item in items if item.name not in present and not os.path.isfile(item.image)]
+    more = dict(items=items, split=split, root=top, missing=missing, crowds=crowds)
+    return InstanceData(**vars(content) | more, empty=len(content.items) - len(items))

@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from repgraph.data.coco import masks
-from repgraph.data.files import Kind, Problem, validate
+from repgraph.data.files import Kind, Problem
 from repgraph.data.labels import DataError, Labels, spread_palette
-from repgraph.files import read_json
+from repgraph.files import read_json, validate
 
 MAX_PIXELS = 2**30  # of an image; pycocotools counts pixels with 32 bits
 MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling in float32
@@ -92,7 +92,7 @@ class Item:
         return [each for each in self.objects if crowds or not each.crowd]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Annotations:
     """The content of an annotation file."""
 
@@ -105,7 +105,7 @@ class Annotations:
 
 def read_annotations(path: Path) -> Annotations:
     """Read an annotation file."""
-    content = validate(_File, read_json(path, error_type=DataError), path)
+    content = validate(_File, read_json(path, error_type=DataError), path, DataError)
     _check_ids(content.images, path)
     _check_ids(content.categories, path)
     categories = {category.id: category.name for category in sorted(content.categories, key=lambda each: each.id)}
@@ -135,7 +135,7 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
     for position, given in enumerate(entries):
         about = f"annotations[{position}]"
         try:
-            entry = validate(_Annotation, given, about)
+            entry = validate(_Annotation, given, about, DataError)
             about = f"annotation {entry.id}"
             if entry.id in seen:
                 raise DataError("its id occurs twice; only the first one is used")

@@ -16,9 +16,9 @@ from repgraph.data.labels import DataError, Labels, hex_palette
 from repgraph.data.scenes.canvas import HEIGHT
 from repgraph.data.scenes.painting import NAMES, SLOT, Scene, paint, sample_scene
 
-Size = tuple[int, int]
+Size = tuple[Annotated[int, Field(le=2**14)], Annotated[int, Field(le=2**14)]]
 SIZE = (96, 128)
-Length = Annotated[int, Field(gt=0)] | None
+Length = Annotated[int, Field(gt=0, le=10**6)] | None
 LENGTHS = {"train": 1600, "val": 100, "test": 400}
 # Distinct for the colour-blind; boats have the colours of their lights.
 PALETTE = hex_palette("d6dbeb 009e73 6e6e76 26426e f0e442 ffffff d55e00 56b4e9")
@@ -46,10 +46,9 @@ class Scenes(SegmentationData):
         super().__init__("scenes", Path(), split, LABELS, [Item(file.stem, file, file) for file in files])
 
     def scene(self, index: int) -> Scene:
-        """Return the content of an image."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"index is {index}; expected 0 to {len(self) - 1}")
-        return sample_scene(self.seed, self.split, index, self.size[1] * HEIGHT / self.size[0])
+        """Return the content of an image, whose number is in its name: ``items`` may be a part of the split."""
+        number = int(self.items[index].name.rpartition("-")[2])
+        return sample_scene(self.seed, self.split, number, self.size[1] * HEIGHT / self.size[0])
 
     def draw(self, scene: Scene, zoom: int = 1) -> tuple[Image, Mask]:
         """Return image and classes of a scene; ``zoom`` draws both larger, with sharp edges, to look at them."""

@@ -1,9 +1,9 @@
-"""Parts of data sets, and data sets in memory."""
+"""Data sets in memory."""
 
 import pytest
 import torch
 
-from repgraph.data.dataset import Cached, Subset
+from repgraph.data.dataset import Cached
 from repgraph.errors import UsageError
 
 
@@ -21,14 +21,6 @@ class Images:
 
     def __repr__(self):
         return "images"
-
-
-def test_subset():
-    part = Subset(Images(), [3, 1])
-    assert len(part) == 2 and part[0][0].tolist() == [3, 3, 3] and part.items == ["3", "1"]
-    assert part.labels == ("sea", "fire") and repr(part) == "2 of images"
-    with pytest.raises(IndexError):
-        part[2]
 
 
 def test_cached_images():

@@ -1,0 +1,90 @@
+"""Damaged JSON, in files, in metadata and on the command line: errors of one line that name the source."""
+
+import json
+
+import pytest
+import safetensors.torch
+from tests.trained import save_data, save_network
+
+from repgraph import data, recipes
+from repgraph.cli.options import named_values
+from repgraph.errors import UsageError
+from repgraph.inference import load
+from repgraph.models import rgnet
+from repgraph.train import run_folder
+
+NESTED = "[" * 150 + "]" * 150
+WHOLE = ["[" * 100_000, '{"a":' * 100_000, NESTED, "{", "[]", "null", '"x"', '{"classes": 3}{}', "1" + "0" * 5000]
+VALUES = [NESTED, "null", "[]", "{}", '"x"', '["x"]', '"\\ud800"', "-1", "1" + "0" * 400, "NaN", "1e400", "true"]
+
+
+class Files:
+    """Files with given JSON, and what reads them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.tensors = safetensors.torch.load_file(save_network(folder) / "model.safetensors")
+        self.config = json.loads((folder / "config.json").read_text())
+        save_data(folder, 1, "train")
+
+    def write(self, name: str, text: str):
+        """Write a file, or the config in the metadata of weights."""
+        if name == "w.safetensors":
+            safetensors.torch.save_file(self.tensors, self.folder / name, {"config": text})
+        else:
+            (self.folder / name).write_text(text)
+        return self.folder / name
+
+    def read(self, name: str, text: str) -> None:
+        path = self.write(name, text)
+        match name:
+            case "config.json":
+                load(self.folder)
+            case "w.safetensors":
+                rgnet(3, "resnet10t", weights=path, channels=8, output_stride=32)
+                load(path)
+            case "mine.json":
+                recipes.load(path)
+            case "classes.json":
+                data.load("folder", self.folder, "train")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return Files(tmp_path_factory.mktemp("files"))
+
+
+@pytest.mark.parametrize("text", WHOLE, ids=range(len(WHOLE)))
+def test_whole_files(files, text):
+    for name in ("config.json", "w.safetensors", "mine.json", "classes.json"):
+        with pytest.raises(UsageError, match=name):
+            files.read(name, text)
+    files.write("versions.json", text)
+    assert run_folder.sessions(files.folder) == []
+    with pytest.raises(UsageError, match=r"optim\.lr is "):
+        recipes.with_settings(recipes.get("voc-r50-rgnet"), [f"optim.lr={text}"])
+    assert named_values("--option", [f"a={text}"]).keys() == {"a"}
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_single_values(files, value):
+    """A file is read, or its error names it."""
+    config, recipe = files.config, recipes.to_dict(recipes.get("folder-r50-rgnet"))
+    labels = [{"name": "a", "id": 0}]
+    session = {"started": "2026-01-02T03:04:05+00:00", "versions": {}, "ended": None}
+    damaged = [("config.json", {**config, name: "?"}) for name in ("mean", "labels")]
+    damaged += [("config.json", {**config, "context_options": {**config["context_options"], "radius": "?"}})]
+    damaged += [("config.json", {**config, "labels": {**config["labels"], "ids": "?"}})]
+    damaged += [("w.safetensors", {**config, "std": "?"})]
+    damaged += [("mine.json", {**recipe, name: "?"}) for name in recipe]
+    damaged += [("mine.json", {**recipe, "optim": {"lr": "?"}}), ("mine.json", {**recipe, "data": {"crop": "?"}})]
+    damaged += [("classes.json", {"classes": "?"}), ("classes.json", {"classes": labels, "ignored": "?"})]
+    damaged += [("classes.json", [{**labels[0], name: "?"}]) for name in ("name", "id", "colour")]
+    for name, content in damaged:
+        try:
+            files.read(name, json.dumps(content).replace('"?"', value))
+        except UsageError as error:
+            assert name in str(error) or str(files.folder) in str(error)
+    for name in session:
+        files.write("versions.json", json.dumps({"sessions": [{**session, name: "?"}]}).replace('"?"', value))
+        run_folder.record_end(files.folder, "stopped")
