@@ -5,12 +5,11 @@ leaves open follows its authors' other work (docs/training.md). The others are s
 """
 
 import re
-from typing import Any, TypeVar
+from typing import Any
 
 from repgraph.errors import UsageError, nearest
 from repgraph.recipes.schema import AnyRecipe, DetectionRecipe, Recipe
 
-R = TypeVar("R", bound=AnyRecipe)
 BACKBONES = {"r50": ("resnet50", "ResNet-50"), "r101": ("resnet101", "ResNet-101")}
 CONTEXTS: dict[str, tuple[Any, str]] = {
     "baseline": ("none", "The backbone baseline"),
@@ -151,7 +150,7 @@ def get(name: str) -> AnyRecipe:
     return RECIPES[name]
 
 
-def renamed(recipe: R) -> R:
+def renamed(recipe: Any) -> Any:
     """Return the recipe with a name for the network that it trains, if settings changed that of a named recipe."""
     base = RECIPES.get(recipe.name)
     model = recipe.model
