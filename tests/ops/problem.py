@@ -172,7 +172,7 @@ def plain(problem: Problem):
 
     def function(query, key, value, offsets):
         _, _, height, width = query.shape
-        nodes = geometry.nodes(offsets, problem.grid, offsets.dtype)
+        nodes = geometry.nodes(offsets, problem.grid, offsets.dtype)[:, 0, 0]
         row = torch.arange(height, device=query.device) // problem.grid
         column = torch.arange(width, device=query.device) // problem.grid
 

@@ -1,10 +1,11 @@
 """The public operator: checks its arguments and calls a backend."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from repgraph.ops import geometry, library, reference
+from repgraph.ops import geometry, levels, library, reference
 from repgraph.ops.backends import choose
 from repgraph.ops.checks import check, check_not_forward_mode
 from repgraph.ops.formats import memory_format
@@ -12,41 +13,49 @@ from repgraph.ops.formats import memory_format
 
 def representative_attention(
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | Sequence[Tensor],
+    value: Tensor | Sequence[Tensor],
     offsets: Tensor,
     *,
     groups: int = 1,
     grid: int = 1,
     scale: float = 1.0,
+    bias: Tensor | None = None,
+    own_nodes: bool = False,
     backend: str = "auto",
     return_nodes: bool = False,
 ) -> Any:
-    """Attend from every position to S representative nodes at the given offsets.
+    """Attend from every position to S representative nodes at the given offsets, on one map or on each of L maps.
 
     ::
 
         y(p) = sum_n softmax_n(scale * q(p) . k(p + offset_n)) v(p + offset_n)      n = 1..S
 
-    Keys and values are sampled by bilinear interpolation, with pixel centres at integers and zeros off the map.
+    Keys and values are sampled by bilinear interpolation, with pixel centres at integers and zeros off the map. With
+    several maps there is one softmax over all L S nodes. A query position (x, y) is at ((x + 1/2) W_l / W - 1/2, (y +
+    1/2) H_l / H - 1/2) on a map of another size, and offsets are in pixels of that map.
 
     Args:
-        query, key: (B, C, H, W).
-        value: (B, Cv, H, W), of the same dtype. If it is the tensor ``key``, memory is read only once.
-        offsets: (B, 2S, ceil(H/grid), ceil(W/grid)), any floating dtype. Channel 2n is the x offset of node n and
-            channel 2n + 1 its y offset, in pixels.
+        query: (B, C, H, W).
+        key: (B, C, H, W), or a sequence of L maps (B, C, H_l, W_l) of any sizes.
+        value: (B, Cv, H, W), or a sequence of L maps with the sizes of the keys. One dtype for query, key and value. If
+            it is the same object as ``key``, memory is read only once.
+        offsets: (B, 2 K L S, ceil(H/grid), ceil(W/grid)), any floating dtype, in pixels. For node n of map l in set k,
+            channel 2 ((k L + l) S + n) is the x offset and the next one the y offset.
         groups: Number of channel groups G (Group RepGraph), a divisor of C and Cv. Each group has its own softmax.
         grid: Cell size g (Grid RepGraph). The g x g queries of a cell share its nodes, and offsets are relative to the
             top-left position of the cell.
         scale: Factor on the logits.
+        bias: (1 or B, G L S, 1 or H, 1 or W), added to the logits in order group, map, node.
+        own_nodes: Whether each group has nodes of its own (K = G); otherwise all share one set (K = 1).
         backend: "reference" (PyTorch, any device), "triton" (CUDA), "cpu" (numba), or "auto" for the fastest that can
             run. There is no fallback from a named backend.
         return_nodes: Whether to return nodes and weights as well.
 
     Returns:
         y (B, Cv, H, W) in the dtype and memory format of ``query``. With ``return_nodes``, the tuple (y, nodes,
-        weights): nodes (B, S, 2, ceil(H/g), ceil(W/g)) are absolute [x, y] in pixels, and weights (B, G, S, H, W) sum
-        to 1 over S.
+        weights). Nodes are absolute [x, y] in pixels of their map: (B, S, 2, ceil(H/g), ceil(W/g)) for one map and one
+        set, else (B, K, L S, 2, ceil(H/g), ceil(W/g)). Weights (B, G, L S, H, W) sum to 1 over the nodes.
 
     Example:
         >>> import torch
@@ -55,20 +64,49 @@ def representative_attention(
         >>> y, nodes, weights = representative_attention(x, x, x, offsets, return_nodes=True)
         >>> y.shape, nodes.shape, weights.shape
         (torch.Size([1, 8, 5, 6]), torch.Size([1, 9, 2, 5, 6]), torch.Size([1, 1, 9, 5, 6]))
+
+        Two maps, and two groups with four nodes of their own on each:
+
+        >>> maps = [x, torch.randn(1, 8, 3, 3)]
+        >>> representative_attention(x, maps, maps, torch.randn(1, 32, 5, 6), groups=2, own_nodes=True).shape
+        torch.Size([1, 8, 5, 6])
     """
-    query, key, value = library.to_autocast(query, key, value)  # type: ignore[assignment]
-    check(query, key, value, offsets, groups, grid, scale)
+    query = library.autocast(query)
+    keys, values = _maps(key), _maps(value)
+    values = keys if len(keys) == len(values) and all(map(_same, keys, values)) else tuple(map(library.autocast, values))
+    casted = tuple(map(library.autocast, keys))
+    values, keys = casted if values is keys else values, casted
+    check(query, keys, values, offsets, groups, grid, scale, bias, own_nodes)
     grid = min(grid, 2**30)  # larger than any map, and no overflow in kernels
+    sets = groups if own_nodes else 1
+    sizes = [each.shape[2:] for each in keys]
     backend = choose(backend, query.device, query.dtype)
     if backend == "reference":
-        y, weights = reference.attend(query, key, value, offsets, groups, grid, scale)
+        y, weights = reference.attend(query, keys, values, offsets, groups, grid, scale, bias, sets)
         y = y.contiguous(memory_format=memory_format(query))
     else:
-        check_not_forward_mode(query, key, value, offsets)
-        own_value = None if value is key else value
-        y, _, weights = library.attention(
-            query, key, own_value, offsets, groups, grid, float(scale), backend, bool(return_nodes)
-        )
+        check_not_forward_mode(query, *keys, *values, offsets, bias)
+        shared = values is keys
+        if len(keys) == sets == 1 and bias is None and keys[0].shape[2:] == query.shape[2:]:
+            own_value = None if shared else values[0]
+            y, _, weights = library.attention(
+                query, keys[0], own_value, offsets, groups, grid, float(scale), backend, bool(return_nodes)
+            )
+        else:
+            y, weights = levels.attend(
+                query, levels.flat(keys), None if shared else levels.flat(values), offsets, bias, sizes, groups, sets,
+                grid, float(scale), backend, bool(return_nodes),
+            )  # fmt: skip
     if not return_nodes:
         return y
-    return y, geometry.nodes(offsets, grid, geometry.position_dtype(query.dtype)), weights
+    nodes = geometry.nodes(offsets, grid, geometry.position_dtype(query.dtype), query.shape[2:], sizes, sets)
+    return y, nodes[:, 0, 0] if len(sizes) == sets == 1 else nodes.flatten(2, 3), weights
+
+
+def _maps(maps: Any) -> tuple[Any, ...]:
+    """Return one or several maps as a tuple; what is neither becomes one map, for the check of its type."""
+    return tuple(maps) if isinstance(maps, list | tuple) else (maps,)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b

@@ -1,4 +1,7 @@
-"""Argument checks of the operator. Every message names the value and what was expected."""
+"""Argument checks of the operators. Every message names the value and what was expected."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,55 +12,99 @@ from repgraph.ops.geometry import cells, position_dtype
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def check(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int, grid: int, scale: float) -> None:
-    """Raise TypeError for wrong types and dtypes, ValueError for wrong shapes and numbers."""
-    maps = {"query": query, "key": key, "value": value, "offsets": offsets}
-    for name, t in maps.items():
-        if not isinstance(t, Tensor):
-            raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor")
-        if t.is_nested or t.layout != torch.strided:
-            raise TypeError(f"{name} is a nested or sparse tensor ({t.layout}); expected a dense one")
-        if t.dim() != 4:
-            raise ValueError(f"{name} has shape {tuple(t.shape)}; expected 4 dimensions (B, C, H, W)")
-        if t.dtype not in DTYPES:
-            raise TypeError(f"{name} is {t.dtype}; expected one of {', '.join(map(str, DTYPES))}")
-        if t.device != query.device:
-            raise ValueError(f"{name} is on {t.device} and query on {query.device}; expected one device")
-    for name, number in (("groups", groups), ("grid", grid)):
+def check_tensor(name: str, t: Any, dimensions: int, shape: str, device: torch.device | None = None) -> None:
+    """Raise unless ``t`` is a dense floating-point tensor of that many dimensions, on the device of the query."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor")
+    if t.is_nested or t.layout != torch.strided:
+        raise TypeError(f"{name} is a nested or sparse tensor ({t.layout}); expected a dense one")
+    if t.dim() != dimensions:
+        raise ValueError(f"{name} has shape {tuple(t.shape)}; expected {dimensions} dimensions {shape}")
+    if t.dtype not in DTYPES:
+        raise TypeError(f"{name} is {t.dtype}; expected one of {', '.join(map(str, DTYPES))}")
+    if device is not None and t.device != device:
+        raise ValueError(f"{name} is on {t.device} and others on {device}; expected one device")
+
+
+def check_positive(**numbers: Any) -> None:
+    """Raise TypeError or ValueError unless all numbers are positive integers."""
+    for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, (int, torch.SymInt)):
             raise TypeError(f"{name} is {number!r}; expected an integer")
         if number < 1:
             raise ValueError(f"{name} is {number}; expected a positive integer")
+
+
+def named(name: str, maps: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    """Return the maps with their names for messages: "key" for one map, else "key[0]" and so on."""
+    return [(name if len(maps) == 1 else f"{name}[{index}]", each) for index, each in enumerate(maps)]
+
+
+def check(
+    query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], offsets: Tensor, groups: int, grid: int,
+    scale: float, bias: Tensor | None = None, own_nodes: bool = False,
+) -> None:  # fmt: skip
+    """Raise TypeError for wrong types and dtypes, ValueError for wrong shapes and numbers."""
+    check_tensor("query", query, 4, "(B, C, H, W)")
+    features = [("query", query), *named("key", keys), *named("value", values)]
+    for name, t in (*features[1:], ("offsets", offsets)):
+        check_tensor(name, t, 4, "(B, C, H, W)", query.device)
+    check_positive(groups=groups, grid=grid)
     if isinstance(scale, bool) or not isinstance(scale, (int, float, torch.SymFloat, torch.SymInt)):
         raise TypeError(f"scale is {scale!r}; expected a number")
     dtype = position_dtype(query.dtype)
     if not abs(scale) <= torch.finfo(dtype).max:
         raise ValueError(f"scale is {scale!r}; expected a finite number in {dtype}")
-    if not query.dtype == key.dtype == value.dtype:
-        dtypes = f"{query.dtype}, {key.dtype} and {value.dtype}"
+    if len({t.dtype for _, t in features}) > 1:
+        dtypes = f"{query.dtype}, {keys[0].dtype} and {values[0].dtype}"
         raise TypeError(f"query, key and value are {dtypes}; expected one dtype for the three")
+    if bias is not None:
+        check_tensor("bias", bias, 4, "(1 or B, groups x maps x nodes, 1 or H, 1 or W)", query.device)
+    if not isinstance(own_nodes, bool):
+        raise TypeError(f"own_nodes is {own_nodes!r}; expected True or False")
     if not torch.jit.is_tracing():  # the kernels do, and comparing sizes here would give a warning for each
-        check_shapes(query, key, value, offsets, groups, grid)
+        check_shapes(query, keys, values, offsets, groups, grid, bias, own_nodes)
 
 
-def check_shapes(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int, grid: int) -> None:
+def check_shapes(
+    query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], offsets: Tensor, groups: int, grid: int,
+    bias: Tensor | None = None, own_nodes: bool = False,
+) -> None:  # fmt: skip
     """Raise ValueError for maps that do not match; kernels rely on it."""
     batch, channels, height, width = query.shape
     if channels < 1 or height < 1 or width < 1:
         raise ValueError(f"query has shape {tuple(query.shape)}; expected at least one channel, row and column")
-    if key.shape != query.shape:
-        raise ValueError(f"key has shape {tuple(key.shape)}; expected that of query, {tuple(query.shape)}")
-    if value.shape[0] != batch or value.shape[2] != height or value.shape[3] != width or value.shape[1] < 1:
-        raise ValueError(f"value has shape {tuple(value.shape)}; expected ({batch}, channels, {height}, {width})")
-    if channels % groups or value.shape[1] % groups:
-        both = f"the {channels} channels of query and key and of the {value.shape[1]} of value"
+    if len(keys) != len(values) or len(keys) < 1:
+        raise ValueError(f"{len(keys)} maps of keys and {len(values)} of values; expected as many, at least one")
+    width_v = values[0].shape[1]
+    for (name, key), (name_v, value) in zip(named("key", keys), named("value", values), strict=True):
+        if key.shape[0] != batch or key.shape[1] != channels:
+            raise ValueError(f"{name} has shape {tuple(key.shape)}; expected ({batch}, {channels}, height, width)")
+        rows, columns = key.shape[2:]
+        if value.shape != (batch, width_v, rows, columns) or width_v < 1:
+            wanted = "channels" if name_v == "value" or name_v == "value[0]" else str(width_v)
+            raise ValueError(f"{name_v} has shape {tuple(value.shape)}; expected ({batch}, {wanted}, {rows}, {columns})")
+    if channels % groups or width_v % groups:
+        both = f"the {channels} channels of query and key and of the {width_v} of value"
         raise ValueError(f"groups is {groups}; expected a divisor of {both}")
-    if offsets.shape[1] < 2 or offsets.shape[1] % 2:
-        raise ValueError(f"offsets has {offsets.shape[1]} channels; expected an even number, x and y of each node")
+    sets = len(keys) * (groups if own_nodes else 1)
+    if offsets.shape[1] < 2 * sets or offsets.shape[1] % (2 * sets):
+        if sets == 1:
+            expected = "an even number, x and y of each node"
+        else:
+            expected = f"a multiple of {2 * sets}: x and y for {len(keys)} maps and {sets // len(keys)} sets of nodes"
+        raise ValueError(f"offsets has {offsets.shape[1]} channels; expected {expected}")
     rows, columns = cells(height, grid), cells(width, grid)
     if offsets.shape[0] != batch or offsets.shape[2] != rows or offsets.shape[3] != columns:
-        expected = f"({batch}, 2 x nodes, {rows}, {columns}) for maps of {height} x {width} and grid={grid}"
+        count = "2 x nodes" if sets == 1 else f"{2 * sets} x nodes"
+        expected = f"({batch}, {count}, {rows}, {columns}) for maps of {height} x {width} and grid={grid}"
         raise ValueError(f"offsets has shape {tuple(offsets.shape)}; expected {expected}")
+    if bias is not None:
+        count = offsets.shape[1] // (2 * sets) * len(keys) * groups
+        wanted = (batch, count, height, width)
+        if bias.shape[1] != count or any(n not in (1, size) for n, size in zip(bias.shape, wanted, strict=True)):
+            expected = f"(1 or {batch}, {count}, 1 or {height}, 1 or {width})"
+            raise ValueError(f"bias has shape {tuple(bias.shape)}; expected {expected}")
 
 
 def forward_mode() -> bool:
@@ -65,8 +112,7 @@ def forward_mode() -> bool:
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
-def check_not_forward_mode(*tensors: Tensor) -> None:
+def check_not_forward_mode(*tensors: Tensor | None) -> None:
     """Raise if a tensor has a forward-mode tangent, which kernels would silently drop."""
-    if forward_mode() and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-        message = "the kernels of representative_attention have no forward-mode derivatives"
-        raise RuntimeError(f"{message}; use backend='reference'")
+    if forward_mode() and any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise RuntimeError("the attention kernels have no forward-mode derivatives; use backend='reference'")

@@ -8,7 +8,12 @@ Corners off the map are zero.
 The kernels implement the same rule (``triton/geometry.py``, ``cpu/geometry.py``). All three clamp positions to [-2,
 size + 1] first: positions beyond are off the map anyway, and infinite offsets become finite. A NaN offset has a NaN t,
 so that the result of its query is NaN, and reads no memory.
+
+With several maps of other sizes, the anchor (x, y) of an H x W query map is carried over to an H_l x W_l map: x_l = (x +
+1/2) W_l / W - 1/2, evaluated from left to right and with exact division on every backend, so that all floor alike.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,13 +29,38 @@ def position_dtype(features: torch.dtype) -> torch.dtype:
     return torch.float64 if features == torch.float64 else torch.float32
 
 
-def nodes(offsets: Tensor, grid: int, dtype: torch.dtype) -> Tensor:
-    """Return absolute node positions (B, S, 2, Hc, Wc), unclamped [x, y] in pixels, of offsets (B, 2S, Hc, Wc)."""
-    batch, channels, rows, columns = offsets.shape
-    x = torch.arange(columns, device=offsets.device, dtype=dtype) * grid  # [Wc]
-    y = torch.arange(rows, device=offsets.device, dtype=dtype) * grid  # [Hc]
-    anchors = torch.stack((x.expand(rows, columns), y[:, None].expand(rows, columns)))  # [2, Hc, Wc]
-    return offsets.reshape(batch, channels // 2, 2, rows, columns).to(dtype) + anchors
+def nodes(
+    offsets: Tensor,
+    grid: int,
+    dtype: torch.dtype,
+    size: Sequence[int] = (1, 1),
+    maps: Sequence[Sequence[int]] = ((1, 1),),
+    sets: int = 1,
+) -> Tensor:
+    """Return absolute node positions (B, K, L, S, 2, Hc, Wc), unclamped [x, y] in pixels of each node's own map.
+
+    Args:
+        offsets: (B, 2 K L S, Hc, Wc).
+        grid: cell size.
+        dtype: of the positions.
+        size: height and width of the query map.
+        maps: height and width of each of the L maps.
+        sets: number K of node sets.
+    """
+    batch, _, rows, columns = offsets.shape
+    anchors = []
+    for height, width in maps:
+        x = _carried(torch.arange(columns, device=offsets.device, dtype=dtype) * grid, size[1], width)  # [Wc]
+        y = _carried(torch.arange(rows, device=offsets.device, dtype=dtype) * grid, size[0], height)  # [Hc]
+        anchors.append(torch.stack((x.expand(rows, columns), y[:, None].expand(rows, columns))))
+    count = offsets.shape[1] // (2 * sets * len(maps))
+    offsets = offsets.reshape(batch, sets, len(maps), count, 2, rows, columns)
+    return offsets.to(dtype) + torch.stack(anchors)[:, None]  # [L, 1, 2, Hc, Wc]
+
+
+def _carried(x: Tensor, size: int, other: int) -> Tensor:
+    """Carry positions from an axis of ``size`` pixels over to one of ``other`` pixels that covers the same picture."""
+    return x if size == other else (x + 0.5) * other / size - 0.5
 
 
 def corners(position: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,9 @@ def kernels(backend: str) -> ModuleType:
 
 def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights, **more):
     # The only check of a traced call.
-    check_shapes(query, key, key if value is None else value, offsets, groups, grid)
+    check_shapes(query, (key,), (key if value is None else value,), offsets, groups, grid)
+    if key.shape != query.shape:
+        raise ValueError(f"key has shape {tuple(key.shape)}; expected that of query, {tuple(query.shape)}")
     return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights, **more)
 
 
@@ -139,13 +141,12 @@ def attention(
     return _Attention.apply(query, key, value, offsets, *options)
 
 
-def _no_second_order(ctx: Any, *_):
-    message = "the kernels of representative_attention have no second-order gradients"
-    raise RuntimeError(f"{message}; use backend='reference'")
+def no_second_order(ctx: Any, *_):
+    raise RuntimeError("the attention kernels have no second-order gradients; use backend='reference'")
 
 
 _library.impl("attention", lambda *arguments: _Attention.apply(*arguments), "Autograd")
-torch.library.register_autograd("repgraph::attention_backward", _no_second_order, lib=_library)
+torch.library.register_autograd("repgraph::attention_backward", no_second_order, lib=_library)
 
 
 def unrounded(device: str) -> AbstractContextManager[Any]:
@@ -161,12 +162,13 @@ def autocasts(t: Tensor) -> bool:
 
 def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Cast features to the autocast dtype if autocast is enabled."""
+    new_key = autocast(key)
+    return autocast(query), new_key, new_key if value is key else autocast(value)
 
-    def cast(t: Tensor | None) -> Any:
-        return t.to(torch.get_autocast_dtype(t.device.type)) if isinstance(t, Tensor) and autocasts(t) else t
 
-    new_key = cast(key)
-    return cast(query), new_key, new_key if value is key else cast(value)
+def autocast(t: Any) -> Any:
+    """Cast a tensor to the autocast dtype if autocast is enabled; return anything else unchanged."""
+    return t.to(torch.get_autocast_dtype(t.device.type)) if isinstance(t, Tensor) and autocasts(t) else t
 
 
 def _autocast(device: str) -> None:
