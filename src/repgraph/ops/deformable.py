@@ -50,7 +50,9 @@ def multi_scale_deformable_attention(
         torch.Size([2, 10, 64])
     """
     value = library.autocast(value)
-    sizes = [tuple(size) for size in (spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes)]
+    sizes = [
+        tuple(size) for size in (spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes)
+    ]
     counts = _check(value, sizes, sampling_locations, attention_weights, points)
     batch, queries, heads = sampling_locations.shape[:3]
     rows = value.flatten(2)  # [B, N, M D]

@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from repgraph.ops import tf32
-from repgraph.ops.triton.plan import launch, version
+from repgraph.ops.triton.plan import cdiv, descriptor, launch, version
 
 VERSIONS = ((3, 6),)  # of Triton with which the kernel has run; it compiles with 3.6 to 3.9
 INNER = 256  # channels of ``a``
@@ -186,12 +186,19 @@ def is_faster(shape: torch.Size, inner: int, dtype: torch.dtype, device: int) ->
         inner == INNER
         and (dtype.itemsize == 2 or (dtype == torch.float32 and tf32.allowed()))
         and columns >= _width(dtype)
-        and version(triton.__version__) in VERSIONS
+        and _SUPPORTED
         and device >= 0  # not the CPU
-        and torch.version.hip is None  # AMD GPUs may report major version 9 too
-        and torch.cuda.get_device_capability(device)[0] == 9
+        and _is_hopper(device)
         and rows >= _MIN_TILES * _ROWS * _row_programs(columns, dtype, device)
     )
+
+
+_SUPPORTED = version(triton.__version__) in VERSIONS and torch.version.hip is None  # AMD has a major version 9 too
+
+
+@lru_cache(64)
+def _is_hopper(device: int) -> bool:
+    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def _width(dtype: torch.dtype) -> int:
@@ -203,7 +210,7 @@ def _width(dtype: torch.dtype) -> int:
 def _row_programs(columns: int, dtype: torch.dtype, device: int) -> int:
     """Return how many programs share the rows of the same columns, for one program per multiprocessor."""
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, processors // triton.cdiv(columns, _width(dtype)))
+    return max(1, processors // cdiv(columns, _width(dtype)))
 
 
 def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -211,15 +218,16 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) 
     y = torch.empty_like(x)
     rows, columns = x.shape
     width = _width(x.dtype)
-    places = min(_row_programs(columns, x.dtype, x.get_device()), triton.cdiv(rows, _ROWS))
-    factors = _descriptor(a, _ROWS, INNER // _PIECES), _descriptor(weight, _COLUMNS, INNER)
-    results = _descriptor(x, _ROWS, _COLUMNS), _descriptor(y, _ROWS, _COLUMNS)
+    places = min(_row_programs(columns, x.dtype, x.get_device()), cdiv(rows, _ROWS))
+    factors = _descriptor(a, (_ROWS, INNER // _PIECES)), _descriptor(weight, (_COLUMNS, INNER))
+    results = _descriptor(x, (_ROWS, _COLUMNS)), _descriptor(y, (_ROWS, _COLUMNS))
     arguments = (*factors, *results, y if bias is None else bias, rows, columns, places)
     constants = _constants(x.dtype, bias is not None)
-    launch(_residual_product, places * triton.cdiv(columns, width), arguments, constants, num_warps=4)
+    launch(_residual_product, places * cdiv(columns, width), arguments, constants, num_warps=4)
     return y
 
 
+@lru_cache(16)
 def _constants(dtype: torch.dtype, has_bias: bool) -> dict[str, int]:
     parts = _width(dtype) // _COLUMNS
     return {
@@ -229,10 +237,9 @@ def _constants(dtype: torch.dtype, has_bias: bool) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _descriptor(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], _layout(rows, columns, matrix.dtype))
+def _descriptor(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
+    return descriptor(matrix, block, TensorDescriptor, _layout)
 
 
-@lru_cache(64)  # it takes three times as long as the descriptor
 def _layout(rows: int, columns: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for([rows, columns], getattr(gl, str(dtype).removeprefix("torch.")))

@@ -110,9 +110,7 @@ def attend_levels(
         value_map = value + start * (GROUPS * VALUES) + tl.zeros([U, 1], tl.int32)
         key_sh, value_sh = map_width.to(INDEX) * (GROUPS * CHANNELS), map_width.to(INDEX) * (GROUPS * VALUES)
         for n in range(tl.load(table + 5 * level + 3), tl.load(table + 5 * level + 4)):
-            left, top, tx, ty = read_node(
-                offset, offset_sc, n, valid, anchor_y, anchor_x, map_height, map_width, GIVEN
-            )
+            left, top, tx, ty = read_node(offset, offset_sc, n, valid, anchor_y, anchor_x, map_height, map_width, GIVEN)
             v = bilinear(
                 value_map, value_sh, GROUPS * VALUES, left, top, tx, ty, map_height, map_width, channel_v, VALUES, INDEX
             )
@@ -232,9 +230,7 @@ def attend_levels_backward(
         value_map = value_base + start * (GROUPS * VALUES) + tl.zeros([U, 1], tl.int32)
         key_sh, value_sh = map_width.to(INDEX) * (GROUPS * CHANNELS), map_width.to(INDEX) * (GROUPS * VALUES)
         for n in range(tl.load(table + 5 * level + 3), tl.load(table + 5 * level + 4)):
-            left, top, tx, ty = read_node(
-                offset, offset_sc, n, valid, anchor_y, anchor_x, map_height, map_width, GIVEN
-            )
+            left, top, tx, ty = read_node(offset, offset_sc, n, valid, anchor_y, anchor_x, map_height, map_width, GIVEN)
             v, v_x, v_y = bilinear_with_slopes(
                 value + value_map, value_sh, GROUPS * VALUES, left, top, tx, ty, map_height, map_width, channel_v,
                 VALUES, INDEX,

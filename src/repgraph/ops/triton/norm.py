@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from repgraph.ops.triton.plan import launch
+from repgraph.ops.triton.plan import cdiv, launch, next_power_of_two
 
 Running = tuple[Tensor, Tensor]  # mean and variance
 
@@ -118,9 +118,9 @@ def fold_backward(
 
 def _weight_tiles(weight: Tensor) -> tuple[int, dict[str, int]]:
     """Return the number of programs, and the rows and columns of the weight in each."""
-    k = triton.next_power_of_2(weight.shape[1])
+    k = next_power_of_two(weight.shape[1])
     m = max(1, _FOLDED // k)
-    return triton.cdiv(len(weight), m), {"M": m, "K": k}
+    return cdiv(len(weight), m), {"M": m, "K": k}
 
 
 @triton.jit
@@ -212,9 +212,9 @@ def norm_relu(
     count = parts.shape[1]
     launch(_moments, count * across, (x, parts, rows, columns, chunk), tile, num_warps=4)
     arguments = (parts, gamma, beta, *running, *numbers, rows, columns, chunk, count, eps, momentum)
-    constants = {"PARTS": triton.next_power_of_2(count), "N": 16}
-    launch(_join, triton.cdiv(columns, 16), arguments, constants, num_warps=4)
-    programs = triton.cdiv(rows, tile["M"]) * across
+    constants = {"PARTS": next_power_of_two(count), "N": 16}
+    launch(_join, cdiv(columns, 16), arguments, constants, num_warps=4)
+    programs = cdiv(rows, tile["M"]) * across
     launch(_apply, programs, (x, y, numbers[0], numbers[1], rows, columns), tile, num_warps=4)
     return y, numbers
 
@@ -223,8 +223,8 @@ def _chunks(x: Tensor) -> tuple[Tensor, int, int, int]:
     """Return memory for two sums of each chunk of rows, the rows of a chunk, columns of a tile, and tiles across."""
     rows, columns = x.shape
     parts = torch.empty((2, min(_CHUNKS, rows), columns), dtype=torch.float32, device=x.device)
-    n = min(64, triton.next_power_of_2(columns))
-    return parts, triton.cdiv(rows, parts.shape[1]), n, triton.cdiv(columns, n)
+    n = min(64, next_power_of_two(columns))
+    return parts, cdiv(rows, parts.shape[1]), n, cdiv(columns, n)
 
 
 @triton.jit
@@ -284,6 +284,6 @@ def norm_relu_backward(grad: Tensor, x: Tensor, numbers: Tensor) -> tuple[Tensor
     arguments = (grad, x, numbers, parts, rows, columns, chunk)
     launch(_grad_sums, parts.shape[1] * across, arguments, tile, num_warps=4)
     sums = parts.sum(1)
-    programs = triton.cdiv(rows, tile["M"]) * across
+    programs = cdiv(rows, tile["M"]) * across
     launch(_grad_apply, programs, (grad, x, numbers, sums, grad_x, rows, columns), tile, num_warps=4)
     return grad_x, sums
