@@ -9,6 +9,7 @@ from repgraph.ops import representative_attention
 
 MAP = (2, 8, 5, 6)
 MAPS = [torch.zeros(2, 8, 3, 3), torch.zeros(1, 8, 3, 3)]
+BIAS = {"bias": torch.zeros(1, 3, 2, 1)}
 OWN = {"groups": 2, "own_nodes": True}
 EMPTY = dict.fromkeys(("query", "key", "value"), torch.zeros(2, 8, 0, 6)) | {"offsets": torch.zeros(2, 6, 0, 6)}
 
@@ -35,7 +36,7 @@ def call(**changes):
         (ValueError, "0 maps of keys and 0 of values", {"key": [], "value": []}),
         (TypeError, "value[0] is a int; expected a torch.Tensor", {"value": [1, 2]}),
         (ValueError, "offsets has 6 channels; expected a multiple of 4: x and y for 1 maps and 2 sets", OWN),
-        (ValueError, "bias has shape (1, 3, 2, 1); expected (1 or 2, 3, 1 or 5, 1 or 6)", {"bias": torch.zeros(1, 3, 2, 1)}),
+        (ValueError, "bias has shape (1, 3, 2, 1); expected (1 or 2, 3, 1 or 5, 1 or 6)", BIAS),
         (TypeError, "own_nodes is 2; expected True or False", {"own_nodes": 2}),
         (ValueError, "value has shape (1, 4, 5, 6); expected (2, channels, 5, 6)", {"value": torch.zeros(1, 4, 5, 6)}),
         (ValueError, "value has shape (2, 0, 5, 6)", {"value": torch.zeros(2, 0, 5, 6)}),
