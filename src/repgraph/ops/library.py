@@ -150,8 +150,9 @@ torch.library.register_autograd("repgraph::attention_backward", no_second_order,
 
 
 def unrounded(device: str) -> AbstractContextManager[Any]:
-    """Return a context without autocast, on devices that have autocast."""
-    return torch.autocast(device, enabled=False) if device in AUTOCAST_DEVICES else nullcontext()
+    """Return a context without autocast."""
+    enabled = device in AUTOCAST_DEVICES and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if enabled else nullcontext()
 
 
 def autocasts(t: Tensor) -> bool:
