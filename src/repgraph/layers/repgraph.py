@@ -167,7 +167,7 @@ class BottleneckRepGraph(RepGraph):
         feature, offsets, x = self.regressed(checks.check_map(x, self.channels))
         response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
         del feature  # free its memory
-        y = self.final_act(fuse_input(x, response, self.expand, self.expand_norm, self.fusion))
+        y = fuse_input(x, response, self.expand, self.expand_norm, self.fusion, self.final_act)
         return (y, *nodes) if return_nodes else y
 
     def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,6 +22,14 @@ def scale_and_shift(gamma, beta, channel, here, mean, rstd):
 
 
 @triton.jit
+def running_scale(gamma, beta, mean, variance, channel, here, eps):
+    """Return normalisation by running statistics as a factor and a term."""
+    m = tl.load(mean + channel, mask=here, other=0.0).to(tl.float32)
+    rstd = 1 / tl.sqrt_rn(tl.load(variance + channel, mask=here, other=1.0).to(tl.float32) + eps)
+    return scale_and_shift(gamma, beta, channel, here, m, rstd)
+
+
+@triton.jit
 def update_running(running, channel, here, new, momentum):
     """Update running statistics of some channels with those of this batch."""
     old = tl.load(running + channel, mask=here, other=0.0).to(tl.float32)
@@ -71,6 +79,29 @@ def fold(
     programs, tile = _weight_tiles(weight)
     launch(_fold, programs, (*tensors, *weight.shape, eps, momentum, count / (count - 1)), tile, num_warps=4)
     return folded, shift, means, rstds
+
+
+@triton.jit
+def _fold_running(
+    weight, gamma, beta, mean, variance, folded, shift, channels, inner, eps, M: tl.constexpr, K: tl.constexpr
+):  # fmt: skip
+    channel, _, here, where, inside = weight_tile(channels, inner, M, K)
+    w = tl.load(weight + where, mask=inside, other=0.0).to(tl.float32)  # [M, K]
+    scale, t = running_scale(gamma, beta, mean, variance, channel, here, eps)
+    tl.store(folded + where, (w * scale[:, None]).to(folded.dtype.element_ty), mask=inside)
+    tl.store(shift + channel, t, mask=here)
+
+
+def fold_running(
+    weight: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return the weight (C, C') in ``dtype`` and the shift (C,) with normalisation by running statistics folded in."""
+    folded = torch.empty_like(weight, dtype=dtype)
+    shift = torch.empty(weight.shape[:1], dtype=torch.float32, device=weight.device)
+    programs, tile = _weight_tiles(weight)
+    arguments = (weight, gamma, beta, *running, folded, shift, *weight.shape, eps)
+    launch(_fold_running, programs, arguments, tile, num_warps=4)
+    return folded, shift
 
 
 @triton.jit
@@ -198,6 +229,27 @@ def _apply(x, y, scale, shift, rows, columns, M: tl.constexpr, N: tl.constexpr):
     z = tl.load(x + where, mask=inside, other=0.0).to(tl.float32) * s[None, :] + t[None, :]
     z = tl.where(z < 0, 0.0, z)  # NaN stays NaN
     tl.store(y + where, z.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _apply_running(
+    x, y, gamma, beta, mean, variance, rows, columns, eps, M: tl.constexpr, N: tl.constexpr
+):  # fmt: skip
+    column, here, where, inside = tile_of(rows, columns, M, N)
+    s, t = running_scale(gamma, beta, mean, variance, column, here, eps)
+    z = tl.load(x + where, mask=inside, other=0.0).to(tl.float32) * s[None, :] + t[None, :]
+    tl.store(y + where, tl.where(z < 0, 0.0, z).to(y.dtype.element_ty), mask=inside)
+
+
+def norm_relu_running(x: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float) -> Tensor:
+    """Return relu(batch_norm(x)) of a matrix (R, C) with running statistics."""
+    rows, columns = x.shape
+    y = torch.empty_like(x)
+    n = min(64, next_power_of_two(columns))
+    tile = {"M": max(1, _TILE // n), "N": n}
+    programs = cdiv(rows, tile["M"]) * cdiv(columns, n)
+    launch(_apply_running, programs, (x, y, gamma, beta, *running, rows, columns, eps), tile, num_warps=4)
+    return y
 
 
 def norm_relu(

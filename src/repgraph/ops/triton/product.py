@@ -28,8 +28,8 @@ _CHUNKS = 128  # of rows that ``column_sums`` sums separately
 
 @triton.jit
 def _residual(
-    a, weight, x, y, bias, rows, columns, inner, HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TOGETHER: tl.constexpr,
+    a, weight, x, y, bias, rows, columns, inner, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+    PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     tiles_m, tiles_n = tl.cdiv(rows, M), tl.cdiv(columns, N)
     strip = tl.program_id(0) // (TOGETHER * tiles_n)
@@ -44,15 +44,20 @@ def _residual(
         column = n + tl.arange(0, N)
         total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     total += x.load([m, n]).to(tl.float32)
+    if RELU:
+        total = tl.where(total < 0, 0.0, total)  # NaN stays NaN
     y.store([m, n], total.to(y.dtype))
 
 
-def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x + a weight^T + bias for matrices x (R, C), a (R, C'), weight (C, C') with contiguous rows."""
+def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
+    """Return x + a weight^T + bias for matrices x (R, C), a (R, C'), weight (C, C') with contiguous rows.
+
+    ``relu``: return it behind a ReLU.
+    """
     x, a, weight = (t if t.data_ptr() % 16 == 0 else t.clone() for t in (x, a, weight))  # descriptors need this
     (rows, columns), inner = x.shape, a.shape[1]
     if hopper is not None and hopper.is_faster(x.shape, inner, x.dtype, x.get_device()):
-        return hopper.residual_product(x, a, weight, bias)
+        return hopper.residual_product(x, a, weight, bias, relu)
     y = torch.empty_like(x)
     precision = _precision(x.dtype, inner)
     m, n, k, warps, stages = _TILES[x.dtype.itemsize, precision]
@@ -60,7 +65,8 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) 
         precision = "ieee"  # the only one of the interpreter
     tiles = ((a, (m, k)), (weight, (n, k)), (x, (m, n)), (y, (m, n)))
     descriptors = [descriptor(matrix, tile, TensorDescriptor) for matrix, tile in tiles]
-    constants = {"HAS_BIAS": bias is not None, "PRECISION": precision, "M": m, "N": n, "K": k, "TOGETHER": _ROW_GROUP}
+    constants = {"HAS_BIAS": bias is not None, "RELU": relu, "PRECISION": precision, "M": m, "N": n, "K": k}
+    constants["TOGETHER"] = _ROW_GROUP
     arguments = (*descriptors, y if bias is None else bias, rows, columns, inner)
     programs = cdiv(rows, m) * cdiv(columns, n)
     launch(_residual, programs, arguments, constants, num_warps=warps, num_stages=stages)
