@@ -188,18 +188,16 @@ def is_faster(shape: torch.Size, inner: int, dtype: torch.dtype, device: int) ->
         inner == INNER
         and (dtype.itemsize == 2 or (dtype == torch.float32 and tf32.allowed()))
         and columns >= _width(dtype)
-        and _SUPPORTED
-        and device >= 0  # not the CPU
-        and _is_hopper(device)
+        and _is_supported(device)
         and rows >= _MIN_TILES * _ROWS * _row_programs(columns, dtype, device)
     )
 
 
-_SUPPORTED = version(triton.__version__) in VERSIONS and torch.version.hip is None  # AMD has a major version 9 too
-
-
 @lru_cache(64)
-def _is_hopper(device: int) -> bool:
+def _is_supported(device: int) -> bool:
+    """Return whether the kernel has run with this version of Triton and the device is a Hopper GPU (-1: the CPU)."""
+    if device < 0 or torch.version.hip is not None or version(triton.__version__) not in VERSIONS:
+        return False  # AMD GPUs may report major version 9 too
     return torch.cuda.get_device_capability(device)[0] == 9
 
 
