@@ -70,7 +70,7 @@ def multi_scale_deformable_attention(
         check_not_forward_mode(value, sampling_locations, attention_weights)
         locations, weights = (t.flatten(2).unsqueeze(1).permute(0, 3, 1, 2) for t in (locations, weights))
         y = levels.deform(rows, locations, weights, sizes, counts, heads, backend)
-    return y.squeeze(2).mT
+    return y.squeeze(2).mT.contiguous()
 
 
 def _check(value: Tensor, sizes: list, locations: Tensor, weights: Tensor, points: Sequence[int] | None) -> list[int]:
