@@ -19,6 +19,11 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if there is no message."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def interrupted(error: BaseException | None) -> bool:
     """Return whether an error is a KeyboardInterrupt, or was raised while one was handled.
 

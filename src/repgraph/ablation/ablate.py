@@ -5,13 +5,12 @@ import io
 import math
 import os
 import signal
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from repgraph.ablation import runner, summary, tuning
 from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, check_ready, lay_out
@@ -21,6 +20,9 @@ from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
 from repgraph.progress import Progress
+from repgraph.train.signals import StopSignals
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # SIGHUP is ignored under nohup
 
 
 @dataclass
@@ -127,9 +129,14 @@ def _train(plan: Plan, todo: Sequence[Task], total: int, results: Results, show:
             say(f"{task.run}: resumed near iteration {iteration}" if iteration else f"{task.run}: started")
             yield task
 
+    def stop_runs(signal_name: str) -> None:
+        todo[0].stop.touch()
+        say(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
+
     with (
         Progress("ablation", total, show, unit="runs", start=done) as progress,
-        _stop_signals(todo[0].stop, say) as signals,
+        _stop_file(todo[0].stop),
+        StopSignals(stop_runs, [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]) as signals,
     ):
         progress.every = math.inf
         for record, text in runner.train_all(pending(), jobs, plan.backend, plan.cluster):
@@ -139,35 +146,19 @@ def _train(plan: Plan, todo: Sequence[Task], total: int, results: Results, show:
             progress.update(done)
             left = progress.remaining(done) if done < total else ""
             say(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
-    return signals[0] if signals else 0
+    return signals.received
 
 
 @contextlib.contextmanager
-def _stop_signals(stop: Path, say: Callable[[str], None]) -> Iterator[list[int]]:
-    """Create the file ``stop`` on the first SIGINT, SIGTERM or SIGHUP; the second one raises KeyboardInterrupt."""
-    received: list[int] = []
-    previous: dict[int, Any] = {}
-
-    def handle(number: int, frame: object) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-        stop.touch()
-        say(f"{signal.Signals(number).name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
-
-    if threading.current_thread() is threading.main_thread():  # only it receives signals
-        for number in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
-            if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
-                previous[number] = signal.signal(number, handle)
+def _stop_file(stop: Path) -> Iterator[None]:
+    """Create the file ``stop`` if an error ends the ablation, so that no run goes on, and remove it at the end."""
     try:
-        yield received
-    except BaseException:  # do not leave runs behind
+        yield
+    except BaseException:
         stop.touch()
         time.sleep(2 * runner.POLL)
         raise
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
         stop.unlink(missing_ok=True)
 
 

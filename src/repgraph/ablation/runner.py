@@ -23,6 +23,7 @@ from repgraph import files
 from repgraph.ablation.key import weights_name
 from repgraph.ablation.results import DIVERGED, FAILED, OK, SCORES, Record
 from repgraph.ablation.tables import PlannedRun
+from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
 from repgraph.errors import UsageError
 from repgraph.info import device_name
 from repgraph.progress import format_duration
@@ -130,7 +131,7 @@ def collect(task: Task) -> Record | None:
         record = _record(task, OK, scores=scores)
     except ValueError:  # the file is missing or damaged, or a score is
         return None
-    for heavy in (run_folder.CHECKPOINTS, run_folder.MODEL):
+    for heavy in (CHECKPOINTS, MODEL):
         shutil.rmtree(task.folder / heavy, ignore_errors=True)
     return record
 
@@ -149,7 +150,7 @@ def _run_process(task: Task) -> tuple[int, bool]:
     if task.jobs > 1 and recipe.data.workers == -1:
         recipe = with_values(recipe, {"data.workers": num_workers(-1, task.jobs)})
     path = folder.with_name(f".{task.run.key}.json")
-    if (folder / run_folder.RECIPE).is_file() and run_folder.find(folder)[1] is not None:
+    if (folder / RECIPE).is_file() and run_folder.find(folder)[1] is not None:
         values = recipe.model_dump(mode="json")
         changes = [(name, values[section][field]) for name in RESUMABLE for section, field in [name.split(".")]]
         settings = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changes]

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from repgraph import data as datasets
 from repgraph import models, recipes
+from repgraph.constants import RECIPE
 from repgraph.data.labels import Labels, spread_palette
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.models import MaskRCNN, RGNet
 from repgraph.recipes import AnyRecipe
 
-RECIPE = "recipe.json"
 TRAINING_OPTIONS = ("crowds", "empty")  # options of COCO data that skip objects and images, which count in a test
 
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from repgraph import files
-from repgraph.errors import UsageError, nearest
+from repgraph.errors import UsageError, first_line, nearest
 from repgraph.layers import inserted
 from repgraph.models.backbone import Backbone, check_timm_name, create_without_data
 
@@ -257,8 +257,3 @@ def _from_torchvision(name: str, backbone: str) -> Weights:
         raise UsageError(f"cannot load torchvision's {name!r}: {first_line(error)}; give a local file") from error
     known = dict(caffe_style=False, norm_eps=0.0 if name in _ZERO_EPS else None)
     return Weights(source=f"torchvision's {name!r}", tensors=dict(tensors), **known)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -12,6 +12,7 @@ from repgraph import models, recipes
 from repgraph.data.scenes import Scenes
 from repgraph.drawing.page import read_asset, render
 from repgraph.errors import UsageError
+from repgraph.evaluation.metrics import mean
 from repgraph.report.charts import draw_charts, style_of
 from repgraph.report.pictures import Picture, draw_large, label_map, photo
 from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run, started
@@ -169,9 +170,3 @@ def _pictures(group: Sequence[Result], names: Sequence[str], index: int) -> list
         caption = f"{names[result.run]}: mIoU {percent(result.per_image[index])}"
         row.append(label_map(result.predict(image), palette, caption))
     return row
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there are none."""
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from repgraph import files, recipes
+from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
 from repgraph.progress import format_duration
 from repgraph.recipes import AnyRecipe
 from repgraph.train import run_folder
 from repgraph.train.metrics import METRICS
-from repgraph.train.run_folder import CHECKPOINTS, LAST, MODEL, RECIPE, VERSIONS, SessionRecord
+from repgraph.train.run_folder import VERSIONS, SessionRecord
 
 Points = Sequence[tuple[float, float]]  # iteration, value
 

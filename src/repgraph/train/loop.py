@@ -19,6 +19,7 @@ import torch
 from lightning_fabric import Fabric
 
 from repgraph import distributed, files
+from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.inference import NotFinite
 from repgraph.layers import reach
@@ -101,10 +102,10 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
     for name in (setting.partition("=")[0].strip() for setting in settings):
         if name not in (*RESUMABLE, "train.iterations"):
             raise UsageError(
-                f"{name} cannot change when a run is resumed: its recipe is {folder / run_folder.RECIPE}; "
+                f"{name} cannot change when a run is resumed: its recipe is {folder / RECIPE}; "
                 f"only train.iterations, {', '.join(RESUMABLE)} can"
             )
-    stored = load(folder / run_folder.RECIPE)
+    stored = load(folder / RECIPE)
     recipe = _with_absolute_root(with_settings(stored, settings))
     where = devices.find(recipe.train)
     with _locked(folder, where):
@@ -122,10 +123,10 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
         if where.is_first:
             if stored.train.iterations != recipe.train.iterations:
                 stored = with_values(stored, {"train.iterations": recipe.train.iterations})
-                files.write(folder / run_folder.RECIPE, to_json(stored))
+                files.write(folder / RECIPE, to_json(stored))
             run_folder.record_session(folder, recipe, session.start)
-            if path is not None and path.name != run_folder.LAST:
-                checkpoints.link(path, path.with_name(run_folder.LAST))
+            if path is not None and path.name != LAST:
+                checkpoints.link(path, path.with_name(LAST))
         return _fit(session, folder, show)
 
 
@@ -170,7 +171,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         losses = RunningLoss(task.losses, fabric.device, sums, where.rank)
         log = stack.enter_context(contextlib.closing(MetricsLog(log_folder, columns(task, model), start)))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
-        signals = stack.enter_context(StopSignals(progress))
+        signals = stack.enter_context(StopSignals(lambda name: _announce_stop(name, progress)))
         progress.update(start, line=True)
         clock = Clock()
 
@@ -259,6 +260,11 @@ def step(fabric: Fabric, task: Task, model: Any, optimizer: Any, batch: Any, los
         losses.add(batch.iteration, logged, amount)
 
 
+def _announce_stop(signal_name: str, progress: Progress) -> None:
+    if progress.out is not None:
+        progress.print(f"{signal_name}: stopping after this iteration (Ctrl-C again: at once)")
+
+
 def _warn_if_slow(session: Session, fabric: Fabric, batch: Any, progress: Progress) -> None:
     """Estimate the time of training on a CPU from the forward pass of one image, and warn if it is long."""
     task, model, train = session.task, session.model, session.recipe.train
@@ -332,14 +338,14 @@ def _problem(fabric: Fabric, model: torch.nn.Module, report: Report, now: int, *
 
 
 def _halted(reason: str, finite_until: int, folder: Path) -> str:
-    path = folder / run_folder.CHECKPOINTS / run_folder.LAST
+    path = folder / CHECKPOINTS / LAST
     good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
     return f"{reason} (losses were finite up to iteration {finite_until}); {good}"
 
 
 def _lost(reason: str, folder: Path, progress: Progress) -> None:
     """Report and record that another process died."""
-    path = folder / run_folder.CHECKPOINTS / run_folder.LAST
+    path = folder / CHECKPOINTS / LAST
     advice = f"resume with: repgraph train --resume {folder}" if path.exists() else "there is no checkpoint"
     progress.print(f"repgraph train: {reason}; {advice}")
     run_folder.record_end(folder, reason)
@@ -381,7 +387,7 @@ def _save(
         scaler = fabric.strategy.precision.state_dict()
         content = checkpoints.content(session, optimizer.optimizer, scaler, now, best, sums)
         try:
-            checkpoints.write(folder / run_folder.CHECKPOINTS, content, best=is_best)
+            checkpoints.write(folder / CHECKPOINTS, content, best=is_best)
         except UsageError as problem:
             error = str(problem)
     if error := fabric.broadcast(error):
@@ -390,7 +396,7 @@ def _save(
 
 def _write_model(session: Session, folder: Path) -> None:
     if session.devices.is_first:
-        session.model.cpu().save_pretrained(folder / run_folder.MODEL)
+        session.model.cpu().save_pretrained(folder / MODEL)
 
 
 def _with_absolute_root(recipe: AnyRecipe) -> AnyRecipe:
