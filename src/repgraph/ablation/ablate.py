@@ -15,7 +15,7 @@ from typing import TextIO
 from repgraph.ablation import runner, summary, tuning
 from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, check_ready, lay_out
 from repgraph.ablation.results import OK, Record, Results
-from repgraph.ablation.runner import RUNS, Task
+from repgraph.ablation.runner import RUNS, RunTask
 from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
@@ -57,7 +57,7 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     check_writable(results.path)
     out = Path(os.path.abspath(plan.out))
     stop = out / f".stop-{uuid.uuid4().hex[:8]}"
-    tasks = [Task(run, plan.dataset, out, stop) for run in layout.runs]
+    tasks = [RunTask(run, plan.dataset, out, stop) for run in layout.runs]
     if finished := list(filter(None, map(runner.collect, _todo(tasks, records)))):
         records = results.add(finished)
     todo = _todo(tasks, records)
@@ -107,11 +107,11 @@ def listing(plan: Plan) -> str:
     return "\n".join([*shown, *layout.notes, *misfits, f"{count} of {len(lines)} runs to do"])
 
 
-def _todo(tasks: Sequence[Task], records: Mapping[str, Record]) -> list[Task]:
+def _todo(tasks: Sequence[RunTask], records: Mapping[str, Record]) -> list[RunTask]:
     return [task for task in tasks if task.run.key not in records or not records[task.run.key].done]
 
 
-def _train(plan: Plan, todo: Sequence[Task], total: int, results: Results, show: TextIO) -> int:
+def _train(plan: Plan, todo: Sequence[RunTask], total: int, results: Results, show: TextIO) -> int:
     """Train runs and add their records to the results; return the signal that stopped them, or 0."""
     jobs, done = min(plan.jobs, len(todo)), total - len(todo)
     if plan.backend in LOCAL_BACKENDS:
@@ -121,7 +121,7 @@ def _train(plan: Plan, todo: Sequence[Task], total: int, results: Results, show:
         with contextlib.suppress(OSError):  # a closed terminal
             progress.print(text)
 
-    def pending() -> Iterator[Task]:
+    def pending() -> Iterator[RunTask]:
         for task in todo:
             if task.stop.exists():
                 return

@@ -40,7 +40,7 @@ _STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 @dataclass(frozen=True)
-class Task:
+class RunTask:
     """A run for a worker, which may be on another machine with the same folders.
 
     It stops with a checkpoint once the file ``stop`` exists.
@@ -62,7 +62,7 @@ class Task:
         return self.out / RUNS / f"{self.run.key}.log"
 
 
-def train_all(tasks: Iterable[Task], jobs: int, backend: str, cluster: str) -> Iterator[tuple[Record | None, str]]:
+def train_all(tasks: Iterable[RunTask], jobs: int, backend: str, cluster: str) -> Iterator[tuple[Record | None, str]]:
     """Train all tasks, ``jobs`` at a time, and yield the results of :func:`train_one`.
 
     ``backend`` is one of joblib's: "threading", "loky", or "dask", for which ``cluster`` is the scheduler's address.
@@ -81,7 +81,7 @@ def train_all(tasks: Iterable[Task], jobs: int, backend: str, cluster: str) -> I
         raise UsageError(f"--backend {backend} failed ({reason}); repeat the command to continue") from error
 
 
-def train_one(task: Task) -> tuple[Record | None, str]:
+def train_one(task: RunTask) -> tuple[Record | None, str]:
     """Train a run in a subprocess, from its checkpoint if it has one; an error is a failed run and not raised.
 
     Returns its record and a line about it. A run that was stopped, or that another process trains, has no record.
@@ -105,7 +105,7 @@ def train_one(task: Task) -> tuple[Record | None, str]:
     return record, f"{task.run}: mIoU {100 * record.miou:.2f} in {format_duration(record.seconds)}"
 
 
-def _train(task: Task) -> Record | None:
+def _train(task: RunTask) -> Record | None:
     """Run the subprocess and return its record, or None if it was stopped."""
     code, stopped = _run_process(task)
     if record := collect(task):
@@ -118,7 +118,7 @@ def _train(task: Task) -> Record | None:
     return _record(task, FAILED, _explain(code, task.log))
 
 
-def collect(task: Task) -> Record | None:
+def collect(task: RunTask) -> Record | None:
     """Return the record of a run whose folder has the scores of its last iteration, or None.
 
     The checkpoints and the network are removed.
@@ -144,7 +144,7 @@ def progress(folder: Path) -> int:
         return 0
 
 
-def _run_process(task: Task) -> tuple[int, bool]:
+def _run_process(task: RunTask) -> tuple[int, bool]:
     """Return the exit code of ``repgraph train``, and whether it was asked to stop."""
     recipe, folder = task.run.recipe, task.folder
     if task.jobs > 1 and recipe.data.workers == -1:
@@ -188,7 +188,7 @@ def _run_process(task: Task) -> tuple[int, bool]:
 
 
 @contextlib.contextmanager
-def _gpu(task: Task) -> Iterator[dict[str, str]]:
+def _gpu(task: RunTask) -> Iterator[dict[str, str]]:
     """Reserve the next free GPU of this machine, if it has several, and yield the variables that select it."""
     count = torch.cuda.device_count()
     if count < 2 or task.run.recipe.train.devices > 1:
@@ -215,7 +215,7 @@ def _explain(code: int, log: Path) -> str:
     return f"{how}: {last[:300]} ({log})"
 
 
-def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, float] | None = None) -> Record:
+def _record(task: RunTask, status: str, reason: str = "", scores: Mapping[str, float] | None = None) -> Record:
     """Return the record of a run, with the versions, device and time that its folder tells."""
     run, sessions = task.run, run_folder.sessions(task.folder)
     versions = sessions[-1].versions if sessions else {}

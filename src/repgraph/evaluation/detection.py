@@ -20,7 +20,7 @@ from repgraph.data.files import prefetch
 from repgraph.distributed import broadcast, gather, rank, shard
 from repgraph.errors import UsageError
 from repgraph.evaluation.metrics import nan_to_none
-from repgraph.evaluation.segmentation import Progress
+from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Detections, NotFinite, detect
 from repgraph.inference.network import check_classes, not_finite_in_all_processes
 
@@ -196,7 +196,7 @@ def evaluate_detection(
     limit: int | None = None,
     workers: int = 2,
     precision: str = "fp32",
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> DetectionEvaluation:
     """Detect the objects in every image of a data set, and score them by COCO's protocol.
 

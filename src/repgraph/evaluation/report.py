@@ -22,7 +22,7 @@ MEANS = ("AP", "AP50", "AP75", "small", "medium", "large", "AR1", "AR10", "AR100
 
 
 @dataclass(frozen=True)
-class Report:
+class ScoreReport:
     """Scores of a network: a record for JSON, tables and lines for people, and contents of further files by name."""
 
     record: dict[str, Any]
@@ -48,7 +48,7 @@ class Report:
         return [files.write(folder / name, content) for name, content in contents.items()]
 
 
-def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Sequence[str]) -> Report:
+def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Sequence[str]) -> ScoreReport:
     """Report the scores of a segmentation network; ``about`` begins the record."""
     scores, confusion = evaluation.scores.to_dict(), evaluation.confusion
     fields = ("class", "name", "iou", "accuracy", "pixels", "predicted_pixels")
@@ -69,10 +69,10 @@ def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Se
     )
     about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
     record = {**about, **means, "classes": classes}
-    return Report(record, [table], lines, {CONFUSION: matrix})
+    return ScoreReport(record, [table], lines, {CONFUSION: matrix})
 
 
-def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> Report:
+def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> ScoreReport:
     """Report the scores of a detector; ``about`` begins the record."""
     results, scores = evaluation.results, evaluation.scores.to_dict()
     data, evaluated = results.data, set(results.image_ids)
@@ -96,7 +96,7 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
     about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
     record = {**about, "box": scores["box"], "mask": scores["mask"], "classes": classes}
     contents = {name: json.dumps(results.results(kind)) for name, kind in ((BOXES, "bbox"), (MASKS, "segm"))}
-    return Report(record, [table, means], lines, contents)
+    return ScoreReport(record, [table, means], lines, contents)
 
 
 def percent(value: float | None) -> str:

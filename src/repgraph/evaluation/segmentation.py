@@ -15,7 +15,7 @@ from repgraph.evaluation.metrics import Confusion, Scores
 from repgraph.inference import Settings, predict
 from repgraph.inference.network import check_classes, device_and_dtype, not_finite_in_all_processes
 
-Progress = Callable[[int, int], None]  # images done, images in total; of this process
+OnProgress = Callable[[int, int], None]  # images done, images in total; of this process
 OnImage = Callable[[int, Tensor, Tensor], None]  # index of an image, its prediction (H, W) and its mask (H, W)
 
 
@@ -36,7 +36,7 @@ def evaluate(
     *,
     limit: int | None = None,
     workers: int = 2,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     on_image: OnImage | None = None,
     **changes: Any,
 ) -> Evaluation:

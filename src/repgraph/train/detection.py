@@ -13,11 +13,12 @@ from repgraph.data.labels import Labels
 from repgraph.data.transforms import RandomFlip
 from repgraph.errors import UsageError
 from repgraph.evaluation import DetectionScores, evaluate_detection
+from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference.detection import stretch_narrow
 from repgraph.models import MaskRCNN, mask_rcnn
 from repgraph.recipes import DetectionRecipe
 from repgraph.train.stream import Transform, grouped_batch_indices
-from repgraph.train.task import Progress, Task, Validation
+from repgraph.train.task import Task, Validation
 
 MIN_BOX_SIDE = 1 / 16  # pixels; nothing may be left of thinner boxes after resizing
 _SCORES = ("ap", "ap50", "ap75", "small", "medium", "large")
@@ -115,7 +116,7 @@ class Detection(Task):
         total = torch.stack(losses).sum()
         return total, [total, *losses]
 
-    def validate(self, model: Any, data: InstanceData, progress: Progress | None = None) -> Validation:
+    def validate(self, model: Any, data: InstanceData, progress: OnProgress | None = None) -> Validation:
         limit, precision = self.recipe.data.val_limit or None, self.recipe.train.precision
         scores = evaluate_detection(model, data, limit=limit, precision=precision, progress=progress).scores
         kinds = {"box": scores.box, "mask": scores.mask or scores.box}

@@ -29,7 +29,7 @@ from repgraph.progress import Clock, Progress, format_duration
 from repgraph.recipes import RESUMABLE, AnyRecipe, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
-from repgraph.train.metrics import MetricsLog, Report, RunningLoss
+from repgraph.train.metrics import LossReport, MetricsLog, RunningLoss
 from repgraph.train.session import Session, describe, make_stream, prepare, set_up
 from repgraph.train.signals import StopSignals
 from repgraph.train.stream import seed_from
@@ -292,7 +292,7 @@ def columns(task: Task, model: torch.nn.Module) -> list[str]:
 
 
 def _metrics(
-    session: Session, device: torch.device, batch: Any, report: Report, now: int, speed: float
+    session: Session, device: torch.device, batch: Any, report: LossReport, now: int, speed: float
 ) -> dict[str, float]:
     recipe, model = session.recipe, session.model
     found = {
@@ -321,7 +321,7 @@ def _peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _problem(fabric: Fabric, model: torch.nn.Module, report: Report, now: int, *, check_weights: bool) -> str:
+def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: int, *, check_weights: bool) -> str:
     """Return why training cannot go on, or an empty string. All processes have to call it."""
     if report.not_finite is not None:
         return f"the loss of iteration {report.not_finite + 1} is not finite"

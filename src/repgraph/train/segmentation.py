@@ -13,12 +13,13 @@ from repgraph.data.transforms import TrainTransform, normalise
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
 from repgraph.evaluation import Scores, evaluate
+from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
 from repgraph.recipes import Recipe
 from repgraph.train.loss import count_labelled, cross_entropy, hard_pixels
 from repgraph.train.stream import Transform
-from repgraph.train.task import Progress, Task, Validation
+from repgraph.train.task import Task, Validation
 
 
 class Batch(NamedTuple):
@@ -106,7 +107,7 @@ class Segmentation(Task):
         auxiliary_loss = cross_entropy(auxiliary, part.masks, amount, self.class_weights)
         return loss + optim.auxiliary_weight * auxiliary_loss, [loss, auxiliary_loss]
 
-    def validate(self, model: Any, data: Any, progress: Progress | None = None) -> Validation:
+    def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
         """Score the network as the recipe tests it, but at scale 1 and without flip."""
         test = self.recipe.test
         settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=self.recipe.train.precision)

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
 from repgraph.errors import UsageError
+from repgraph.evaluation.segmentation import OnProgress
 from repgraph.models.hub import Hub, building, from_checkpoint
 from repgraph.recipes import AnyRecipe, Recipe
 from repgraph.train.stream import Transform, batch_indices, seed_from
-
-Progress = Callable[[float, int], None]
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def validate(self, model: Any, data: Any, progress: Progress | None = None) -> Validation:
+    def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
         """Validate the network, in every process; all raise ``NotFinite`` if it gives non-finite numbers in any."""
 
     @property
