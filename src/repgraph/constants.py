@@ -3,4 +3,6 @@
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet images, RGB from 0 to 1
 STD = (0.229, 0.224, 0.225)
 IGNORE = 255  # class index of unlabelled pixels in masks
+DATASETS = ("ade20k", "camvid", "cityscapes", "folder", "pascal_context", "scenes", "stanford", "voc")
+INSTANCE_DATASETS = ("coco",)  # for object detection
 RECIPE, MODEL, CHECKPOINTS, LAST = "recipe.json", "model", "checkpoints", "last.ckpt"  # in the folder of a run

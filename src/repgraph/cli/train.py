@@ -10,7 +10,6 @@ from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 if TYPE_CHECKING:
-    from repgraph.recipes import AnyRecipe
     from repgraph.train import Outcome
 
 
@@ -87,7 +86,8 @@ def train(
 
     from repgraph import recipes
 
-    resolved = recipes.with_settings(_find_recipe(recipe), changes)
+    is_file = recipe.endswith(".json") or "/" in recipe
+    resolved = recipes.with_settings(recipes.load(recipe) if is_file else recipes.get(recipe), changes)
     if print_recipe:
         print(recipes.to_json(resolved), end="")
         return 0
@@ -103,12 +103,6 @@ def train(
     from repgraph.train import train as train_run
 
     return _finish(train_run(resolved, out or Path("runs") / resolved.name, show=sys.stderr))
-
-
-def _find_recipe(name: str) -> "AnyRecipe":
-    from repgraph import recipes
-
-    return recipes.load(name) if name.endswith(".json") or "/" in name else recipes.get(name)
 
 
 def _listing() -> str:

@@ -79,7 +79,6 @@ def make_context(
 
     Args:
         name: one of :data:`LAYERS`.
-        channels: channels of its input.
         fusion: "sum" or "concat". Default: "concat", and "sum" for dual attention.
         options: options of the layer, such as ``{"nodes": 27}``; they take precedence over those of :data:`HEAD`.
     """

@@ -166,15 +166,13 @@ def mask_rcnn(
     With weights of a whole detector, inserted layers do not change its detections before training, bit for bit.
 
     Args:
-        classes: number of classes without the background.
-        backbone: "resnet50" or "resnet101".
+        classes, backbone, options: arguments of :class:`MaskRCNN`; ``caffe_style``, ``norm_eps``, ``mean`` and ``std``
+            are by default what is known about the weights.
         weights: None for random ones; a file with the weights of a ResNet or of a whole detector, with torchvision's
             names or of a trained network; "torchvision:NAME", such as "torchvision:ResNet50_Weights.IMAGENET1K_V1" or
             "torchvision:MaskRCNN_ResNet50_FPN_Weights.COCO_V1"; or "timm:NAME". Only the last two may download.
         new_predictors: with weights of a whole detector, keep the last layers (one output per class) random, for other
             classes.
-        options: arguments of :class:`MaskRCNN`; ``caffe_style``, ``norm_eps``, ``mean`` and ``std`` are by default what
-            is known about the weights.
     """
     found = None if weights is None else weight_files.find_weights(weights, backbone, detector=True)
     if new_predictors and found is None:
