@@ -76,7 +76,7 @@ def process_group(device: str) -> Iterator[Process]:
     Under torchrun, the devices ``auto`` and ``cuda`` give each process a GPU of its own.
     """
     try:
-        count, beside = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        count, local_count = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         number, local = (int(os.environ[name]) if count > 1 else 0 for name in ("RANK", "LOCAL_RANK"))
     except (KeyError, ValueError):
         raise UsageError(
@@ -86,7 +86,7 @@ def process_group(device: str) -> Iterator[Process]:
         yield Process(0, 1, parse_device(device))
         return
     found, gpus = parse_device(device), torch.cuda.device_count()
-    shared = found.type == "cpu" or found.index is not None or beside > gpus
+    shared = found.type == "cpu" or found.index is not None or local_count > gpus
     if found.type == "cuda":
         found = found if found.index is not None else torch.device("cuda", local % gpus)
         torch.cuda.set_device(found)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 
 class UsageError(ValueError):
-    """A value that cannot be used; the message names it and says what to give instead."""
+    """A value that cannot be used; the message names it and the remedy."""
 
 
 def out_of_memory(error: BaseException) -> bool:

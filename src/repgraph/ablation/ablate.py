@@ -65,7 +65,7 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     if todo:
         check_ready(plan)
         out.mkdir(parents=True, exist_ok=True)
-        todo.sort(key=lambda task: runner.progress(task.folder) == 0)  # first those that were interrupted
+        todo.sort(key=lambda task: runner.progress(task.folder) == 0)  # interrupted runs first
         number = _train(plan, todo, len(tasks), results, show or io.StringIO())
         records = results.read()
     report = _make_tables(plan, layout, records, save=True)
@@ -117,7 +117,7 @@ def _train(plan: Plan, todo: Sequence[RunTask], total: int, results: Results, sh
     if plan.backend in LOCAL_BACKENDS:
         todo = [replace(task, jobs=jobs) for task in todo]
 
-    def say(text: str) -> None:
+    def report_line(text: str) -> None:
         with contextlib.suppress(OSError):  # a closed terminal
             progress.print(text)
 
@@ -126,12 +126,12 @@ def _train(plan: Plan, todo: Sequence[RunTask], total: int, results: Results, sh
             if task.stop.exists():
                 return
             iteration = runner.progress(task.folder)
-            say(f"{task.run}: resumed near iteration {iteration}" if iteration else f"{task.run}: started")
+            report_line(f"{task.run}: resumed near iteration {iteration}" if iteration else f"{task.run}: started")
             yield task
 
     def stop_runs(signal_name: str) -> None:
         todo[0].stop.touch()
-        say(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
+        report_line(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
 
     with (
         Progress("ablation", total, show, unit="runs", start=done) as progress,
@@ -145,7 +145,7 @@ def _train(plan: Plan, todo: Sequence[RunTask], total: int, results: Results, sh
                 done += record.done
             progress.update(done)
             left = progress.remaining(done) if done < total else ""
-            say(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
+            report_line(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
     return signals.received
 
 

@@ -24,7 +24,7 @@ class Record(BaseModel):
     A run is "diverged" if losses, weights or logits were not finite, which is a result and is not repeated, and
     "failed" for any other reason, such as a crash or too little memory. Scores are fractions. ``settings`` is how the
     recipe differs from that of the data set, ``reason`` why there are no scores, and ``seconds`` the time over all
-    sessions, except those that were killed.
+    sessions, without killed ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

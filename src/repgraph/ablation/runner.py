@@ -216,7 +216,7 @@ def _explain(code: int, log: Path) -> str:
 
 
 def _record(task: RunTask, status: str, reason: str = "", scores: Mapping[str, float] | None = None) -> Record:
-    """Return the record of a run, with the versions, device and time that its folder tells."""
+    """Return the record of a run, with the versions, device and time recorded in its folder."""
     run, sessions = task.run, run_folder.sessions(task.folder)
     versions = sessions[-1].versions if sessions else {}
     gpu = versions.get("gpu") if run.recipe.train.accelerator != "cpu" else None

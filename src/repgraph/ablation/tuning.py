@@ -114,7 +114,7 @@ def best(trials: Sequence[EntrySummary]) -> EntrySummary | None:
 
 
 def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[EntrySummary]]) -> Path:
-    """Write the trials of competitors on a data set to ``tuning.csv``, replacing earlier ones of theirs."""
+    """Write the trials of competitors on a data set to ``tuning.csv``, replacing their earlier ones."""
     path = folder / NAME
     with FileLock(folder / LOCK):
         before = [row for _, row in read_csv(path, COLUMNS)] if path.exists() else []

@@ -33,7 +33,7 @@ SAMPLE = 4  # multiply-adds of a bilinear interpolation
 SOFTMAX = 3  # per weight: exponential, sum, division
 CLASSES = 19  # of DANet's head, as in the paper's table
 MOVES = 0.03  # for the gate: standard deviation with which nodes move with the input, in pixels
-# The paper's complexity table: G multiply-adds (it says GFLOPs), and ms on an RTX 2080 Ti in float32.
+# The paper's complexity table: G multiply-adds (called GFLOPs there), and ms on an RTX 2080 Ti in float32.
 PAPER = {"nl-shared": (601.4, 146.65), "danet-head": (785.01, 279.56)}
 PAPER |= {"simple": (45.31, 60.89), "bottleneck": (34.96, 25.96)}
 Shape = Sequence[int]

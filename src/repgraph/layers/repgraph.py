@@ -206,9 +206,6 @@ class SimpleRepGraph(RepGraph):
         scale: factor on the logits. Default: 1 / sqrt(C' / groups). The paper has none (1.0).
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
-
-    Shape:
-        As in :class:`BottleneckRepGraph`.
     """
 
     def __init__(

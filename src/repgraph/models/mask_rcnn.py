@@ -1,4 +1,4 @@
-"""torchvision's Mask R-CNN with RepGraph layers or their peers in its backbone."""
+"""torchvision's Mask R-CNN with RepGraph or other context layers in its backbone."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -125,7 +125,7 @@ class MaskRCNN(
         )
         keep_coordinates_in_float32(self.detector)
         for pooler in (self.detector.roi_heads.box_roi_pool, self.detector.roi_heads.mask_roi_pool):
-            # torchvision would infer these from its first batch, and wrongly so from small images.
+            # torchvision would infer these from its first batch, which is wrong for small images.
             pooler.scales = [1 / 4, 1 / 8, 1 / 16, 1 / 32]
             pooler.map_levels = LevelMapper(2, 5, pooler.canonical_scale, pooler.canonical_level)
         self.built = frozenset(self.state_dict())

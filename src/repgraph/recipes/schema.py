@@ -1,6 +1,6 @@
 """What a recipe contains: typed sections for data, model, optimization, training and testing, validated by pydantic.
 
-A recipe holds everything that decides what is learned. Settings that only say where and how the work is done
+A recipe holds everything that decides what is learned. Settings of where and how a run is computed
 (:data:`RESUMABLE`) do not change the result and may differ when a run is resumed.
 """
 

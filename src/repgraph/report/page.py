@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from repgraph import models, recipes
-from repgraph.data.scenes import Scenes
-from repgraph.drawing.page import read_asset, render
+from repgraph.data.scenes import Scene, Scenes
+from repgraph.drawing.page import MAX_SIDE, Picture, label_map, photo, read_asset, render
 from repgraph.errors import UsageError
 from repgraph.evaluation.metrics import mean
 from repgraph.report.charts import draw_charts, style_of
-from repgraph.report.pictures import Picture, draw_large, label_map, photo
 from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run, started
 from repgraph.report.validation import Options, Result, evaluate_run, percent
 
@@ -156,6 +155,11 @@ def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[s
         text = "Ranked by the difference between the best and the worst run in the mIoU of the image."
         chosen.append(("Largest differences", text, sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
     return [(title, text, indices) for title, text, indices in chosen if indices]
+
+
+def draw_large(data: Scenes, scene: Scene) -> tuple[Tensor, Tensor]:
+    """Draw a scene and its classes for people: images for training are too small to look sharp."""
+    return data.draw(scene, max(1, MAX_SIDE // max(data.size)))
 
 
 def _pictures(group: Sequence[Result], names: Sequence[str], index: int) -> list[Picture]:

@@ -84,7 +84,7 @@ class Detection(Task):
         return augment
 
     def batch_indices(self, images: Any) -> Callable[[int], list[int]]:
-        """Put either landscape or portrait images into a batch, if the recipe says so."""
+        """Put either landscape or portrait images into a batch, if ``data.by_orientation`` is set."""
         train = self.recipe.train
         if not self.recipe.data.by_orientation:
             return super().batch_indices(images)

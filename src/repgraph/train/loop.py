@@ -228,7 +228,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                 stop = Stop(number, f"stopped by {signal.Signals(number).name} after iteration {now}")
                 break
 
-        cuda_graphs.forget(model)
+        cuda_graphs.discard(model)
         if stop is None:
             _write_model(session, folder)
     return Outcome(folder, now, validation, best, stop, where.is_first)

@@ -1,4 +1,4 @@
-"""What the training loop needs to know of a task: its data, network, batches, losses and scores."""
+"""The interface of a task to the training loop: its data, network, batches, losses and scores."""
 
 import copy
 from abc import ABC, abstractmethod

@@ -224,7 +224,7 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
 
 
 def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) -> list[str]:
-    """Format the main statistics beside those of equal weights, one per line."""
+    """Format the main statistics next to those of equal weights, one per line."""
     lines = [
         f"{title}: {100 * values[name]:.3g} % (uniform {100 * uniform[name]:.3g} %)"
         for name, title in (("top", f"top {top}"), ("percent", "top 1 %"))
