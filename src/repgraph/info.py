@@ -87,7 +87,6 @@ def gather() -> dict[str, Any]:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """Format the facts of :func:`gather`."""
     lines = [f"{name:<10} {version or 'not installed'}" for name, version in facts["versions"].items()]
     lines += [f"{'platform':<10} {facts['platform']}", "", "devices"]
     for entry in facts["devices"]:

@@ -114,7 +114,6 @@ def _effective(layer: str, given: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _defaults(layer: str) -> dict[str, Any]:
-    """Return the default arguments of a layer's constructor."""
     parameters = inspect.signature(LAYERS[layer]).parameters
     return {name: _plain(p.default) for name, p in parameters.items() if p.default is not p.empty}
 

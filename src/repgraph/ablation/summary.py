@@ -114,7 +114,6 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
 
 
 def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
     rows = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *body)]
     lines = [f"| {' | '.join(row)} |" for row in rows]

@@ -229,8 +229,6 @@ def read_labels(
 
 
 class Reader(NamedTuple):
-    """How to read a data set."""
-
     read: Callable[..., Any]
     splits: tuple[str, ...]  # any if empty
     layout: str  # for errors

@@ -30,10 +30,7 @@ SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
 
 @dataclass(frozen=True)
 class AverageRecall:
-    """Average recall as fractions, with at most 1, 10 and 100 detections per image; the last one also by object size.
-
-    nan without objects.
-    """
+    """Average recall with at most 1, 10 and 100 detections per image, and by object size; nan without objects."""
 
     ar1: float
     ar10: float

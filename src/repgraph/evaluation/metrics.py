@@ -89,7 +89,6 @@ class Confusion:
         return total
 
     def scores(self) -> Scores:
-        """Return the scores of the counted pixels."""
         matrix = self.matrix.tolist()  # Python integers: sums are exact
         correct = [matrix[c][c] for c in range(self.classes)]
         true = [sum(row) for row in matrix]

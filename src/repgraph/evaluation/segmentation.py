@@ -51,8 +51,6 @@ def evaluate(
         data: Images and masks with their labels, such as a :class:`~repgraph.data.dataset.SegmentationData`.
         limit: Use only the first images.
         workers: Number of threads that read images.
-        progress: Called with the number of images done and in total, of this process.
-        on_image: Called with every image's index, prediction and mask.
     """
     settings = (settings or Settings()).changed(**changes)
     start = time.perf_counter()

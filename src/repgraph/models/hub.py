@@ -26,7 +26,6 @@ NETWORK = "network"  # the key of a config with the name of the class; RGNet if 
 
 
 def model_card(description: str, name: str) -> str:
-    """Return the template of a model card."""
     return f"""---
 {{{{ card_data }}}}
 ---
@@ -245,11 +244,9 @@ def param_groups(
         lr: learning rate of the pretrained part: the backbone, of Mask R-CNN the ResNet without its pyramid.
         new_lr: learning rate of the heads and of inserted layers. Default: ``lr``.
         offset_lr: learning rate of the offset convolutions. Default: ``new_lr``.
-        no_decay: no weight decay for biases and normalizations.
 
-    Returns:
-        Groups "offset weights", "offset biases", "backbone norms and biases", "new norms and biases", "backbone
-        weights" and "new weights", as from :func:`repgraph.param_groups`; empty groups are omitted.
+    The result and ``no_decay`` are as for :func:`repgraph.param_groups`, with "norms and biases" and "weights" split
+    into those of the backbone and new ones.
     """
     new_lr = lr if new_lr is None else check_number("new_lr", new_lr, 0)
     new = {parameter for layer in inserted(model.pretrained).values() for parameter in layer.parameters()}

@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from repgraph.constants import SCALES
+
 RESUMABLE = ("data.root", "data.workers", "data.cache", "train.graph", "train.devices", "train.accelerator")
 MAX_SCALE, MAX_SIDE = 16, 2**14
 
@@ -69,7 +71,7 @@ class Data(Images):
     """Images and masks, and their augmentation: random scale, flip and crop."""
 
     crop: Crop = (512, 512)
-    scales: Scales = (0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    scales: Scales = SCALES
 
 
 class DetectionData(Images):

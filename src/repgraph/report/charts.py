@@ -110,7 +110,6 @@ def _draw(lines: Mapping[int, Points], low: float, high: float, unit: str) -> Ma
 
 
 def _title(column: str) -> tuple[str, str]:
-    """Return the title of a column, and its unit."""
     if column in SHOWN:
         return SHOWN[column]
     kind, _, layer = column.partition("/")

@@ -27,8 +27,6 @@ MAIN_SCORES = ("val_miou", "val_mask_ap", "val_box_ap")  # the first one is in t
 
 @dataclass(frozen=True)
 class RunLog:
-    """The content of a run's folder."""
-
     folder: Path
     settings: Mapping[str, Any]  # the recipe as JSON has it; empty if it cannot be read
     recipe: AnyRecipe | None  # None if it is not valid
@@ -39,7 +37,6 @@ class RunLog:
 
     @property
     def name(self) -> str:
-        """Name of the recipe."""
         return str(self.settings.get("name", self.folder.name))
 
     @property

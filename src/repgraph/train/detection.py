@@ -150,7 +150,6 @@ def stretch(image: Tensor, target: dict[str, Any], max_size: int) -> tuple[Tenso
 
 
 def summary(scores: DetectionScores) -> str:
-    """Format scores in one line."""
     box, mask = scores.box, scores.mask
     if box.ap != box.ap:
         return "no score: the validation images have no objects; check them with repgraph data check"

@@ -27,8 +27,6 @@ _PACKAGES = ("torchvision", "timm", "lightning_fabric", "numpy", "huggingface_hu
 
 
 class End(BaseModel):
-    """How a session ended."""
-
     at: AwareDatetime
     reason: str
 

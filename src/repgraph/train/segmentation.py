@@ -122,7 +122,6 @@ class Segmentation(Task):
 
 
 def summary(scores: Scores) -> str:
-    """Format scores in one line."""
     if not scores.pixels:
         return "no score: no pixel of the validation images is labelled; check the masks with repgraph data check"
     return f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %"

@@ -20,8 +20,6 @@ from repgraph.train.stream import Transform, batch_indices, seed_from
 
 @dataclass(frozen=True)
 class Validation:
-    """The result of a validation."""
-
     scores: Any
     summary: str  # one line
     metrics: dict[str, float]  # by the names in ``Task.scores``
@@ -147,7 +145,6 @@ class Task(ABC):
 
 
 def make_task(recipe: AnyRecipe) -> Task:
-    """Return the task of a recipe."""
     if isinstance(recipe, Recipe):
         from repgraph.train.segmentation import Segmentation
 

@@ -117,8 +117,6 @@ def affinity_statistics(
     Args:
         model: An RGNet, a Mask R-CNN, or any network that takes normalised images (1, 3, H, W).
         layer: Path of the layer, or the end of it; by default the network's last non-local layer.
-        top: Number of weights for the statistic ``top``.
-        progress: Called with the number of images done.
     """
     start = time.perf_counter()
     path = find_layer(model, layer, DenseLayer)

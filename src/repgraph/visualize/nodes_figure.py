@@ -173,7 +173,6 @@ def _draw_cell(axis: Axes, cell: Cell, across: float) -> None:
 
 
 def _legend_marks(rows: Sequence[Sequence[Cell]], node: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return labels and styles of the marks."""
     style: dict[str, Any] = dict(marker="o", linestyle="", markeredgewidth=0.5, markeredgecolor=OUTLINE, markersize=6)
     hollow = style | dict(markerfacecolor="none", markeredgecolor=NODE_COLOUR)
     marks = [

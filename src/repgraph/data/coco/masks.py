@@ -33,7 +33,6 @@ def decode(rle: RLE) -> np.ndarray:
 
 
 def area(rle: RLE) -> int:
-    """Return the number of pixels of a mask."""
     return int(pycocotools().area(rle))
 
 
