@@ -5,10 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Self, TextIO
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+from typing import Any, Self, TextIO
 
 
 class Progress:
@@ -25,7 +22,7 @@ class Progress:
         self.description, self.total, self.out, self.unit = description, total, out, unit
         self._last_line, self._note = time.monotonic(), ""
         self._recent = deque([(time.monotonic(), float(start))], maxlen=64)  # when how many steps were done
-        self._bar: Bar | None = None
+        self._bar: Any = None  # of rich, in a terminal
         if out is not None and out.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn

@@ -21,10 +21,11 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
-from repgraph.ablation.results import DIVERGED, FAILED, OK, SCORES, Record
+from repgraph.ablation.results import DIVERGED, FAILED, OK, Record
 from repgraph.ablation.tables import PlannedRun
 from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
 from repgraph.errors import UsageError
+from repgraph.evaluation.metrics import SUMMARY
 from repgraph.info import device_name
 from repgraph.progress import format_duration
 from repgraph.recipes import RESUMABLE, to_json, with_values
@@ -225,7 +226,7 @@ def _record(task: RunTask, status: str, reason: str = "", scores: Mapping[str, f
         dataset=task.dataset,
         seed=run.seed,
         status=status,  # type: ignore[arg-type]  # validated
-        **{name: (scores or {}).get(name) for name in SCORES},
+        **{name: (scores or {}).get(name) for name in SUMMARY},
         iterations=progress(task.folder),
         seconds=sum((each.ended.at - each.started).total_seconds() for each in sessions if each.ended),
         settings=run.settings,

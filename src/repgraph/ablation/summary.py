@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from repgraph import files
-from repgraph.ablation.results import DIVERGED, OK, SCORES, Record
+from repgraph.ablation.results import DIVERGED, OK, Record
 from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table, TableEntry
+from repgraph.evaluation.metrics import SUMMARY
 
 TITLES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy", "mean_accuracy": "mean accuracy"}
 PARTS = ("mean", "deviation", "low", "high")
@@ -77,7 +78,7 @@ def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Rec
         found.append(
             EntrySummary(
                 runs=row,
-                scores={score: Stat.of([getattr(record, score) for record in own.values()]) for score in SCORES},
+                scores={score: Stat.of([getattr(record, score) for record in own.values()]) for score in SUMMARY},
                 miou=miou,
                 gain=Stat.of([miou[seed] - (reference[seed].miou or 0.0) for seed in common]),
                 failed=[record for record in ended[name] if record.status != OK],

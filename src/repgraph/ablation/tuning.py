@@ -20,8 +20,8 @@ from repgraph.ablation.key import key
 from repgraph.ablation.results import LOCK, read_csv
 from repgraph.ablation.summary import EntrySummary
 from repgraph.ablation.tables import TITLES, Table, TableEntry, resolve
-from repgraph.errors import UsageError
-from repgraph.recipes import Recipe, nearest
+from repgraph.errors import UsageError, nearest
+from repgraph.recipes import Recipe
 
 NAME = "tuning.csv"
 HOLD_OUT = 5  # every fifth image of the training split

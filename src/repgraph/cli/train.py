@@ -2,11 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repgraph.cli.options import option
+from repgraph.constants import Precision
 from repgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,9 +31,7 @@ def train(
         int | None,
         option("Number of GPUs, or of processes on the CPU (train.devices).", min=1, show_default="all GPUs"),
     ] = None,
-    precision: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, option("Precision of the network (train.precision).")
-    ] = None,
+    precision: Annotated[Precision | None, option("Precision of the network (train.precision).")] = None,
     workers: Annotated[int | None, option("Processes that load images (data.workers).", min=0, max=1024)] = None,
     compiled: Annotated[bool, option("Use torch.compile (train.compile).", "--compile")] = False,
     resume: Annotated[

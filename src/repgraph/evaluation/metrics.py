@@ -15,6 +15,7 @@ from torch import Tensor
 from repgraph.constants import IGNORE
 from repgraph.distributed import all_reduce
 
+SUMMARY = ("miou", "pixel_accuracy", "mean_accuracy")
 CHUNK = 2**24  # pixels that are counted at once: no int64 copy of a huge image
 
 

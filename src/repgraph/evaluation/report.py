@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repgraph import files
+from repgraph.evaluation import metrics
 from repgraph.evaluation.detection import SUMMARY, DetectionEvaluation
 from repgraph.evaluation.segmentation import Evaluation
 from repgraph.inference.files import BOXES, MASKS
@@ -55,12 +56,12 @@ def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Se
     pixels, predicted = confusion.sum(1).tolist(), confusion.sum(0).tolist()
     columns = zip(range(len(names)), names, scores["iou"], scores["accuracy"], pixels, predicted, strict=True)
     classes = [dict(zip(fields, row, strict=True)) for row in columns]
-    means = {name: scores[name] for name in ("miou", "pixel_accuracy", "mean_accuracy", "pixels")}
+    means = {name: scores[name] for name in (*metrics.SUMMARY, "pixels")}
     table = _table("class", "name", "IoU %", "accuracy %", "pixels %")
     for row in classes:
         share = row["pixels"] / scores["pixels"] if scores["pixels"] else None
         table.add_row(str(row["class"]), row["name"], *map(percent, (row["iou"], row["accuracy"], share)))
-    miou, pixel, mean = (percent(scores[name]) for name in ("miou", "pixel_accuracy", "mean_accuracy"))
+    miou, pixel, mean = (percent(scores[name]) for name in metrics.SUMMARY)
     lines = [f"mIoU {miou} %, pixel accuracy {pixel} %, mean accuracy {mean} %"]
     if absent := scores["iou"].count(None):
         lines.append(f"{absent} of {len(names)} classes are neither in the images nor predicted: not in mIoU")

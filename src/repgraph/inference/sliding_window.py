@@ -6,12 +6,13 @@ tile overlaps: tiles do not change the result. Module :mod:`~repgraph.inference.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from repgraph.constants import Precision
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.inference.network import NotFinite, device_and_dtype, overflow_hint
@@ -31,7 +32,7 @@ class Settings(Test):
     """
 
     batch: Positive = 4  # windows that run through the network at once
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # "bf16" and "fp16" under autocast
+    precision: Precision = "fp32"  # "bf16" and "fp16" under autocast
     memory: Positive = 2 * 2**30  # bytes for maps of probabilities in mode "slide"; see docs/inference.md
 
     def __init__(self, **values: Any) -> None:

@@ -149,10 +149,8 @@ def join(*paths: str) -> str:
 
 def device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
     """Return those of the first floating-point parameter or buffer of a module."""
-    for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.is_floating_point():
-            return tensor.device, tensor.dtype
-    return None, None
+    tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
+    return next(((tensor.device, tensor.dtype) for tensor in tensors), (None, None))
 
 
 def output_shape(module: nn.Module, taken: BlockInput) -> torch.Size | None:

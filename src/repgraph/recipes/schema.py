@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from repgraph.constants import SCALES
+from repgraph.constants import SCALES, Precision
 
 RESUMABLE = ("data.root", "data.workers", "data.cache", "train.graph", "train.devices", "train.accelerator")
 MAX_SCALE, MAX_SIDE = 16, 2**14
@@ -160,7 +160,7 @@ class Train(Section):
     validate_every: NotNegative = 1  # periods; 0 is at the end only
     accumulate: Positive = 1  # parts in which a device processes its share of the batch
     seed: int = Field(0, ge=0, lt=2**63)
-    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    precision: Precision = "bf16"
     norm: Literal["sync", "local", "frozen"] = "sync"  # statistics of all GPUs, of each, or fixed
     compile: Flag = False
     graph: Flag = False  # replay the network's kernels as CUDA graphs; one GPU only

@@ -13,6 +13,7 @@ from repgraph.data.labels import Labels
 from repgraph.data.transforms import RandomFlip
 from repgraph.errors import UsageError
 from repgraph.evaluation import DetectionScores, evaluate_detection
+from repgraph.evaluation.detection import SUMMARY
 from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference.detection import stretch_narrow
 from repgraph.models import MaskRCNN, mask_rcnn
@@ -21,7 +22,6 @@ from repgraph.train.stream import Transform, grouped_batch_indices
 from repgraph.train.task import Task, Validation
 
 MIN_BOX_SIDE = 1 / 16  # pixels; nothing may be left of thinner boxes after resizing
-_SCORES = ("ap", "ap50", "ap75", "small", "medium", "large")
 
 
 class Batch(NamedTuple):
@@ -37,7 +37,7 @@ class Detection(Task):
 
     network_class = MaskRCNN
     losses = ("loss", "loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg")
-    scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in _SCORES)
+    scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in SUMMARY)
     best = "mask_ap"
     fixed_size = False
     batch_hint = "smaller images"
@@ -120,7 +120,7 @@ class Detection(Task):
         limit, precision = self.recipe.data.val_limit or None, self.recipe.train.precision
         scores = evaluate_detection(model, data, limit=limit, precision=precision, progress=progress).scores
         kinds = {"box": scores.box, "mask": scores.mask or scores.box}
-        metrics = {f"{kind}_{name}": getattr(each, name) for kind, each in kinds.items() for name in _SCORES}
+        metrics = {f"{kind}_{name}": getattr(each, name) for kind, each in kinds.items() for name in SUMMARY}
         return Validation(scores, summary(scores), metrics)
 
     @property

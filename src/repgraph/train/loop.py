@@ -171,7 +171,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         losses = RunningLoss(task.losses, fabric.device, sums, where.rank)
         log = stack.enter_context(contextlib.closing(MetricsLog(log_folder, columns(task, model), start)))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
-        signals = stack.enter_context(StopSignals(lambda name: _announce_stop(name, progress)))
+        stopping = "stopping after this iteration (Ctrl-C again: at once)"
+        signals = stack.enter_context(StopSignals(lambda name: progress.print(f"{name}: {stopping}") if show else None))
         progress.update(start, line=True)
         clock = Clock()
 
@@ -258,11 +259,6 @@ def step(fabric: Fabric, task: Task, model: Any, optimizer: Any, batch: Any, los
     optimizer.zero_grad(set_to_none=True)
     if losses is not None:
         losses.add(batch.iteration, logged, amount)
-
-
-def _announce_stop(signal_name: str, progress: Progress) -> None:
-    if progress.out is not None:
-        progress.print(f"{signal_name}: stopping after this iteration (Ctrl-C again: at once)")
 
 
 def _warn_if_slow(session: Session, fabric: Fabric, batch: Any, progress: Progress) -> None:

@@ -13,6 +13,7 @@ from repgraph.data.transforms import TrainTransform, normalise
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
 from repgraph.evaluation import Scores, evaluate
+from repgraph.evaluation.metrics import SUMMARY
 from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
@@ -35,7 +36,7 @@ class Segmentation(Task):
 
     network_class = RGNet
     losses = ("loss", "auxiliary_loss")
-    scores = ("miou", "pixel_accuracy", "mean_accuracy")
+    scores = SUMMARY
     best = "miou"
     fixed_size = True
     batch_hint = "a smaller crop"
