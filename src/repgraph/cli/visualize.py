@@ -37,8 +37,7 @@ def explore(
         option("Label files in the ids of the network's data set, one for each image.", metavar="MASK"),
     ] = None,
     layers: Annotated[
-        list[str] | None,
-        option("Paths of layers, or the ends of paths.", metavar="PATH", show_default="all"),
+        list[str] | None, option("Paths of layers, or the ends of paths.", metavar="PATH", show_default="all")
     ] = None,
     side: Annotated[
         int | None, option("Shrink images from files to N pixels on the longer side.", min=1, metavar="N")
@@ -103,8 +102,7 @@ def nodes(
     data: options.Data,
     images: Images = None,
     at: Annotated[
-        list[str] | None,
-        option("Positions in pixels, for all images; or once for each image.", metavar="X,Y..."),
+        list[str] | None, option("Positions in pixels, for all images; or once for each image.", metavar="X,Y...")
     ] = None,
     positions: Annotated[int, option("Number of positions to choose without --at.", min=1, max=20)] = 4,
     layer: Layer = None,

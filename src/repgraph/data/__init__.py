@@ -7,11 +7,11 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from repgraph.constants import DATASETS as NAMES
-from repgraph.constants import IGNORE
-from repgraph.constants import INSTANCE_DATASETS as INSTANCES
+from repgraph.constants import DATASETS, IGNORE, INSTANCE_DATASETS
 from repgraph.data.labels import DataError, Labels
 from repgraph.errors import UsageError, nearest
+
+NAMES, INSTANCES = DATASETS, INSTANCE_DATASETS
 
 __all__ = ["IGNORE", "INSTANCES", "NAMES", "DataError", "Labels", "load"]
 
