@@ -38,7 +38,7 @@ def rank() -> int:
 
 
 def shard(count: int) -> range:
-    """Return the indices of the items that this process works on: of n processes, every one takes every n-th item."""
+    """Return the indices of this process's items: of n processes, each takes every n-th item."""
     return range(rank(), count, world_size())
 
 
@@ -52,7 +52,7 @@ def all_reduce(value: Tensor, op: Any = None) -> Tensor:
 
 
 def gather(value: T) -> list[T]:
-    """Return the values of all processes to the first one, and an empty list to the others."""
+    """Gather values on rank 0; other ranks get an empty list."""
     if world_size() == 1:
         return [value]
     values: list[Any] | None = [None] * world_size() if rank() == 0 else None
@@ -61,7 +61,7 @@ def gather(value: T) -> list[T]:
 
 
 def broadcast(value: T) -> T:
-    """Return the first process's value to all of them."""
+    """Broadcast a value from rank 0 to all processes."""
     if world_size() == 1:
         return value
     values = [value]

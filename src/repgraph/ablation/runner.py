@@ -36,7 +36,7 @@ from repgraph.train.stream import num_workers
 
 RUNS = "runs"
 COMMAND = "REPGRAPH_COMMAND"  # environment variable: the command that starts repgraph, instead of this Python
-POLL = 0.2  # seconds between looks at the stop file
+POLL = 0.2  # seconds between checks of the stop file
 _STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 

@@ -66,7 +66,7 @@ class EntrySummary:
 
 
 def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Record]) -> list[EntrySummary]:
-    """Return what there is for each entry of a table."""
+    """Return a summary of each entry of a table."""
     ended = {row.entry.name: [records[run.key] for run in row.runs if run.key in records] for row in rows}
     scored = {name: {each.seed: each for each in found if each.status == OK} for name, found in ended.items()}
     reference = scored.get(table.reference, {})
@@ -89,7 +89,7 @@ def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Rec
 
 
 def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -> str:
-    """Format a table for people, with notes below it."""
+    """Format a table as Markdown, with notes below it."""
     paper = any(row.entry.paper for row in rows)
     reference = table.entry(table.reference).label
     head = ["", *TITLES.values(), "seeds", f"mIoU against {reference}"]
@@ -123,7 +123,7 @@ def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def to_csv(table: Table, rows: Sequence[EntrySummary]) -> str:
-    """Format a table for programs: fractions, and per cent for the paper's scores."""
+    """Format a table as CSV: fractions, and per cent for the paper's scores."""
     records: list[dict[str, Any]] = []
     for row in rows:
         record: dict[str, Any] = {"table": table.name, "entry": row.entry.name, "label": row.entry.label}

@@ -24,7 +24,7 @@ MEANS = ("AP", "AP50", "AP75", "small", "medium", "large", "AR1", "AR10", "AR100
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Scores of a network: a record for JSON, tables and lines for people, and contents of further files by name."""
+    """Scores of a network: a record for JSON, tables and lines for the terminal, and further files by name."""
 
     record: dict[str, Any]
     tables: list[Table]

@@ -67,7 +67,7 @@ class ContextLayer(nn.Module):
 class NonLocal(ContextLayer):
     """Non-local layer: each position attends to all positions of the map.
 
-    Query, key and value by ``theta``, ``phi`` and ``g`` (1 x 1, C -> C'), the way back by ``w_y`` (1 x 1, C' -> C).
+    Query, key and value are ``theta``, ``phi`` and ``g`` (1 x 1, C -> C'), the output projection is ``w_y`` (C' -> C).
 
     Args:
         channels: channels C of the input.

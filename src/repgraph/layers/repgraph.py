@@ -93,7 +93,7 @@ class BottleneckRepGraph(RepGraph):
     """Bottleneck RepGraph layer: reduce, attend to representative nodes, expand, fuse with the input.
 
     ``reduce`` (1 x 1, C -> C'), ``reduce_norm`` and the activation give one feature, which is query, key and value, and
-    from which ``offset`` regresses the nodes. ``expand`` (1 x 1, C' -> C) and ``expand_norm`` lead back.
+    from which ``offset`` regresses the nodes. ``expand`` (1 x 1, C' -> C) and ``expand_norm`` project back.
 
     Args:
         channels: channels C of the input.
@@ -195,7 +195,7 @@ class BottleneckRepGraph(RepGraph):
 
 
 class SimpleRepGraph(RepGraph):
-    """Simple RepGraph layer: query, key and value by ``theta``, ``phi`` and ``g``, the way back by ``w_y``.
+    """Simple RepGraph layer: query, key and value by ``theta``, ``phi`` and ``g``, output projection ``w_y``.
 
     The nodes are regressed by ``offset`` from the input itself.
 

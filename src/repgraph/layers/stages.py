@@ -148,7 +148,7 @@ def join(*paths: str) -> str:
 
 
 def device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return those of the first floating-point parameter or buffer of a module."""
+    """Return device and dtype of the first floating-point parameter or buffer of a module; None without one."""
     tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
     return next(((tensor.device, tensor.dtype) for tensor in tensors), (None, None))
 

@@ -56,8 +56,8 @@ class MaskRCNN(
         min_size, max_size: images are resized such that the shorter side is ``min_size`` pixels, unless the longer one
             would exceed ``max_size``. Of several ``min_size``, training draws one for each image, and evaluation uses
             the last.
-        score_threshold, nms_threshold, detections: minimum score of a result, overlap above which the weaker of two
-            boxes of a class is removed, and maximum number of results per image.
+        score_threshold, nms_threshold, detections: minimum score of a result, overlap above which the lower-scoring of
+            two boxes of a class is removed, and maximum number of results per image.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
         mean, std: normalization of the images, RGB from 0 to 1; the network applies it.
 

@@ -190,7 +190,7 @@ class Test(Section):
 
 
 class DetectionTest(Section):
-    """Minimum score, overlap above which the weaker of two boxes is dropped, and maximum detections per image."""
+    """Minimum score, overlap above which the lower-scoring of two boxes is dropped, maximum detections per image."""
 
     score_threshold: Fraction = 0.05
     nms_threshold: Fraction = 0.5

@@ -158,7 +158,7 @@ def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[s
 
 
 def draw_large(data: Scenes, scene: Scene) -> tuple[Tensor, Tensor]:
-    """Draw a scene and its classes for people: images for training are too small to look sharp."""
+    """Draw a scene and its classes at a size for display: images for training are too small to look sharp."""
     return data.draw(scene, max(1, MAX_SIDE // max(data.size)))
 
 
