@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import Annotated, Literal
 
-from repgraph.cli import EXTRAS, options
+from repgraph.cli import options
 from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
+ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
 
 
@@ -44,7 +45,7 @@ def export(
     path = _output_path(model, to, out)
     if dynamic and to == "safetensors":
         raise UsageError("--dynamic is for --to torch and --to onnx; weights are for any size")
-    missing = [name for name in EXTRAS["onnx"] if to == "onnx" and importlib.util.find_spec(name) is None]
+    missing = [name for name in ONNX_PACKAGES if to == "onnx" and importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
 
