@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from repgraph.ops.cpu.jit import inline
+from repgraph.ops.cpu.jit import inline, uncounted
 from repgraph.ops.cpu.memory import VECTOR, compute_type, load, load_vector, pointer, store, store_vector
 
 # Elements that the wide loops keep in registers: half of the 32 registers of AVX-512, or of 16 half as wide ones.
@@ -204,7 +204,7 @@ def add_rows(target, at, source, shift, index, weight, count, length):
     add_elements(target, at + c, source, shift + c, index, weight, count, length - c)
 
 
-@inline
+@uncounted
 def add_short_rows(target, at, source, shift, index, weight, count, length):
     """Do as ``add_rows``, but faster for rows of 16 to 63 channels, and in another order of additions."""
     c = 0

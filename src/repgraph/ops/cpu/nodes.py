@@ -8,7 +8,7 @@ import numpy as np
 
 from repgraph.ops.cpu.arithmetic import add_row, dot_corners, dot_vectors
 from repgraph.ops.cpu.direct import corner_products, slopes
-from repgraph.ops.cpu.jit import exact, helper, inline
+from repgraph.ops.cpu.jit import exact, helper, uncounted
 from repgraph.ops.cpu.memory import VECTOR, load, store
 
 
@@ -18,7 +18,7 @@ def position(offset, factor, shift):
     return offset * factor + shift
 
 
-@inline
+@uncounted
 def place_nodes(offsets, at, factors, x_shifts, x_at, y_shifts, y_at, count, places, to):
     """Write the positions (x, y) of ``count`` nodes."""
     for n in range(count):
@@ -28,7 +28,7 @@ def place_nodes(offsets, at, factors, x_shifts, x_at, y_shifts, y_at, count, pla
         store(places, to + 2 * n + 1, y)
 
 
-@inline
+@uncounted
 def split(position, high):
     """Return the left corner and the fraction t of a position clamped to [-2, high]; of NaN, -2 and NaN."""
     low = type(position)(-2)
@@ -38,7 +38,7 @@ def split(position, high):
     return np.int32(left) if known else np.int32(-2), limited - left if known else position
 
 
-@inline
+@uncounted
 def split_nodes(places, at, limits, count, lefts, fractions):
     """Write the left corners and fractions of nodes: x of all, then y of all."""
     for n in range(count):
@@ -50,7 +50,7 @@ def split_nodes(places, at, limits, count, lefts, fractions):
         store(fractions, count + n, t)
 
 
-@inline
+@uncounted
 def read_node(lefts, fractions, table, n, count):
     """Return (height, width), the position of the top-left corner, its x and y, and the fractions of a node."""
     x, y = np.int64(load(lefts, n)), np.int64(load(lefts, count + n))
@@ -65,7 +65,7 @@ def read_node(lefts, fractions, table, n, count):
     )
 
 
-@inline
+@uncounted
 def weights_of(tx, ty, factor):
     """Return the weights of the four corners times ``factor``."""
     one = type(factor)(1)
@@ -73,7 +73,7 @@ def weights_of(tx, ty, factor):
     return (one - tx) * top, tx * top, (one - tx) * bottom, tx * bottom
 
 
-@inline
+@uncounted
 def weigh_corners(lefts, fractions, table, count, factors, start, base, stride, index, weight):
     """List element index and weight of the corners on the maps, of nodes with the given factors. Return their number.
 
@@ -113,7 +113,7 @@ def border_dots(a, i, source, base, strides, x, y, size, length, nothing):
     return corner_products(a, i, source, base, strides, x, y, size, length, nothing)
 
 
-@inline
+@uncounted
 def corner_dots(a, i, source, base, stride, lefts, fractions, table, n, count, length):
     """Return the dot products of a row with the four corners of a node; zero off the map, NaN for a NaN position."""
     size, first, x, y, tx, ty = read_node(lefts, fractions, table, n, count)
@@ -132,7 +132,7 @@ def corner_dots(a, i, source, base, stride, lefts, fractions, table, n, count, l
     return d[0] + e[0], d[1] + e[1], d[2] + e[2], d[3] + e[3]
 
 
-@inline
+@uncounted
 def interpolate(d, tx, ty):
     """Return the bilinear interpolation of four corner values, and its derivatives in x and y."""
     one = type(tx)(1)
@@ -141,7 +141,7 @@ def interpolate(d, tx, ty):
     return (one - ty) * top + ty * bottom, along, down
 
 
-@inline
+@uncounted
 def add_to_corners(total, pitch, lefts, fractions, table, n, count, row, start, factor, length):
     """Add factor * row to the corners of a node in ``total``, whose rows are ``pitch`` apart."""
     (height, width), first, x, y, tx, ty = read_node(lefts, fractions, table, n, count)
