@@ -21,9 +21,13 @@ from repgraph.files import write
 OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "error_model": "numpy"}
 _SOURCES = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
 
-helper = numba.njit(**OPTIONS)  # compiles a helper once per kernel, as a function: for helpers called once per tile
-inline = numba.njit(**OPTIONS, forceinline=True)  # compiles a helper into its callers: for helpers called once per node
-exact = numba.njit(**{**OPTIONS, "fastmath": False}, forceinline=True)  # inline, with every operation rounded
+# ``helper`` compiles a function once per kernel: for helpers called once per tile. ``inline`` compiles it into its
+# callers: for helpers called once per node. ``uncounted`` is ``inline`` without reference counts of arrays, which numba
+# keeps atomically and, in functions with several ends, inside loops. ``exact`` also rounds every operation.
+helper = numba.njit(**OPTIONS)
+inline = numba.njit(**OPTIONS, forceinline=True)
+uncounted = numba.njit(**OPTIONS, forceinline=True, _nrt=False)
+exact = numba.njit(**{**OPTIONS, "fastmath": False}, forceinline=True, _nrt=False)
 
 
 class _Cache(FunctionCache):

@@ -8,10 +8,10 @@ and value. A task is a slice of channels of one group, so the order of additions
 
 import numpy as np
 
-from repgraph.ops.cpu.arithmetic import add_row, add_rows, fill, softmax, softmax_backward
+from repgraph.ops.cpu.arithmetic import add_row, add_short_rows, fill, softmax, softmax_backward
 from repgraph.ops.cpu.jit import inline, jit
 from repgraph.ops.cpu.memory import load, next_task, read_tile, store, write_tile
-from repgraph.ops.cpu.nodes import add_to_corners, node_product, node_slopes, place_nodes, split_nodes, weigh_corners
+from repgraph.ops.cpu.nodes import add_to_corners, corner_dots, interpolate, place_nodes, split_nodes, weigh_corners
 
 TILE = 32  # columns of a tile in ``scatter_levels``
 
@@ -66,10 +66,10 @@ def attend_levels(
             fill(p, 0, h * w * groups * count, zero)
         if computed:
             read_tile(q, qs, (b, 0, top, left), h, w, channels, qt, 0, channels)
-        for i in range(h * w):
-            row, column = top + i % h, left + i // h
-            x_at, y_at = column // grid * x_step, row // grid * y_step
-            for s in range(sets):
+        for s in range(sets):  # outside, so that what neighbouring queries read stays in the cache
+            for i in range(h * w):
+                row, column = top + i % h, left + i // h
+                x_at, y_at = column // grid * x_step, row // grid * y_step
                 place_nodes(ot, (i * sets + s) * count * 2, factors, xs, x_at, ys_, y_at, count, places, 0)
                 split_nodes(places, 0, limits, count, lefts, fractions)
                 for g in range(s * each, (s + 1) * each):
@@ -77,9 +77,10 @@ def attend_levels(
                     if computed:
                         for n in range(count):
                             base = b * ks[0] + g * length
-                            logit = node_product(
+                            e = corner_dots(
                                 qt, i * channels + g * length, k, base, ks[3], lefts, fractions, table, n, count, length
                             )
+                            logit = interpolate(e, load(fractions, n), load(fractions, count + n))[0]
                             store(p, start + n, load(p, start + n) + scale * logit)
                         softmax(p, start, count)
                         if weights.size:
@@ -88,7 +89,7 @@ def attend_levels(
                     base, end = b * vs[0] + g * vlength, i * vchannels + g * vlength
                     found, nothing = weigh_corners(lefts, fractions, table, count, p, start, base, vs[3], index, weight)
                     fill(yt, end, vlength, nothing)
-                    add_rows(yt, end, v, 0, index, weight, found, vlength)
+                    add_short_rows(yt, end, v, 0, index, weight, found, vlength)
         write_tile(y, ys, (b, 0, top, left), h, w, vchannels, yt, 0, vchannels)
 
 
@@ -124,10 +125,10 @@ def attend_levels_backward(
             fill(p, 0, h * w * groups * count, zero)
         if computed:
             read_tile(q, qs, (b, 0, top, left), h, w, channels, qt, 0, channels)
-        for i in range(h * w):
-            row, column = top + i % h, left + i // h
-            x_at, y_at = column // grid * x_step, row // grid * y_step
-            for s in range(sets):
+        for s in range(sets):  # outside, so that what neighbouring queries read stays in the cache
+            for i in range(h * w):
+                row, column = top + i % h, left + i // h
+                x_at, y_at = column // grid * x_step, row // grid * y_step
                 at = ((b * sets + s) * height + row) * width + column
                 own = (i * sets + s) * count * 2
                 place_nodes(ot, own, factors, xs, x_at, ys, y_at, count, positions, at * count * 2)
@@ -137,9 +138,11 @@ def attend_levels_backward(
                     start = (i * groups + g) * count
                     for n in range(count):
                         base = b * vs[0] + g * vlength
-                        value, along, down = node_slopes(
+                        f = corner_dots(
                             yt, i * vchannels + g * vlength, v, base, vs[3], lefts, fractions, table, n, count, vlength
                         )
+                        tx, ty = load(fractions, n), load(fractions, count + n)
+                        value, along, down = interpolate(f, tx, ty)
                         store(slope, 4 * n + 2, along)
                         store(slope, 4 * n + 3, down)
                         if grad_weights.size:
@@ -149,9 +152,10 @@ def attend_levels_backward(
                         store(d, start + n, value)
                         if computed:
                             base = b * ks[0] + g * length
-                            logit, along, down = node_slopes(
+                            e = corner_dots(
                                 qt, i * channels + g * length, k, base, ks[3], lefts, fractions, table, n, count, length
                             )
+                            logit, along, down = interpolate(e, tx, ty)
                             store(slope, 4 * n, along)
                             store(slope, 4 * n + 1, down)
                             store(p, start + n, load(p, start + n) + scale * logit)
@@ -177,7 +181,7 @@ def attend_levels_backward(
                             lefts, fractions, table, count, factor, 0, base, ks[3], index, weight
                         )
                         fill(dt, end, length, nothing)
-                        add_rows(dt, end, k, 0, index, weight, found, length)
+                        add_short_rows(dt, end, k, 0, index, weight, found, length)
         write_tile(grad_o, grad_os, (b, 0, top, left), h, w, nodes * 2, ot, 0, nodes * 2)
         if grad_b.size:
             write_tile(grad_b, grad_bs, (b, 0, top, left), h, w, groups * count, d, 0, groups * count)

@@ -18,7 +18,7 @@ from repgraph.ops.cpu.pool import run
 from repgraph.ops.geometry import cells
 
 SLICE = 64  # channels in a task of ``scatter_levels``, at most
-ROWS = 4  # of queries in a tile
+ROWS = 4  # of queries in a tile of ROWS * BLOCK queries or more
 
 
 def levels_forward(
@@ -106,7 +106,7 @@ class _Call:
         channels = 0 if query is None else query.shape[1]
         vchannels = (key if value is None else value).shape[2]
         tall = min(ROWS, height)
-        columns = cells(width, max(1, width // BLOCK)) or 1  # at least a block, if there are as many
+        columns = cells(width, max(1, width // (ROWS * BLOCK // max(1, tall)))) or 1
         self.tasks = batch * cells(height, tall) * cells(width, columns)
         self.work = batch * height * width * (channels + vchannels) * count
         steps = (0, 0) if query is None else (count, count)
