@@ -1,5 +1,6 @@
 """Mask R-CNN: torchvision's network, the layers in it, weights, and networks on disk."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def assert_same(ours: list[dict[str, Tensor]], theirs: list[dict[str, Tensor]]) 
     for one, other in zip(ours, theirs, strict=True):
         assert one.keys() == other.keys() == {"boxes", "labels", "scores", "masks"}
         assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_proposals() -> Iterator[None]:
+    """A detector looks at up to 1,000 proposals, which takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("pre_nms_top_n", "post_nms_top_n"):
+            patch.setattr(detection.rpn.RegionProposalNetwork, name, lambda self: 30)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -140,14 +150,23 @@ def test_detections_do_not_depend_on_the_first_image(plain: MaskRCNN, tmp_path: 
     assert_same(detect(twin), detect(plain))
 
 
+class _Found(Exception):
+    """Ends a forward pass."""
+
+
 def coordinates(model: MaskRCNN) -> dict[str, Tensor]:
     """Return anchors and proposals of an image 400 pixels wide, under autocast."""
+
+    def stop(*_) -> None:
+        raise _Found
+
     found, rpn = {}, model.detector.rpn
     handles = [
         rpn.anchor_generator.register_forward_hook(lambda module, inputs, output: found.update(anchors=output[0])),
         rpn.register_forward_hook(lambda module, inputs, output: found.update(proposals=output[0][0])),
+        model.detector.roi_heads.register_forward_pre_hook(stop),
     ]
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), pytest.raises(_Found):
         model.eval()([torch.zeros(3, 32, 400)])
     for handle in handles:
         handle.remove()
