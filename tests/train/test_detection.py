@@ -61,7 +61,11 @@ def test_exact_resume(whole, objects, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "images"),
     [
-        (("train.precision=bf16", "model.context=non_local", "train.accumulate=2", "model.min_size=48,64"), 3),
+        pytest.param(
+            ("train.precision=bf16", "model.context=non_local", "train.accumulate=2", "model.min_size=48,64"),
+            3,
+            marks=pytest.mark.slow,
+        ),
         (("model.context=none", "model.norm=batch", "model.trainable_stages=5", "data.hold_out=2"), 2),
     ],
     ids=["bf16", "no layer"],
