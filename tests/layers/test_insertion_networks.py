@@ -120,6 +120,7 @@ def test_feature_extractors():
     assert torch.equal(traced(x)["layer3"], features)
 
 
+@pytest.mark.slow
 def test_channels_at_the_end():
     """Swin's maps (B, H, W, C): copies and traces permute them too."""
     model = stir(insert(vision.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [3, 3]), {"features.3": 1}).eval())

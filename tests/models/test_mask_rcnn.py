@@ -93,7 +93,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("context", "layer"),
-    [("repgraph", BottleneckRepGraph), ("non_local", NonLocal), ("simple", SimpleRepGraph), ("dual", DualAttention)],
+    [
+        ("repgraph", BottleneckRepGraph),
+        ("non_local", NonLocal),
+        pytest.param("simple", SimpleRepGraph, marks=pytest.mark.slow),
+        pytest.param("dual", DualAttention, marks=pytest.mark.slow),
+    ],
 )
 def test_inserted_layers_start_as_the_identity(plain: MaskRCNN, whole: Path, context: str, layer: type) -> None:
     model = mask_rcnn(3, weights=whole, context=context, where={"layer3": 1}, **SMALL)
