@@ -28,7 +28,10 @@ def network(classes: int = 3, labels: Labels | None = LABELS, **options) -> Mask
     torch.manual_seed(0)
     given = {"min_size": 32, "max_size": 64, "score_threshold": 0.0, "detections": 4, **options}
     known = None if labels is None else labels.to_dict()
-    return MaskRCNN(classes, "resnet18", context="repgraph", labels=known, **given).eval()
+    model = MaskRCNN(classes, "resnet18", context="repgraph", labels=known, **given).eval()
+    rpn = model.detector.rpn
+    rpn._pre_nms_top_n = rpn._post_nms_top_n = {"training": 50, "testing": 20}
+    return model
 
 
 def use(monkeypatch: pytest.MonkeyPatch, model: MaskRCNN, recipe: Any = None) -> None:

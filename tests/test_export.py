@@ -68,7 +68,7 @@ def test_onnx(run, tmp_path, dynamic, capsys):
     assert config(out)["labels"] == LABELS
 
 
-@pytest.mark.parametrize("options", [[], ["--dynamic"]], ids=str)
+@pytest.mark.parametrize("options", [[], pytest.param(["--dynamic"], marks=pytest.mark.slow)], ids=str)
 def test_torch(run, tmp_path, options, capsys):
     out = tmp_path / "net.pt2"
     code = command(run / "model", "--to", "torch", "--out", out, "--size", "40x56", *options)

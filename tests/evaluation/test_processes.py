@@ -1,29 +1,20 @@
 """Evaluation in two processes with uneven shares of the images gives what one process gives."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from tests import objects
 from tests.evaluation.test_detection import Oracle, mediocre
 from tests.evaluation.test_segmentation import Pictures
+from tests.train.processes import CONTEXT, exit_codes
 from torch import nn
 
 from repgraph.data.coco import load
 from repgraph.evaluation import CocoEvaluation, evaluate, evaluate_detection
 from repgraph.inference import NotFinite
-
-ROOT = Path(__file__).resolve().parents[2]
-WORKER = """
-import json, sys, torch.distributed as dist
-from tests.evaluation import test_processes
-rank, store, root, out = int(sys.argv[1]), *sys.argv[2:]
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-print(json.dumps(test_processes.work(rank, root, out)))
-dist.destroy_process_group()
-"""
 
 
 class Spoilt(nn.Conv2d):
@@ -63,20 +54,28 @@ def work(rank: int, root: str, out: str) -> list:
     return [refused, segmentation(), collected.scores().to_dict(), detection.scores.to_dict(), detection.images]
 
 
+def _child(rank: int, store: str, root: str, out: str, result: str) -> None:
+    os.setsid()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    Path(result).write_text(json.dumps(work(rank, root, out)))
+    dist.destroy_process_group()
+
+
 def test_two_processes_equal_one(tmp_path):
     annotations = [objects.annotation(k, image=k % 5 + 1, category=(3, 7, 90)[k % 3]) for k in range(12)]
     root = objects.write(tmp_path / "data", *annotations, images=[f"{k}.png" for k in range(5)])
-    command = [sys.executable, "-c", WORKER]
     given = [str(tmp_path / "store"), str(root), str(tmp_path / "results.json")]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    runs = [subprocess.Popen([*command, str(rank), *given], cwd=ROOT, **pipes) for rank in range(2)]
-    ends = [run.communicate(timeout=200) for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], "".join(error for _, error in ends)
+    results = [tmp_path / f"{rank}.json" for rank in range(2)]
+    runs = [CONTEXT.Process(target=_child, args=(rank, *given, str(path))) for rank, path in enumerate(results)]
+    for run in runs:
+        run.start()
+    assert exit_codes(*runs) == [0, 0]
 
     data = load(root, "val")
     alone = collect(data, [(0, 0), (1, 0), (2, 0), (3, 1), (4, 0)])
     detection = evaluate_detection(Oracle(data, 1.0), data)
     expected = [2, segmentation(), alone.scores().to_dict(), detection.scores.to_dict(), 5]
-    assert [json.loads(printed) for printed, _ in ends] == [json.loads(json.dumps(expected))] * 2
+    assert [json.loads(path.read_text()) for path in results] == [json.loads(json.dumps(expected))] * 2
     assert json.loads((tmp_path / "results.json").read_text()) == alone.results()
     assert 0 < alone.scores().box.ap < 1

@@ -118,6 +118,7 @@ def assert_same_run(run, uninterrupted):
     assert ours == theirs
 
 
+@pytest.mark.slow  # tests/train kills runs too
 def test_resume_after_kill_9(task, uninterrupted, tmp_path):
     run = tmp_path / "run"
     with started("train", *task, "--out", run) as process:

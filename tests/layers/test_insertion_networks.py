@@ -15,6 +15,7 @@ __all__ = ["one_thread"]  # for all tests here
 
 FRESH = dict(weights=None, weights_backbone=None)
 # A network; where; channels by block.
+SLOW = ("torchvision convnext", "torchvision fcn", "timm resnet18", "timm resnetv2_50", "timm efficientnet_b0")
 NETWORKS = {
     "torchvision resnext50": (
         vision.resnext50_32x4d,
@@ -60,7 +61,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NETWORKS])
 def test_networks_compute_what_they_did(name):
     make, where, channels = NETWORKS[name]
     torch.manual_seed(0)
@@ -75,13 +76,18 @@ def test_networks_compute_what_they_did(name):
 
 
 def test_stages_of_known_networks():
-    assert stages(vision.resnet18()) == {"layer1": 2, "layer2": 2, "layer3": 2, "layer4": 2}
-    assert stages(timm.create_model("regnetx_002")) == {"s1": 1, "s2": 1, "s3": 4, "s4": 7}
-    assert stages(timm.create_model("convnext_atto")) == {"stages.0": 2, "stages.1": 2, "stages.2": 6, "stages.3": 2}
-    assert stages(vision.mobilenet_v3_small()) == {"features": 13}
-    assert stages(vision.shufflenet_v2_x0_5()) == {"stage2": 4, "stage3": 8, "stage4": 4}
-    assert stages(vision.vgg11()) == {}
     with torch.device("meta"):
+        assert stages(vision.resnet18()) == {"layer1": 2, "layer2": 2, "layer3": 2, "layer4": 2}
+        assert stages(timm.create_model("regnetx_002")) == {"s1": 1, "s2": 1, "s3": 4, "s4": 7}
+        assert stages(timm.create_model("convnext_atto")) == {
+            "stages.0": 2,
+            "stages.1": 2,
+            "stages.2": 6,
+            "stages.3": 2,
+        }
+        assert stages(vision.mobilenet_v3_small()) == {"features": 13}
+        assert stages(vision.shufflenet_v2_x0_5()) == {"stage2": 4, "stage3": 8, "stage4": 4}
+        assert stages(vision.vgg11()) == {}
         assert stages(vision.swin_t()) == {"features.1": 2, "features.3": 2, "features.5": 6, "features.7": 2}
         assert stages(timm.create_model("vit_tiny_patch16_224")) == {"blocks": 12}
 
@@ -114,6 +120,7 @@ def test_feature_extractors():
     assert torch.equal(traced(x)["layer3"], features)
 
 
+@pytest.mark.slow
 def test_channels_at_the_end():
     """Swin's maps (B, H, W, C): copies and traces permute them too."""
     model = stir(insert(vision.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [3, 3]), {"features.3": 1}).eval())

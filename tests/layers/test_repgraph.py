@@ -52,10 +52,16 @@ def name(value) -> str:
     return " ".join(f"{k}={getattr(v, '__name__', v)}" for k, v in value.items())
 
 
+# Of layers in float64: compiling the kernels for it takes long.
+EXACT = pytest.mark.parametrize("backend", ["reference", pytest.param("auto", marks=pytest.mark.slow)])
+
+
+@EXACT
 @pytest.mark.parametrize(("kind", "options", "training"), MODES, ids=name)
-def test_output_matches_the_equations(kind: type, options: dict, training: bool) -> None:
+def test_output_matches_the_equations(kind: type, options: dict, training: bool, backend: str) -> None:
     layer = build(kind, training=training, **options)
     exact = copy.deepcopy(layer).double()
+    exact.backend = backend
     for shape in [(2, 8, 3, 4), (2, 8, 1, 1), (1, 8, 1, 4), (1, 8, 2, 2)]:
         x = torch.randn(shape)
         with torch.no_grad():
@@ -67,9 +73,10 @@ def test_output_matches_the_equations(kind: type, options: dict, training: bool)
             torch.testing.assert_close(layer(x).double(), want, rtol=1e-3, atol=1e-3)
 
 
+@EXACT
 @pytest.mark.parametrize(("kind", "options", "training"), [m for m in MODES if m[1]["nodes"] == 3], ids=name)
-def test_gradients_match_the_equations(kind: type, options: dict, training: bool) -> None:
-    layer = build(kind, training=training, **options).double()
+def test_gradients_match_the_equations(kind: type, options: dict, training: bool, backend: str) -> None:
+    layer = build(kind, training=training, backend=backend, **options).double()
     for memory_format in FORMATS:
         x = torch.randn(2, 8, 3, 3, dtype=torch.float64).contiguous(memory_format=memory_format).requires_grad_()
         inputs = dict(x=x, **dict(layer.named_parameters()))

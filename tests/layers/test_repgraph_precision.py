@@ -67,6 +67,13 @@ def make_smooth(kind: type, options: dict, training: bool) -> nn.Module:
     return layer
 
 
+def in_float64(layer: nn.Module) -> nn.Module:
+    """Return a copy on the CPU that computes with the reference operator."""
+    exact = copy.deepcopy(layer).double().cpu()
+    exact.backend = "reference"
+    return exact
+
+
 def gradients(y: Tensor, layer: nn.Module, x: Tensor, cotangent: Tensor) -> dict[str, Tensor]:
     names = ["y", "x", *(name for name, _ in layer.named_parameters())]
     grads = torch.autograd.grad(y, (x, *layer.parameters()), cotangent.to(y))
@@ -99,7 +106,7 @@ def assert_as_exact_as_plain(kind: type, case: str, precision: str, training: bo
     autocast = precision.removeprefix("autocast ") if precision.startswith("autocast") else None
     dtype = HALF.get(precision, torch.float32)
     layer = layer.to(device, dtype)
-    plain, exact = copy.deepcopy(layer), copy.deepcopy(layer).double().cpu()
+    plain, exact = copy.deepcopy(layer), in_float64(layer)
     torch.manual_seed(1)
     x = torch.randn(shape).to(device, dtype).contiguous(memory_format=memory_format).requires_grad_()
     doubled = x.detach().double().cpu().requires_grad_()
@@ -181,7 +188,7 @@ def test_fused_layers(precision: str, memory_format, device: str) -> None:
     options, shape = CASES["odd"]
     dtype = HALF.get(precision, torch.float32)
     layer = make_smooth(BottleneckRepGraph, options, False).to(device, dtype)
-    exact = copy.deepcopy(layer).double().cpu()
+    exact = in_float64(layer)
     x = torch.randn(shape).to(device, dtype).contiguous(memory_format=memory_format)
     want, errors = exact(x.double().cpu()), []
     with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=precision.startswith("autocast")):
@@ -200,7 +207,7 @@ def test_fused_layers(precision: str, memory_format, device: str) -> None:
 def test_compiled_on_a_gpu(training: bool, dtype: torch.dtype) -> None:
     torch._dynamo.reset()
     layer = make_smooth(BottleneckRepGraph, CASES["wide"][0], training).to("cuda", dtype)
-    exact = copy.deepcopy(layer).double().cpu()
+    exact = in_float64(layer)
     x = torch.randn(CASES["wide"][1]).to(dtype)
     last = x.cuda().contiguous(memory_format=CHANNELS_LAST).requires_grad_()
     doubled, cotangent = x.double().requires_grad_(), torch.randn(x.shape)
@@ -268,9 +275,8 @@ def test_training_kernels_together(monkeypatch: pytest.MonkeyPatch) -> None:
         layer.expand_norm.weight.uniform_(0.5, 1.5)
         layer.expand_norm.bias.normal_()
     half = layer.to(DEVICE, torch.float16)
-    exact = copy.deepcopy(half).double().cpu()
-    exact.backend = "reference"
-    x, cotangent = (torch.randn(2, 32, 5, 6, dtype=torch.float16).to(memory_format=CHANNELS_LAST) for _ in range(2))
+    exact = in_float64(half)
+    x, cotangent = (torch.randn(2, 32, 3, 4, dtype=torch.float16).to(memory_format=CHANNELS_LAST) for _ in range(2))
     ours, doubled = x.to(DEVICE).requires_grad_(), x.double().requires_grad_()
     got = gradients(half(ours), half, ours, cotangent)
     want = gradients(exact(doubled), exact, doubled, cotangent)

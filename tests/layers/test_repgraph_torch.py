@@ -30,7 +30,7 @@ VARIED = [
         dict(nodes=4, radius=8.0, fusion="concat", node_view=15, norm_expand=False),
         marks=pytest.mark.slow,
     ),
-    (SimpleRepGraph, dict(nodes=3, norm_qk=True, grid="map")),
+    pytest.param(SimpleRepGraph, dict(nodes=3, norm_qk=True, grid="map"), marks=pytest.mark.slow),
 ]
 CLOSE = dict(rtol=1e-4, atol=1e-4)
 

@@ -14,9 +14,17 @@ from repgraph.errors import UsageError
 from repgraph.models import Backbone
 from repgraph.train.task import make_task
 
+OTHERS = ["convnext_atto", "mobilenetv3_small_100", "regnety_002"]
 
-@pytest.mark.parametrize("stride", [8, 16, 32])
-@pytest.mark.parametrize("name", ["resnet10t", "convnext_atto", "mobilenetv3_small_100", "regnety_002"])
+
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [
+        *(("resnet10t", stride) for stride in (8, 16, 32)),
+        *((name, 8) for name in OTHERS),
+        *(pytest.param(name, stride, marks=pytest.mark.slow) for name in OTHERS for stride in (16, 32)),
+    ],
+)
 def test_maps_of_the_last_two_stages(name: str, stride: int) -> None:
     backbone = Backbone(name, output_stride=stride).eval()
     assert backbone.multiple == (32 if name == "convnext_atto" else 1)  # it starts with patches of 4 x 4

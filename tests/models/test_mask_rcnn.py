@@ -1,5 +1,6 @@
 """Mask R-CNN: torchvision's network, the layers in it, weights, and networks on disk."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def assert_same(ours: list[dict[str, Tensor]], theirs: list[dict[str, Tensor]]) 
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_proposals() -> Iterator[None]:
+    """A detector looks at up to 1,000 proposals, which takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("pre_nms_top_n", "post_nms_top_n"):
+            patch.setattr(detection.rpn.RegionProposalNetwork, name, lambda self: 30)
+        yield
+
+
 @pytest.fixture(scope="module")
 def plain() -> MaskRCNN:
     """A detector with random weights and statistics, in place of a trained one."""
@@ -83,7 +93,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("context", "layer"),
-    [("repgraph", BottleneckRepGraph), ("non_local", NonLocal), ("simple", SimpleRepGraph), ("dual", DualAttention)],
+    [
+        ("repgraph", BottleneckRepGraph),
+        ("non_local", NonLocal),
+        pytest.param("simple", SimpleRepGraph, marks=pytest.mark.slow),
+        pytest.param("dual", DualAttention, marks=pytest.mark.slow),
+    ],
 )
 def test_inserted_layers_start_as_the_identity(plain: MaskRCNN, whole: Path, context: str, layer: type) -> None:
     model = mask_rcnn(3, weights=whole, context=context, where={"layer3": 1}, **SMALL)
@@ -140,15 +155,24 @@ def test_detections_do_not_depend_on_the_first_image(plain: MaskRCNN, tmp_path: 
     assert_same(detect(twin), detect(plain))
 
 
+class _Found(Exception):
+    """Ends a forward pass."""
+
+
 def coordinates(model: MaskRCNN) -> dict[str, Tensor]:
     """Return anchors and proposals of an image 400 pixels wide, under autocast."""
+
+    def stop(*_) -> None:
+        raise _Found
+
     found, rpn = {}, model.detector.rpn
     handles = [
         rpn.anchor_generator.register_forward_hook(lambda module, inputs, output: found.update(anchors=output[0])),
         rpn.register_forward_hook(lambda module, inputs, output: found.update(proposals=output[0][0])),
+        model.detector.roi_heads.register_forward_pre_hook(stop),
     ]
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        model.eval()([torch.zeros(3, 32, 400)])
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), pytest.raises(_Found):
+        model.eval()([torch.zeros(3, 16, 400)])
     for handle in handles:
         handle.remove()
     return found

@@ -65,6 +65,11 @@ class TestEveryNetwork:
         assert got.dtype == torch.float32
         assert (got - want).abs().max() < 0.1 * want.abs().max()
 
+    @pytest.mark.parametrize(
+        "options",
+        ["repgraph", *(pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS if n != "repgraph")],
+        indirect=True,
+    )
     @pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated")
     def test_traces_for_all_sizes_without_warnings(self, options: dict) -> None:
         model = network(**options)
@@ -72,10 +77,11 @@ class TestEveryNetwork:
         for size in ((33, 47), (65, 81), (9, 12)):
             torch.testing.assert_close(traced(images(*size)), model(images(*size)), rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-    def test_scripting_is_refused(self, options: dict) -> None:
-        with pytest.raises(UsageError, match=r"torch.jit.script is not supported; use torch.export, torch.compile"):
-            torch.jit.script(network(**options))
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_scripting_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"torch.jit.script is not supported; use torch.export, torch.compile"):
+        torch.jit.script(network())
 
 
 @pytest.mark.slow

@@ -47,7 +47,19 @@ LARGER = [  # whole vectors, blocks and tiles of the CPU kernels, and what is le
 ]
 
 
-@pytest.mark.parametrize(("problem", "dtype"), PROBLEMS, ids=str)
+# The interpreter is slow: six of them in the fast tests.
+INTERPRETED = [
+    pytest.param("triton", *case, marks=() if number in (0, 1, 2, 9, 10, 12) else pytest.mark.slow)
+    for number, case in enumerate(PROBLEMS)
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem", "dtype"),
+    [*(("cpu", *case) for case in PROBLEMS), *INTERPRETED],
+    indirect=["kernel"],
+    ids=str,
+)
 def test_accuracy(kernel: str, problem: Problem, dtype: torch.dtype) -> None:
     check(problem, kernel, dtype)
 
@@ -137,8 +149,14 @@ def test_layouts_on_the_cpu(layout: str, grid: int, dtype: torch.dtype) -> None:
     check_layout(problem, "cpu", dtype, layout)
 
 
+PLAIN = ["contiguous", "channels last", "window"]
+
+
 @pytest.mark.parametrize("grid", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("layout", ["contiguous", "channels last", "channel slice", "window", "flipped batch"])
+@pytest.mark.parametrize(
+    "layout",
+    ["channel slice", "flipped batch", *(pytest.param(n, marks=pytest.mark.slow) for n in PLAIN)],
+)
 def test_layouts_on_triton(layout: str, grid: int) -> None:
     check_layout(vary(batch=2, values=16, height=2, width=3, grid=grid), "triton", FLOAT, layout)
 

@@ -36,7 +36,8 @@ def export(module: Module, arguments: tuple[Tensor, ...], **options):
         return torch.onnx.export(module, arguments, dynamo=True, verbose=False, **options)
 
 
-@pytest.mark.parametrize(("backend", "grid"), [("auto", 1), pytest.param("reference", 2, marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests of the layers export the operator too
+@pytest.mark.parametrize(("backend", "grid"), [("auto", 1), ("reference", 2)])
 def test_runs_in_onnxruntime(backend: str, grid: int, tmp_path) -> None:
     torch.manual_seed(0)
     module, arguments = Module(backend, grid), inputs(2, 6, 8, grid)

@@ -43,6 +43,7 @@ def test_run(whole):
     assert float(found[-1]["val_mask_ap"]) == outcome.validation.scores.mask.ap
 
 
+@pytest.mark.slow  # the loop is that of segmentation
 def test_exact_resume(whole, objects, tmp_path, monkeypatch):
     """After a signal, and after a failure; with images read from files, and from memory."""
     run = tmp_path / "run"
@@ -61,7 +62,11 @@ def test_exact_resume(whole, objects, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "images"),
     [
-        (("train.precision=bf16", "model.context=non_local", "train.accumulate=2", "model.min_size=48,64"), 3),
+        pytest.param(
+            ("train.precision=bf16", "model.context=non_local", "train.accumulate=2", "model.min_size=48,64"),
+            3,
+            marks=pytest.mark.slow,
+        ),
         (("model.context=none", "model.norm=batch", "model.trainable_stages=5", "data.hold_out=2"), 2),
     ],
     ids=["bf16", "no layer"],

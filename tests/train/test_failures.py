@@ -22,7 +22,10 @@ from repgraph.train import checkpoint, loop, resume, run_folder, segmentation, t
         (tiny, "head.classifier.weight", 7, torch.nan, "the weights are not finite after iteration 8"),
         (tiny, "head.classifier.weight", 7, 1e38, "the validation after iteration 8 is not finite"),
         (shapes, "detector.rpn.head.cls_logits.weight", 3, torch.nan, "the loss of iteration 5 is not finite"),
-        (shapes, "detector.roi_heads.box_predictor.cls_score.weight", 5, 3e38, "the validation after iteration 6"),
+        pytest.param(
+            *(shapes, "detector.roi_heads.box_predictor.cls_score.weight", 5, 3e38, "the validation after iteration 6"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_numbers_that_are_not_finite(data, objects, tmp_path, monkeypatch, task, name, iteration, value, reason):

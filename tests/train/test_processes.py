@@ -102,6 +102,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow  # processes take long to start
 def test_a_process_that_dies_is_named(data, tmp_path):
     run, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(LOST)

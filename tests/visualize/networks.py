@@ -25,7 +25,10 @@ def rgnet(**options) -> RGNet:
 def detector(**options) -> MaskRCNN:
     torch.manual_seed(0)
     defaults: dict = dict(context="repgraph", min_size=64, max_size=96, context_options={"mid_channels": 4})
-    return with_random_offsets(MaskRCNN(3, "resnet18", **defaults | dict(detections=2, score_threshold=0.5) | options))
+    model = MaskRCNN(3, "resnet18", **defaults | dict(detections=2, score_threshold=0.5) | options)
+    rpn = model.detector.rpn
+    rpn._pre_nms_top_n = rpn._post_nms_top_n = {"training": 50, "testing": 20}
+    return with_random_offsets(model)
 
 
 def picture(height: int, width: int, seed: int = 0) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Backbones: timm models, dilated to an output stride, that return the maps of their last two stages."""
 
+from functools import cache
 from typing import Any
 
 import timm
@@ -95,6 +96,7 @@ def check_timm_name(name: Any) -> str:
     return name
 
 
+@cache  # trying takes longer than building a small model
 def _find_options(name: str, output_stride: int) -> tuple[dict[str, Any], int]:
     """Return options for timm that give the output stride, and the multiple to which image sides have to be padded."""
     cfg = timm.get_pretrained_cfg(name)

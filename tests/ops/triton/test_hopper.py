@@ -68,6 +68,7 @@ def test_compiles(feature: str, bias: str, tmp_path: Path) -> None:
     assert ("cvt.rna.tf32.f32" in ptx) == (feature == "fp32")
 
 
+@pytest.mark.slow
 def test_a_triton_with_another_gluon() -> None:
     code = """
         from triton.experimental.gluon.language.nvidia.hopper import tma

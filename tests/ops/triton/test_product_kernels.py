@@ -143,7 +143,7 @@ def test_gradients_of_the_wide_fork(weights: torch.dtype, memory_format) -> None
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck reads it
-@pytest.mark.parametrize("shape", [(2, 5, 7), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 7), pytest.param((1, 1, 1), marks=pytest.mark.slow)], ids=str)
 def test_opcheck(shape: tuple) -> None:
     batch, height, width = shape
     x, a = (normal(batch, c, height, width).contiguous(memory_format=LAST).requires_grad_() for c in (8, 4))
