@@ -70,7 +70,9 @@ def check(
 _passed: set[tuple] = set()
 
 
-def _check(query, keys, values, offsets, groups, grid, scale, bias, own_nodes) -> None:
+def _check(
+    query: Any, keys: Any, values: Any, offsets: Any, groups: Any, grid: Any, scale: Any, bias: Any, own_nodes: Any
+) -> None:
     check_tensor("query", query, 4, "(B, C, H, W)")
     features = [("query", query), *named("key", keys), *named("value", values)]
     for name, t in (*features[1:], ("offsets", offsets)):
@@ -122,8 +124,7 @@ def check_shapes(
         raise ValueError(f"offsets has {offsets.shape[1]} channels; expected {expected}")
     rows, columns = cells(height, grid), cells(width, grid)
     if offsets.shape[0] != batch or offsets.shape[2] != rows or offsets.shape[3] != columns:
-        count = "2 x nodes" if sets == 1 else f"{2 * sets} x nodes"
-        expected = f"({batch}, {count}, {rows}, {columns}) for maps of {height} x {width} and grid={grid}"
+        expected = f"({batch}, {2 * sets} x nodes, {rows}, {columns}) for maps of {height} x {width} and grid={grid}"
         raise ValueError(f"offsets has shape {tuple(offsets.shape)}; expected {expected}")
     if bias is not None:
         count = offsets.shape[1] // (2 * sets) * len(keys) * groups

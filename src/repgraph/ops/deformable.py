@@ -92,7 +92,7 @@ def _check(value: Tensor, sizes: list, locations: Tensor, weights: Tensor, point
         counts = [int(count) for count in points or ()]
         if len(counts) != len(sizes) or min(counts) < 0 or sum(counts) < 1:
             raise ValueError(f"points is {counts}; expected a number for each of the {len(sizes)} maps")
-        expected = (batch, locations.shape[1], heads, sum(counts), 2)
+        expected: tuple[int, ...] = (batch, locations.shape[1], heads, sum(counts), 2)
     else:
         counts = [locations.shape[4]] * len(sizes)
         expected = (batch, locations.shape[1], heads, len(sizes), max(1, counts[0]), 2)

@@ -60,7 +60,10 @@ def nodes(
 
 def _carried(x: Tensor, size: int, other: int) -> Tensor:
     """Carry positions from an axis of ``size`` pixels over to one of ``other`` pixels that covers the same picture."""
-    return x if size == other else (x + 0.5) * other / size - 0.5
+    if size == other:
+        return x
+    divisor = torch.full((), size, dtype=x.dtype, device=x.device)  # PyTorch multiplies by 1 / size on CUDA otherwise
+    return (x + 0.5) * other / divisor - 0.5
 
 
 def corners(position: Tensor, size: int) -> tuple[Tensor, Tensor]:

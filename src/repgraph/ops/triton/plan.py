@@ -72,7 +72,7 @@ def launch(function: Any, programs: int, arguments: tuple, constants: dict[str, 
 _plans: dict[tuple, Plan] = {}
 _NO_GUARD = nullcontext()
 _current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
-_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # absent without CUDA
 
 
 def descriptor(matrix: Tensor, block: tuple[int, int], kind: Any, layout: Any = None) -> Any:
