@@ -83,7 +83,9 @@ class Model(Section):
     """The arguments of :func:`repgraph.models.rgnet`; the number of classes comes from the data."""
 
     backbone: str = Field("resnet50", min_length=1)
-    weights: str = ""  # a file, "timm:NAME", "pretrained" (may download) or "none"; empty is an error in training
+    weights: str = (
+        ""  # a file, a run, "timm:NAME", "pretrained" (may download) or "none"; empty is an error in training
+    )
     output_stride: Positive = 8
     context: Context = "repgraph"
     context_options: dict[str, Any] = {}
