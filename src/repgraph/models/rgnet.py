@@ -115,6 +115,8 @@ class RGNet(
             self.auxiliary = AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
         if not map_sizes:
             del self.config["map_sizes"]
+        if not isinstance(map_sizes, dict | None):
+            raise UsageError(f"map_sizes is {map_sizes!r}; expected a dict from layers to sizes")
         for path, size in (map_sizes or {}).items():
             layer = dict(self.named_modules()).get(path)
             if not isinstance(layer, RepGraph):

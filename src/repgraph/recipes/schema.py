@@ -154,7 +154,7 @@ class DetectionOptim(SGD):
 class Train(Section):
     """Schedule and hardware."""
 
-    batch: Positive = 16  # images per iteration, over all devices
+    batch: int = Field(16, gt=0, le=2**16)  # images per iteration, over all devices
     iterations: Positive = 10_000
     period: Positive = 500  # iterations between checkpoints
     validate_every: NotNegative = 1  # periods; 0 is at the end only
