@@ -59,7 +59,7 @@ def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bo
     if detector and text.startswith("torchvision:"):
         return _from_torchvision(text.removeprefix("torchvision:"), backbone)
     path = Path(os.path.expanduser(text))
-    if path.is_dir():  # of a network, or of a run
+    if os.path.isdir(path):  # of a network, or of a run
         path = path / FILE if (path / FILE).is_file() else path / "model" / FILE
     found = _from_file(path)
     whole = {name.removeprefix("detector."): value for name, value in found.tensors.items()}
@@ -242,8 +242,10 @@ def read_pickle(path: Path) -> Any:
 
 
 def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise UsageError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; expected a file of weights")
+    if not os.path.isfile(path):
+        raise UsageError(
+            f"{path} {'is a folder' if os.path.isdir(path) else 'does not exist'}; expected a file of weights"
+        )
 
 
 def _from_file(path: Path) -> Weights:
