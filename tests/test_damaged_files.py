@@ -72,11 +72,11 @@ def test_single_values(files, value):
     config, recipe = files.config, recipes.to_dict(recipes.get("folder-r50-rgnet"))
     labels = [{"name": "a", "id": 0}]
     session = {"started": "2026-01-02T03:04:05+00:00", "versions": {}, "ended": None}
-    damaged = [("config.json", {**config, name: "?"}) for name in ("mean", "labels")]
+    damaged = [("config.json", {**config, name: "?"}) for name in ("mean", "labels", "map_sizes")]
     damaged += [("config.json", {**config, "context_options": {**config["context_options"], "radius": "?"}})]
     damaged += [("config.json", {**config, "labels": {**config["labels"], "ids": "?"}})]
-    damaged += [("w.safetensors", {**config, "std": "?"})]
-    damaged += [("mine.json", {**recipe, name: "?"}) for name in recipe]
+    damaged += [("w.safetensors", {**config, name: "?"}) for name in ("std", "labels")]
+    damaged += [("mine.json", {**recipe, name: "?"}) for name in (*recipe, "base")]
     damaged += [("mine.json", {**recipe, "optim": {"lr": "?"}}), ("mine.json", {**recipe, "data": {"crop": "?"}})]
     damaged += [("classes.json", {"classes": "?"}), ("classes.json", {"classes": labels, "ignored": "?"})]
     damaged += [("classes.json", [{**labels[0], name: "?"}]) for name in ("name", "id", "colour")]

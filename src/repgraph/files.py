@@ -22,6 +22,7 @@ M = TypeVar("M", bound="BaseModel")
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes ``path`` if the block succeeds and is removed otherwise."""
+    _check_regular(path)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         yield part
@@ -33,6 +34,14 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def _check_regular(path: Path) -> None:
+    """Raise OSError if there is something at ``path`` that is not a file, such as a folder or a device."""
+    if path.is_dir():
+        raise IsADirectoryError(None, "Is a directory")
+    if path.exists() and not path.is_file():
+        raise OSError(None, "Is not a regular file")
 
 
 def write(path: Path, content: bytes | str) -> Path:
@@ -57,8 +66,7 @@ def inside(folder: Path, name: str) -> Path:
 def check_writable(path: Path) -> None:
     """Raise an error if ``path`` cannot be written, before the work that leads to it. Nothing is created."""
     with explained(path, "; give another --out"):
-        if path.is_dir():
-            raise IsADirectoryError(None, "Is a directory")
+        _check_regular(path)
         folder = next(folder for folder in path.parents if folder.exists())
         part = folder / f".{secrets.token_hex(8)}.part"
         part.touch()

@@ -181,12 +181,15 @@ def test_load_what_is_no_network(tmp_path: Path) -> None:
         "other": None,
     }.items():
         torch.save({"config": config, "state_dict": {}}, tmp_path / f"{name}.ckpt")
+    torch.save({"config": {}, "state_dict": {5: torch.zeros(1)}}, tmp_path / "numbers.ckpt")
     for name, message in {
         "other.ckpt": "other.ckpt: the config is a NoneType; expected a dict",
         "evil.ckpt": "could run code",
         "wide.ckpt": "wide.ckpt: channels is 1000000000; expected at most 65536",
         "gone.ckpt": "does not exist",
         "gone": "gone does not exist; expected the folder of a run",
+        "a" * 300: "does not exist; expected the folder of a run",
+        "numbers.ckpt": "numbers.ckpt is not a checkpoint of repgraph's training",
         "notes.txt": "is not a network; expected a folder, a .safetensors or a .ckpt file",
         "w.safetensors": "has no config of a network in its metadata",
         "run": f"no network was saved there (yet); give its last checkpoint instead: {last}",

@@ -231,6 +231,22 @@ def test_a_finished_run_trains_on(whole, data, tmp_path):
         resume(run, ["train.iterations=12"])
 
 
+def test_a_trained_network_is_the_start_for_other_classes(whole, data, tmp_path):
+    shutil.copytree(data, tmp_path / "data")
+    (tmp_path / "data" / "classes.txt").write_text("sea\nfire\nmeadow\n")
+    starts = []
+    for root, new in ((data, "nothing"), (tmp_path / "data", "head.classifier, auxiliary.classifier")):
+        task = make_task(recipe(root, f"model.weights={whole[0]}"))
+        starts.append(task.network(task.splits()[0].labels).state_dict())
+        file = whole[0] / "model" / "model.safetensors"
+        assert f"initial weights: {file}: loaded the backbone and heads; new: {new}" in task.notes
+    same, other = ({name for name in each if torch.equal(each[name], weights(whole[0])[name])} for each in starts)
+    assert same == set(starts[0])
+    assert same - other == {
+        f"{head}.classifier.{kind}" for head in ("head", "auxiliary") for kind in ("weight", "bias")
+    }
+
+
 def test_long_training_on_a_cpu_is_estimated_before_it_starts(data, tmp_path, monkeypatch):
     for limit in (0, 3600):
         monkeypatch.setattr(loop, "SLOW", limit)

@@ -18,7 +18,7 @@ def train(
     recipe: Annotated[str | None, typer.Argument(help="Name of a recipe (see --list), or a JSON file.")] = None,
     data: Annotated[str | None, option("Folder of the data set.", metavar="ROOT")] = None,
     weights: Annotated[
-        str | None, option("Initial weights: a file, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")
+        str | None, option("Initial weights: a file, a run, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")
     ] = None,
     out: Annotated[Path | None, option("The run's folder.", metavar="DIR", show_default="runs/RECIPE")] = None,
     settings: Annotated[
@@ -50,6 +50,8 @@ def train(
       repgraph train scenes-rgnet --out runs/scenes             a small network, on the CPU
       repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
       repgraph train folder-r50-rgnet --data my-data --weights pretrained --set optim.lr=0.005 data.crop=384
+      repgraph train folder-r18-rgnet --data my-photos --weights pretrained       a small network, without a GPU
+      repgraph train folder-r50-rgnet --data my-data --weights runs/voc-r50-rgnet      from a run with other classes
       repgraph train voc_instances-r50-repgraph --data VOC2012 --weights resnet50.safetensors
       repgraph train --resume runs/voc-r50-rgnet
       repgraph train --resume runs/voc-r50-rgnet --iterations 5000      train a finished run further

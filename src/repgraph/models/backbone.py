@@ -93,6 +93,9 @@ def check_timm_name(name: Any) -> str:
     if not isinstance(name, str) or not timm.is_model(name):
         hint = nearest(name, timm.list_models(), "; see timm.list_models()")
         raise UsageError(f"timm {timm.__version__} has no model {name!r}{hint}")
+    model, _, tag = name.partition(".")
+    if tag and name not in (known := timm.list_models(f"{model}.*", pretrained=True)):
+        raise UsageError(f"timm {timm.__version__} has no weights {name!r}{nearest(name, known)}")
     return name
 
 

@@ -186,18 +186,19 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         21
     """
     path = Path(os.path.expanduser(path))
-    if path.suffix == ".safetensors" and not path.is_dir():
+    is_folder = os.path.isdir(path)  # False also for names that are too long, where Path.is_dir raises an error
+    if path.suffix == ".safetensors" and not is_folder:
         tensors, metadata = read_file(path)
         if "config" not in metadata:
             raise UsageError(
                 f"{path} has no config of a network in its metadata; it may hold the weights of a backbone"
             )
         return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
-    if path.suffix == ".ckpt" and not path.is_dir():
+    if path.suffix == ".ckpt" and not is_folder:
         return from_checkpoint(read_pickle(path), kind, path)
-    if path.is_file():
+    if os.path.isfile(path):
         raise UsageError(f"{path} is not a network; expected a folder, a .safetensors or a .ckpt file")
-    if not path.is_dir():
+    if not is_folder:
         raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
     for folder in (path, path / MODEL):
         if (folder / CONFIG).is_file():
@@ -211,7 +212,7 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
 def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any:
     """Return the network in the content of a training checkpoint, in evaluation mode."""
     state = content.get("state_dict") if isinstance(content, Mapping) else None
-    if not isinstance(state, Mapping) or "config" not in content:
+    if not isinstance(state, Mapping) or "config" not in content or not all(isinstance(name, str) for name in state):
         raise UsageError(f"{source} is not a checkpoint of repgraph's training: it has no 'config' or 'state_dict'")
     prefix = "model."  # of the network's weights
     tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -58,6 +58,7 @@ class RGNet(
     Attributes:
         backbone: the pretrained part, with the inserted layers (:func:`repgraph.inserted`).
         head, auxiliary: the heads; the second may be None.
+        initial: by :func:`rgnet`: which weights were loaded, and which layers are new.
 
     Shape:
         - Input: (B, 3, H, W), normalized
@@ -71,6 +72,8 @@ class RGNet(
         >>> model.eval()(torch.randn(1, 3, 7, 13)).shape
         torch.Size([1, 21, 7, 13])
     """
+
+    initial: str = ""
 
     def __init__(
         self,
@@ -112,6 +115,8 @@ class RGNet(
             self.auxiliary = AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
         if not map_sizes:
             del self.config["map_sizes"]
+        if not isinstance(map_sizes, dict | None):
+            raise UsageError(f"map_sizes is {map_sizes!r}; expected a dict from layers to sizes")
         for path, size in (map_sizes or {}).items():
             layer = dict(self.named_modules()).get(path)
             if not isinstance(layer, RepGraph):
@@ -179,17 +184,19 @@ def _check_images(x: Tensor) -> Tensor:
 def rgnet(
     classes: int, backbone: str = "resnet50", *, weights: str | os.PathLike[str] | None = None, **options: Any
 ) -> RGNet:
-    """Build an RGNet with pretrained weights in its backbone.
+    """Build an RGNet with pretrained weights in its backbone, or with those of a trained RGNet.
 
     Args:
         classes, backbone, options: arguments of :class:`RGNet`; ``caffe_style``, ``mean`` and ``std`` are by default
             what is known about the weights.
         weights: weights of the backbone: None for random ones; a file (``.safetensors``, or ``.pth`` and the like with
-            tensors only) with the names of timm or torchvision, or of a trained RGNet; "pretrained" for timm's default,
-            or "timm:NAME", such as "timm:resnet50.tv_in1k". Only the last two may download.
+            tensors only) with the names of timm or torchvision; "pretrained" for timm's default, or "timm:NAME", such
+            as "timm:resnet50.tv_in1k". Only the last two may download. Or a trained RGNet: the folder of a run or of
+            a network, or its file; its heads are loaded, too, but its classifiers only for the same classes.
     """
     found = None if weights is None else weight_files.find_weights(weights, backbone)
     model = RGNet(classes, backbone, **weight_files.complete(options, found, "caffe_style", "mean", "std"))
     if found is not None:
         weight_files.load_backbone(model.backbone, found)
+        model.initial = weight_files.load_heads(model, found)
     return model

@@ -20,6 +20,7 @@ from repgraph.errors import UsageError, first_line, nearest
 from repgraph.layers import inserted
 from repgraph.models.backbone import Backbone, check_timm_name, create_without_data
 
+FILE = "model.safetensors"  # in the folder of a network
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
 _PREDICTORS = ("roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")  # one output per class
 _ZERO_EPS = ("MaskRCNN_ResNet50_FPN_Weights.COCO_V1",)  # torchvision uses an epsilon of 0 with these
@@ -34,6 +35,8 @@ class Weights(BaseModel, arbitrary_types_allowed=True, allow_inf_nan=False):
     mean: tuple[float, float, float] | None = None  # normalization of the images
     std: tuple[float, float, float] | None = None
     norm_eps: float | None = None  # of batch norm
+    heads: dict[str, Tensor] = {}  # the other tensors of a trained RGNet
+    labels: dict[str, Any] | None = None  # its classes
 
     @property
     def is_detector(self) -> bool:
@@ -50,13 +53,17 @@ def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bo
         return _from_timm(backbone if text == "pretrained" else text.removeprefix("timm:"), backbone)
     if detector and text.startswith("torchvision:"):
         return _from_torchvision(text.removeprefix("torchvision:"), backbone)
-    found = _from_file(Path(os.path.expanduser(text)))
+    path = Path(os.path.expanduser(text))
+    if os.path.isdir(path):  # of a network, or of a run
+        path = path / FILE if (path / FILE).is_file() else path / "model" / FILE
+    found = _from_file(path)
     whole = {name.removeprefix("detector."): value for name, value in found.tensors.items()}
     prefix = "backbone.body."  # in RGNet and in torchvision's detectors
     body = {name.removeprefix(prefix): value for name, value in whole.items() if name.startswith(prefix)}
     if detector and any(name.startswith("roi_heads.") for name in whole):
         body = whole
-    return found.model_copy(update={"tensors": body}) if body else found
+    heads = {name: value for name, value in whole.items() if name.startswith(("head.", "auxiliary."))}
+    return found.model_copy(update={"tensors": body, "heads": heads}) if body else found
 
 
 def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -> dict[str, Any]:
@@ -83,6 +90,25 @@ def load_backbone(backbone: Backbone, weights: Weights) -> None:
         if new_name not in ignored:
             tensors[new_name] = value
     load_strict(backbone.body, tensors, weights.source, optional=tuple(f"{path}." for path in inserted(backbone.body)))
+
+
+def load_heads(model: Any, weights: Weights) -> str:
+    """Load the heads of a trained RGNet, if these weights are of one; return what was loaded and what is new.
+
+    Classifiers are loaded if the names of the classes are the same, other layers if their shapes are.
+    """
+    own = {name: value for name, value in model.state_dict().items() if not name.startswith("backbone.")}
+    classes, others = ((labels or {}).get("names") for labels in (model.labels, weights.labels))
+    same = classes is not None and classes == others
+    fitting = {
+        name: value
+        for name, value in weights.heads.items()
+        if name in own and own[name].shape == value.shape and (same or ".classifier." not in name)
+    }
+    model.load_state_dict(fitting, strict=False)
+    new = dict.fromkeys(name.rpartition(".")[0] for name in own if name not in fitting)
+    layers = ", ".join(new) if fitting else "all other layers"
+    return f"{weights.source}: loaded the backbone{' and heads' * bool(fitting)}; new: {layers or 'nothing'}"
 
 
 def load_detector(detector: Any, weights: Weights, new_predictors: bool = False) -> None:
@@ -207,8 +233,10 @@ def read_pickle(path: Path) -> Any:
 
 
 def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise UsageError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; expected a file of weights")
+    if not os.path.isfile(path):
+        raise UsageError(
+            f"{path} {'is a folder' if os.path.isdir(path) else 'does not exist'}; expected a file of weights"
+        )
 
 
 def _from_file(path: Path) -> Weights:

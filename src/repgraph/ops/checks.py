@@ -81,7 +81,8 @@ def _check(
     if isinstance(scale, bool) or not isinstance(scale, (int, float, torch.SymFloat, torch.SymInt)):
         raise TypeError(f"scale is {scale!r}; expected a number")
     dtype = position_dtype(query.dtype)
-    if not abs(scale) <= torch.finfo(dtype).max:
+    size: Any = abs(scale)
+    if not size <= torch.finfo(dtype).max:
         raise ValueError(f"scale is {scale!r}; expected a finite number in {dtype}")
     if len({t.dtype for _, t in features}) > 1:
         dtypes = f"{query.dtype}, {keys[0].dtype} and {values[0].dtype}"

@@ -78,6 +78,16 @@ def _description(title: str, name: str) -> str:
     return title + command + (f"\n  The paper: {PAPER[name]}." if name in PAPER else "")
 
 
+# A small network for two cores and a few dozen photos: half an hour, against days for ResNet-50 (docs/training.md).
+_LAPTOP_TITLE = "RGNet, ResNet-18, small, on a folder of images and masks, for a CPU."
+_LAPTOP: dict[str, Any] = dict(
+    data=dict(name="folder", crop=256, scales=(0.75, 1.0, 1.25, 1.5)),
+    model=dict(backbone="resnet18", output_stride=16, channels=128, auxiliary=False),
+    optim=_HEAD,
+    train=dict(batch=4, iterations=600, period=200, precision="fp32", norm="local", log_every=10),
+    test=dict(mode="slide", crop=256),
+)
+
 # A small network on the drawn scenes, a minute on the CPU. Nodes start on a ring of 10 positions (40 pixels), and their
 # offsets learn 20 times as fast as the rest: from a ring of 4, or with unscaled logits, RGNet scored no more than the
 # baseline. Nodes are points, since what they have to find is small. Boats, a few per cent of the pixels, weigh five
@@ -136,6 +146,7 @@ def _detection(row: str, context: str) -> DetectionRecipe:
 
 _ALL: list[AnyRecipe] = [
     *(_segmentation(row, backbone, context) for row in SEGMENTATION for backbone in BACKBONES for context in CONTEXTS),
+    Recipe(name="folder-r18-rgnet", description=_description(_LAPTOP_TITLE, "folder-r18-rgnet"), **_LAPTOP),
     *(_scenes(context) for context in SCENES),
     *(_detection(row, context) for row in DETECTION for context in DETECTION_CONTEXTS),
 ]

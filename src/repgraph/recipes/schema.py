@@ -85,7 +85,9 @@ class Model(Section):
     """The arguments of :func:`repgraph.models.rgnet`; the number of classes comes from the data."""
 
     backbone: str = Field("resnet50", min_length=1)
-    weights: str = ""  # a file, "timm:NAME", "pretrained" (may download) or "none"; empty is an error in training
+    weights: str = (
+        ""  # a file, a run, "timm:NAME", "pretrained" (may download) or "none"; empty is an error in training
+    )
     output_stride: Positive = 8
     context: Context = "repgraph"
     context_options: dict[str, Any] = {}
@@ -154,7 +156,7 @@ class DetectionOptim(SGD):
 class Train(Section):
     """Schedule and hardware."""
 
-    batch: Positive = 16  # images per iteration, over all devices
+    batch: int = Field(16, gt=0, le=2**16)  # images per iteration, over all devices
     iterations: Positive = 10_000
     period: Positive = 500  # iterations between checkpoints
     validate_every: NotNegative = 1  # periods; 0 is at the end only

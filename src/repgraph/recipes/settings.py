@@ -29,14 +29,16 @@ def to_json(recipe: AnyRecipe) -> str:
 
 def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe:
     """Build a recipe from plain data; what is left out has its default, or its value in the named recipe ``"base"``."""
-    from repgraph.recipes.named import get
+    from repgraph.recipes.named import NAMES, get
 
     if not isinstance(given, Mapping):
         raise UsageError(f"{origin} is not a recipe: expected a JSON object")
     given = dict(given)
     base: dict[str, Any] = {}
     if (name := given.pop("base", None)) is not None:
-        base = to_dict(get(str(name))) | {"description": ""}
+        if name not in NAMES:
+            raise UsageError(f"{origin}: base is {name!r}{nearest(name, NAMES, '; repgraph train --list shows all')}")
+        base = to_dict(get(name)) | {"description": ""}
     task = given.pop("task", base.pop("task", Recipe.task))
     if str(task) not in KINDS:
         raise UsageError(f"{origin}: task is {task!r}{nearest(task, KINDS)}")

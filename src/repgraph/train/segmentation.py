@@ -63,6 +63,7 @@ class Segmentation(Task):
         options = self.model_options()
         options["fusion"] = None if options["fusion"] == "auto" else options["fusion"]
         model, crop = rgnet(len(labels), labels=labels.to_dict(), **options), self.recipe.data.crop
+        self.notes += [f"initial weights: {model.initial}"] * bool(model.initial)
         for path, (height, width) in model.keep_reach(*crop).items():
             reach = (min(height, width) - 1) / 2
             self.notes.append(
