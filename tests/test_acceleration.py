@@ -265,6 +265,9 @@ def test_nearest_neighbours_are_left_alone():
     attention(bilinear).method = "discrete"
     with pytest.raises(UsageError, match=r"call repgraph\.accelerate again"):
         outputs(bilinear, "rt_detr_v2")
+    with pytest.warns(UserWarning, match="encoder_attn: the method is 'discrete'"):
+        assert accelerate(bilinear) == ["model.decoder.layers.1.encoder_attn"]
+    outputs(bilinear, "rt_detr_v2")
 
 
 def test_kernels_of_the_hub_are_replaced():

@@ -81,6 +81,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
             _restore(module)
         return list(done)
     left = [name for name, module in found.items() if _method(module) != "default"]
+    for name in left:
+        _restore(found[name])
     if left:
         names = f"{', '.join(left)}: the method is {_method(found[left[0]])!r}, and only bilinear sampling is supported"
         if len(left) == len(found):
@@ -95,7 +97,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
             vars(module)[_KERNEL] = vars(module).pop("forward")
         # The class of the instance is what deepcopy, pickle, replicas and Dynamo all respect. A function stored in the
         # instance would stay bound to the original of a copy.
-        module.__class__ = _accelerated(type(module), backend)
+        cls: Any = type(module)
+        module.__class__ = _accelerated(cls, backend)
     _compile_kernels(model, backend)
     return list(chosen)
 
@@ -126,12 +129,12 @@ def _method(module: nn.Module) -> str:
 
 def _restore(module: nn.Module) -> None:
     if isinstance(module, Accelerated):
-        module.__class__ = module.original
+        object.__setattr__(module, "__class__", module.original)
         if _KERNEL in vars(module):
             vars(module)["forward"] = vars(module).pop(_KERNEL)
 
 
-def _rebuild(original: type[nn.Module], backend: str) -> nn.Module:
+def _rebuild(original: Any, backend: str) -> nn.Module:
     cls = _accelerated(original, backend)
     return cls.__new__(cls)
 
@@ -168,7 +171,8 @@ def _accelerated(original: type[nn.Module], backend: str) -> type[Accelerated]:
 
     members: dict[str, Any] = dict(original=original, backend=backend, __module__=original.__module__)
     members |= dict(__qualname__=original.__qualname__, __doc__=original.__doc__)
-    owner, bases = _owner(original), (Accelerated, original)
+    owner = _owner(original)
+    bases: tuple[type, ...] = (Accelerated, original)
     if owner.__name__ == MODULE:
         # Not a subclass: with use_kernels=True, transformers replaces the forward of those again in train() and eval().
         members["forward"], bases = forward, (Accelerated,)

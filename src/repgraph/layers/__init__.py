@@ -1,4 +1,4 @@
-"""Layers for long-range context: RepGraph, non-local, dual and deformable attention; and their insertion into networks."""
+"""Layers for long-range context: RepGraph, non-local, dual and deformable attention; insertion into networks."""
 
 from repgraph.layers.danet import DANetHead, DualAttention
 from repgraph.layers.deformable import DeformableAttention
