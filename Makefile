@@ -44,7 +44,7 @@ lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(STAMP)  ## format the code and mend what can be mended
+format: $(STAMP)  ## format the code, and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

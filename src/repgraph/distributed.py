@@ -38,7 +38,7 @@ def rank() -> int:
 
 
 def shard(count: int) -> range:
-    """Return the indices of the items that this process works on: of n processes, every one takes every n-th item."""
+    """Return the indices of this process's items: of n processes, each takes every n-th item."""
     return range(rank(), count, world_size())
 
 
@@ -52,7 +52,7 @@ def all_reduce(value: Tensor, op: Any = None) -> Tensor:
 
 
 def gather(value: T) -> list[T]:
-    """Return the values of all processes to the first one, and an empty list to the others."""
+    """Gather values on rank 0; other ranks get an empty list."""
     if world_size() == 1:
         return [value]
     values: list[Any] | None = [None] * world_size() if rank() == 0 else None
@@ -61,7 +61,7 @@ def gather(value: T) -> list[T]:
 
 
 def broadcast(value: T) -> T:
-    """Return the first process's value to all of them."""
+    """Broadcast a value from rank 0 to all processes."""
     if world_size() == 1:
         return value
     values = [value]
@@ -76,7 +76,7 @@ def process_group(device: str) -> Iterator[Process]:
     Under torchrun, the devices ``auto`` and ``cuda`` give each process a GPU of its own.
     """
     try:
-        count, beside = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        count, local_count = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         number, local = (int(os.environ[name]) if count > 1 else 0 for name in ("RANK", "LOCAL_RANK"))
     except (KeyError, ValueError):
         raise UsageError(
@@ -86,7 +86,7 @@ def process_group(device: str) -> Iterator[Process]:
         yield Process(0, 1, parse_device(device))
         return
     found, gpus = parse_device(device), torch.cuda.device_count()
-    shared = found.type == "cpu" or found.index is not None or beside > gpus
+    shared = found.type == "cpu" or found.index is not None or local_count > gpus
     if found.type == "cuda":
         found = found if found.index is not None else torch.device("cuda", local % gpus)
         torch.cuda.set_device(found)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 
 class UsageError(ValueError):
-    """A value that cannot be used; the message names it and says what to give instead."""
+    """A value that cannot be used; the message names it and the remedy."""
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -17,6 +17,11 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(message in str(error) for message in messages)
     )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if there is no message."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def interrupted(error: BaseException | None) -> bool:

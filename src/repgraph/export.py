@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, first_line
 from repgraph.models import MaskRCNN, RGNet
 
 IMAGES, LOGITS = "images", "logits"  # of a segmentation network
@@ -218,6 +218,7 @@ def _export_errors(model: RGNet | MaskRCNN, dynamic: bool) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:  # exporters raise all kinds of errors
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         remedy = "leave out --dynamic, or use another format" if dynamic else "use another format"
-        raise UsageError(f"PyTorch cannot export {model.config['backbone']!r}: {reason[:200]}; {remedy}") from error
+        raise UsageError(
+            f"PyTorch cannot export {model.config['backbone']!r}: {first_line(error)[:200]}; {remedy}"
+        ) from error

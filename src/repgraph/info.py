@@ -27,16 +27,17 @@ def versions() -> dict[str, str | None]:
         "repgraph": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "numba": _installed("numba"),
-        "numpy": _installed("numpy"),
-        "triton": _installed(*_TRITON),
+        "numba": installed("numba"),
+        "numpy": installed("numpy"),
+        "triton": installed(*_TRITON),
         "cuda": torch.version.cuda,
         "cudnn": None if cudnn is None else str(cudnn),
         "hip": torch.version.hip,
     }
 
 
-def _installed(*names: str) -> str | None:
+def installed(*names: str) -> str | None:
+    """Return the version of the first of these packages that is installed, or None."""
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
@@ -86,7 +87,6 @@ def gather() -> dict[str, Any]:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """Format the facts of :func:`gather`."""
     lines = [f"{name:<10} {version or 'not installed'}" for name, version in facts["versions"].items()]
     lines += [f"{'platform':<10} {facts['platform']}", "", "devices"]
     for entry in facts["devices"]:

@@ -1,20 +1,17 @@
-"""Progress of long work: a bar in a terminal, a line now and then elsewhere."""
+"""Progress bars in a terminal, and occasional lines elsewhere."""
 
 import contextlib
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Self, TextIO
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+from typing import Any, Self, TextIO
 
 
 class Progress:
     """Progress through ``total`` steps, ``start`` of them done before, with an estimate of the time left.
 
-    A context manager. ``out`` gets a bar if it is a terminal, otherwise a line now and then; None shows nothing.
+    A context manager. ``out`` gets a bar if it is a terminal, otherwise occasional lines; None shows nothing.
     """
 
     every = 30.0  # seconds between lines
@@ -24,8 +21,8 @@ class Progress:
     ) -> None:
         self.description, self.total, self.out, self.unit = description, total, out, unit
         self._last_line, self._note = time.monotonic(), ""
-        self._recent = deque([(time.monotonic(), float(start))], maxlen=64)  # when how many steps were done
-        self._bar: Bar | None = None
+        self._recent = deque([(time.monotonic(), float(start))], maxlen=64)  # (time, steps done)
+        self._bar: Any = None  # of rich, in a terminal
         if out is not None and out.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -96,7 +93,7 @@ class Clock:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a time for people.
+    """Format a duration.
 
     >>> format_duration(42), format_duration(400), format_duration(40000), format_duration(900000)
     ('42 s', '7 min', '11 h 07 min', '10 days')

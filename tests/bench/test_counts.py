@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from repgraph.bench.blocks import BLOCKS, LayerSetting, count_products
-from repgraph.bench.layers import PAPER, LayerTable
+from repgraph.bench.layers import BLOCKS, PAPER, LayerSetting, LayerTable, count_products
 from repgraph.layers import BottleneckRepGraph
 from repgraph.ops.geometry import cells
 

@@ -7,8 +7,7 @@ import pytest
 from tests.bench.squares import read
 
 from repgraph.bench import Effort, report
-from repgraph.bench.blocks import BLOCKS, LayerSetting
-from repgraph.bench.layers import LayerTable
+from repgraph.bench.layers import BLOCKS, LayerSetting, LayerTable
 from repgraph.bench.operator import OperatorSetting, OperatorTable
 from repgraph.bench.table import Row, Table
 

@@ -10,8 +10,7 @@ from torch import nn
 
 from repgraph import cli, representative_attention
 from repgraph.bench import Effort, run
-from repgraph.bench.blocks import BLOCKS, BOTH, FORWARD, LayerSetting, make_input, make_layer, prepare
-from repgraph.bench.layers import LayerTable
+from repgraph.bench.layers import BLOCKS, BOTH, FORWARD, LayerSetting, LayerTable, make_input, make_layer, prepare
 from repgraph.bench.operator import OperatorSetting, OperatorTable
 from repgraph.bench.table import Candidate, Row
 from repgraph.layers import repgraph as layers

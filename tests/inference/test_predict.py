@@ -308,7 +308,7 @@ def test_links_in_the_output_folder_do_not_lead_out_of_it(detector, photos, tmp_
     [
         ("labels", [], "give images (files, folders, patterns), or --split and --data"),
         ("labels", ["{photos}", "--data", "x"], "--data, --dataset, --option and --limit need --split"),
-        ("labels", ["nowhere"], "nowhere is no image"),
+        ("labels", ["nowhere"], "nowhere is not an image"),
         ("labels", ["{photos}", "--score", "0.5"], "--score is for detectors; this network is for segmentation"),
         ("labels", ["{photos}", "--out", "{photos}/b.png"], "cannot write"),
         ("objects", ["{photos}", "--mode", "slide"], "--mode is for segmentation; a detector resizes"),

@@ -8,6 +8,9 @@ import torch
 from repgraph.ops import representative_attention
 
 MAP = (2, 8, 5, 6)
+MAPS = [torch.zeros(2, 8, 3, 3), torch.zeros(1, 8, 3, 3)]
+BIAS = {"bias": torch.zeros(1, 3, 2, 1)}
+OWN = {"groups": 2, "own_nodes": True}
 EMPTY = dict.fromkeys(("query", "key", "value"), torch.zeros(2, 8, 0, 6)) | {"offsets": torch.zeros(2, 6, 0, 6)}
 
 
@@ -27,7 +30,14 @@ def call(**changes):
         (TypeError, "query is a list; expected a torch.Tensor", {"query": [1.0]}),
         (ValueError, "query has shape (2, 8, 0, 6); expected at least one channel, row and column", EMPTY),
         (ValueError, "key has shape (8, 5, 6); expected 4 dimensions", {"key": torch.zeros(8, 5, 6)}),
-        (ValueError, "key has shape (2, 8, 5, 7); expected that of query", {"key": torch.zeros(2, 8, 5, 7)}),
+        (ValueError, "key has shape (2, 6, 5, 6); expected (2, 8, height, width)", {"key": torch.zeros(2, 6, 5, 6)}),
+        (ValueError, "value has shape (2, 4, 5, 6); expected (2, channels, 5, 7)", {"key": torch.zeros(2, 8, 5, 7)}),
+        (ValueError, "key[1] has shape (1, 8, 3, 3); expected (2, 8, height, width)", {"key": MAPS, "value": MAPS}),
+        (ValueError, "0 maps of keys and 0 of values", {"key": [], "value": []}),
+        (TypeError, "value[0] is a int; expected a torch.Tensor", {"value": [1, 2]}),
+        (ValueError, "offsets has 6 channels; expected a multiple of 4: x and y for 1 maps and 2 sets", OWN),
+        (ValueError, "bias has shape (1, 3, 2, 1); expected (1 or 2, 3, 1 or 5, 1 or 6)", BIAS),
+        (TypeError, "own_nodes is 2; expected True or False", {"own_nodes": 2}),
         (ValueError, "value has shape (1, 4, 5, 6); expected (2, channels, 5, 6)", {"value": torch.zeros(1, 4, 5, 6)}),
         (ValueError, "value has shape (2, 0, 5, 6)", {"value": torch.zeros(2, 0, 5, 6)}),
         (ValueError, "offsets has 7 channels; expected an even number", {"offsets": torch.zeros(2, 7, 5, 6)}),
@@ -44,7 +54,7 @@ def call(**changes):
         (ValueError, "scale is 1e+39; expected a finite number in torch.float32", {"scale": 1e39}),
         (TypeError, "query is torch.int64; expected one of", {"query": torch.zeros(MAP, dtype=torch.int64)}),
         (TypeError, "expected one dtype for the three", {"key": torch.zeros(MAP, dtype=torch.float64)}),
-        (ValueError, "offsets is on meta and query on cpu", {"offsets": torch.zeros(2, 6, 5, 6, device="meta")}),
+        (ValueError, "offsets is on meta and others on cpu", {"offsets": torch.zeros(2, 6, 5, 6, device="meta")}),
         (TypeError, "query is a nested or sparse tensor (torch.sparse_coo)", {"query": torch.zeros(MAP).to_sparse()}),
         (ValueError, "backend is 'cuda'; expected one of 'auto', 'reference'", {"backend": "cuda"}),
     ],

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tests.ops.problem import DEVICE, FORMATS, LAST, as_convolution, conv, distance, normal
 from torch import Tensor
 
-from repgraph.ops.normalised import moments, normalised_product, normalised_relu
+from repgraph.ops.normalised import fold_running, moments, normalised_product, normalised_relu, running_relu
 
 EPS, MOMENTUM = 1e-5, 0.3
 
@@ -94,6 +94,7 @@ def assert_near_plain(functions, tensors: list[Tensor], cotangent: Tensor, slack
 @pytest.mark.parametrize(("dtype", "wide_weights", "memory_format"), KINDS, ids=str)
 @pytest.mark.parametrize("sizes", PRODUCTS, ids=str)
 def test_normalised_product(kernels, poisoned, sizes, dtype, wide_weights: bool, memory_format) -> None:
+    relu = sizes is PRODUCTS[0]
     batch, inner, channels, height, width = sizes
     wide = torch.float32 if wide_weights else dtype
     x = mixed(batch, channels, height, width, dtype=dtype, seed=1)
@@ -105,16 +106,18 @@ def test_normalised_product(kernels, poisoned, sizes, dtype, wide_weights: bool,
     want = [t.clone() for t in got]
 
     def ours(x, a, weight, gamma, beta):
-        return normalised_product(x, a, weight, gamma, beta, tuple(got), EPS, MOMENTUM)
+        return normalised_product(x, a, weight, gamma, beta, tuple(got), EPS, MOMENTUM, relu)
 
     def plain(x, a, weight, gamma, beta):
         z = conv(a, weight.to(dtype))
-        return x + F.batch_norm(z.float(), None, None, gamma.float(), beta.float(), True, 0.0, EPS).to(dtype)
+        y = x + F.batch_norm(z.float(), None, None, gamma.float(), beta.float(), True, 0.0, EPS).to(dtype)
+        return y.relu() if relu else y
 
     def definition(x, a, weight, gamma, beta):
         z = as_convolution(a, weight)
         F.batch_norm(z.detach().float(), *want, None, None, True, MOMENTUM, EPS)
-        return x + batch_norm(z, gamma, beta)
+        y = x + batch_norm(z, gamma, beta)
+        return y.relu() if relu else y
 
     assert_near_plain((ours, plain, definition), [x, a, weight, gamma, beta], cotangent, slack=2.0)
     for one, other in zip(got, want, strict=True):
@@ -126,7 +129,7 @@ def test_large_mean_and_small_variance(kernels) -> None:
     x, a = (t.contiguous(memory_format=LAST) for t in (x, a))
     want = batch_norm(as_convolution(a, weight), *fresh(8)[:2])
     plain = F.batch_norm(conv(a, weight), None, None, None, None, True)
-    error = distance(normalised_product(x, a, weight, *fresh(8), EPS, 0.1), want)
+    error = distance(normalised_product(x, a, weight, *fresh(8), EPS, 0.1, False), want)
     assert error < 2 * distance(plain, want) + 1e-5
 
 
@@ -157,6 +160,21 @@ def test_normalised_relu(kernels, poisoned, sizes: tuple, dtype, _, memory_forma
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(2, 8, 3, 5), (1, 3, 1, 2)], ids=str)
+def test_running_statistics(kernels, poisoned, sizes: tuple) -> None:
+    batch, channels, height, width = sizes
+    x, gamma_beta = mixed(*sizes), parameters(channels, torch.float32)
+    running = normal(channels), normal(channels).square() + 0.1
+    want = F.batch_norm(x.double(), *(t.double() for t in (*running, *gamma_beta)), False, 0.0, EPS)
+    assert distance(running_relu(x, *gamma_beta, running, EPS), want.relu()) < 1e-6
+    weight = normal(channels, 5)
+    a = mixed(batch, 5, height, width)
+    folded, shift = fold_running(weight, *gamma_beta, running, EPS)
+    z = as_convolution(a, weight)
+    want = F.batch_norm(z, *(t.double() for t in (*running, *gamma_beta)), False, 0.0, EPS)
+    assert distance(as_convolution(a, folded, shift), want) < 1e-6
+
+
 def test_normalised_relu_of_a_large_mean(kernels) -> None:
     x = (1000 + mixed(1, 8, 5, 7)).contiguous(memory_format=LAST)
     want = batch_norm(x.double(), *fresh(8)[:2]).relu()
@@ -178,7 +196,7 @@ def test_normalised_relu_of_constants_and_of_nan(kernels) -> None:
 def test_second_order_is_an_error(kernels) -> None:
     x, a, weight = mixed(1, 8, 3, 5).requires_grad_(), mixed(1, 4, 3, 5), normal(8, 4)
     for y in (
-        normalised_product(x, a, weight.requires_grad_(), *fresh(8), EPS, 0.1),
+        normalised_product(x, a, weight.requires_grad_(), *fresh(8), EPS, 0.1, False),
         normalised_relu(x, *fresh(8), EPS, 0.1),
     ):
         (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)

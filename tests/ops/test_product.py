@@ -48,8 +48,11 @@ def test_residual_product(dtype: torch.dtype, memory_format, device: str) -> Non
     weight = normal(24, 16, **kind)
     for bias in (None, normal(24, **kind), normal(24, device=device)):
         got = residual_product(x, a, weight, bias)
-        assert_as_good_as(got, x + conv(a, weight, bias), x.double() + as_convolution(a, weight, bias))
+        want = x.double() + as_convolution(a, weight, bias)
+        assert_as_good_as(got, x + conv(a, weight, bias), want)
         assert got.is_contiguous(memory_format=memory_format)
+        got = residual_product(x, a, weight, bias, relu=True)
+        assert_as_good_as(got, (x + conv(a, weight, bias)).relu(), want.relu())
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -199,7 +199,7 @@ def test_explore_objects(tmp_path):
 
 ERRORS = {
     "run": ("all", ["{none}", "{photo}"], "does not exist; expected the folder of a run or of a network"),
-    "image": ("all", ["{nl}", "nothing.png"], "nothing.png is no image; expected images"),
+    "image": ("all", ["{nl}", "nothing.png"], "nothing.png is not an image; expected images"),
     "no images": ("all", ["{nl}"], "give images (files, folders, patterns), or --split"),
     "layer": ("all", ["{nl}", "{photo}", "--layers", "contxt"], "layer 'contxt' does not exist; choose from head"),
     "folder": ("all", ["{nl}", "{photo}", "--out", "{photo}/x/x.svg"], "cannot write"),

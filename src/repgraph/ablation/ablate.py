@@ -5,22 +5,24 @@ import io
 import math
 import os
 import signal
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from repgraph.ablation import runner, summary, tuning
 from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, check_ready, lay_out
 from repgraph.ablation.results import OK, Record, Results
-from repgraph.ablation.runner import RUNS, Task
+from repgraph.ablation.runner import RUNS, RunTask
 from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
 from repgraph.progress import Progress
+from repgraph.train.signals import StopSignals
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # SIGHUP is ignored under nohup
 
 
 @dataclass
@@ -55,7 +57,7 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     check_writable(results.path)
     out = Path(os.path.abspath(plan.out))
     stop = out / f".stop-{uuid.uuid4().hex[:8]}"
-    tasks = [Task(run, plan.dataset, out, stop) for run in layout.runs]
+    tasks = [RunTask(run, plan.dataset, out, stop) for run in layout.runs]
     if finished := list(filter(None, map(runner.collect, _todo(tasks, records)))):
         records = results.add(finished)
     todo = _todo(tasks, records)
@@ -63,7 +65,7 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     if todo:
         check_ready(plan)
         out.mkdir(parents=True, exist_ok=True)
-        todo.sort(key=lambda task: runner.progress(task.folder) == 0)  # first those that were interrupted
+        todo.sort(key=lambda task: runner.progress(task.folder) == 0)  # interrupted runs first
         number = _train(plan, todo, len(tasks), results, show or io.StringIO())
         records = results.read()
     report = _make_tables(plan, layout, records, save=True)
@@ -105,31 +107,36 @@ def listing(plan: Plan) -> str:
     return "\n".join([*shown, *layout.notes, *misfits, f"{count} of {len(lines)} runs to do"])
 
 
-def _todo(tasks: Sequence[Task], records: Mapping[str, Record]) -> list[Task]:
+def _todo(tasks: Sequence[RunTask], records: Mapping[str, Record]) -> list[RunTask]:
     return [task for task in tasks if task.run.key not in records or not records[task.run.key].done]
 
 
-def _train(plan: Plan, todo: Sequence[Task], total: int, results: Results, show: TextIO) -> int:
+def _train(plan: Plan, todo: Sequence[RunTask], total: int, results: Results, show: TextIO) -> int:
     """Train runs and add their records to the results; return the signal that stopped them, or 0."""
     jobs, done = min(plan.jobs, len(todo)), total - len(todo)
     if plan.backend in LOCAL_BACKENDS:
         todo = [replace(task, jobs=jobs) for task in todo]
 
-    def say(text: str) -> None:
+    def report_line(text: str) -> None:
         with contextlib.suppress(OSError):  # a closed terminal
             progress.print(text)
 
-    def pending() -> Iterator[Task]:
+    def pending() -> Iterator[RunTask]:
         for task in todo:
             if task.stop.exists():
                 return
             iteration = runner.progress(task.folder)
-            say(f"{task.run}: resumed near iteration {iteration}" if iteration else f"{task.run}: started")
+            report_line(f"{task.run}: resumed near iteration {iteration}" if iteration else f"{task.run}: started")
             yield task
+
+    def stop_runs(signal_name: str) -> None:
+        todo[0].stop.touch()
+        report_line(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
 
     with (
         Progress("ablation", total, show, unit="runs", start=done) as progress,
-        _stop_signals(todo[0].stop, say) as signals,
+        _stop_file(todo[0].stop),
+        StopSignals(stop_runs, [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]) as signals,
     ):
         progress.every = math.inf
         for record, text in runner.train_all(pending(), jobs, plan.backend, plan.cluster):
@@ -138,36 +145,20 @@ def _train(plan: Plan, todo: Sequence[Task], total: int, results: Results, show:
                 done += record.done
             progress.update(done)
             left = progress.remaining(done) if done < total else ""
-            say(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
-    return signals[0] if signals else 0
+            report_line(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
+    return signals.received
 
 
 @contextlib.contextmanager
-def _stop_signals(stop: Path, say: Callable[[str], None]) -> Iterator[list[int]]:
-    """Create the file ``stop`` on the first SIGINT, SIGTERM or SIGHUP; the second one raises KeyboardInterrupt."""
-    received: list[int] = []
-    previous: dict[int, Any] = {}
-
-    def handle(number: int, frame: object) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-        stop.touch()
-        say(f"{signal.Signals(number).name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
-
-    if threading.current_thread() is threading.main_thread():  # only it receives signals
-        for number in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
-            if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
-                previous[number] = signal.signal(number, handle)
+def _stop_file(stop: Path) -> Iterator[None]:
+    """Create the file ``stop`` if an error ends the ablation, so that no run goes on, and remove it at the end."""
     try:
-        yield received
-    except BaseException:  # do not leave runs behind
+        yield
+    except BaseException:
         stop.touch()
         time.sleep(2 * runner.POLL)
         raise
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
         stop.unlink(missing_ok=True)
 
 

@@ -31,13 +31,9 @@ def save_figure(table: Table, rows: Sequence[EntrySummary], path: Path, axis: st
 def draw_scores(
     title: str, labels: Sequence[str], scores: Sequence[Sequence[float]], reference: int, axis: str, note: str
 ) -> Figure:
-    """Draw a row for each label, the first on top. Call it within :func:`~repgraph.visualize.figures.figure_style`.
+    """Draw a row of scores for each label, one for each seed, and a vertical line at the mean of row ``reference``.
 
-    Args:
-        scores: Scores of each row, one for each seed; a row without scores stays empty.
-        reference: Row at whose mean a vertical line is drawn.
-        axis: Label of the axis.
-        note: Text at the bottom, before the key of the marks.
+    Call it within :func:`~repgraph.visualize.figures.figure_style`.
     """
     wrapped = [textwrap.fill(label, LABEL) for label in labels]
     heading = textwrap.fill(title, TITLE)

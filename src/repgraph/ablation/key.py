@@ -16,7 +16,7 @@ from repgraph.models.context import LAYERS, REMOVED, full_options, head_options,
 from repgraph.recipes import Data, Recipe, to_dict
 
 GENERATION = 1  # increase it if the same recipe gives other results than before: it invalidates all of them
-# Where and how often, not what; validation is at scale 1 without flip. `content` adds the options of layers itself.
+# Settings that do not change the result. Validation is at scale 1 without flip; `content` adds the options of layers.
 LEFT_OUT = """
     name description data.root data.workers data.cache train.period train.validate_every train.log_every
     train.accelerator train.devices train.graph test.scales test.flip
@@ -51,7 +51,7 @@ def key(recipe: Recipe) -> str:
 
 
 def content(recipe: Recipe) -> dict[str, Any]:
-    """What counts, by setting; numbers are floats and tuples are lists."""
+    """Return the settings that count, by name; numbers are floats and tuples are lists."""
     usual = _flat(Recipe(name="", data=Data(name="")))
     found = {
         name: value
@@ -114,7 +114,6 @@ def _effective(layer: str, given: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _defaults(layer: str) -> dict[str, Any]:
-    """Return the default arguments of a layer's constructor."""
     parameters = inspect.signature(LAYERS[layer]).parameters
     return {name: _plain(p.default) for name, p in parameters.items() if p.default is not p.empty}
 

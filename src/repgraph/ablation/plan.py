@@ -12,8 +12,8 @@ from repgraph.ablation.key import differences, key
 from repgraph.ablation.results import Record
 from repgraph.ablation.tables import EntryRuns, PlannedRun, Table, resolve
 from repgraph.data import NAMES as DATASETS
-from repgraph.errors import UsageError
-from repgraph.recipes import Recipe, nearest, with_settings, with_values
+from repgraph.errors import UsageError, nearest
+from repgraph.recipes import Recipe, with_settings, with_values
 
 ALL, TUNE = "all", "tune"
 LOCAL_BACKENDS = ("threading", "loky")

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from repgraph import files
 from repgraph.errors import UsageError
+from repgraph.evaluation.metrics import SUMMARY
 
 NAME, LOCK = "results.csv", ".lock"
 OK, DIVERGED, FAILED = "ok", "diverged", "failed"
-SCORES = ("miou", "pixel_accuracy", "mean_accuracy")
 Score = Annotated[float, Field(ge=0, le=1)] | None
 
 
@@ -24,7 +24,7 @@ class Record(BaseModel):
     A run is "diverged" if losses, weights or logits were not finite, which is a result and is not repeated, and
     "failed" for any other reason, such as a crash or too little memory. Scores are fractions. ``settings`` is how the
     recipe differs from that of the data set, ``reason`` why there are no scores, and ``seconds`` the time over all
-    sessions, except those that were killed.
+    sessions, without killed ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -52,7 +52,7 @@ class Record(BaseModel):
         """Whether the run is not to be repeated."""
         return self.status in (OK, DIVERGED)
 
-    @field_validator(*SCORES, mode="before")
+    @field_validator(*SUMMARY, mode="before")
     @classmethod
     def _read_score(cls, value: Any, info: ValidationInfo) -> Any:
         if value in ("", None) and info.data.get("status") == OK:

@@ -21,9 +21,11 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
-from repgraph.ablation.results import DIVERGED, FAILED, OK, SCORES, Record
+from repgraph.ablation.results import DIVERGED, FAILED, OK, Record
 from repgraph.ablation.tables import PlannedRun
+from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
 from repgraph.errors import UsageError
+from repgraph.evaluation.metrics import SUMMARY
 from repgraph.info import device_name
 from repgraph.progress import format_duration
 from repgraph.recipes import RESUMABLE, to_json, with_values
@@ -34,12 +36,12 @@ from repgraph.train.stream import num_workers
 
 RUNS = "runs"
 COMMAND = "REPGRAPH_COMMAND"  # environment variable: the command that starts repgraph, instead of this Python
-POLL = 0.2  # seconds between looks at the stop file
+POLL = 0.2  # seconds between checks of the stop file
 _STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 @dataclass(frozen=True)
-class Task:
+class RunTask:
     """A run for a worker, which may be on another machine with the same folders.
 
     It stops with a checkpoint once the file ``stop`` exists.
@@ -61,7 +63,7 @@ class Task:
         return self.out / RUNS / f"{self.run.key}.log"
 
 
-def train_all(tasks: Iterable[Task], jobs: int, backend: str, cluster: str) -> Iterator[tuple[Record | None, str]]:
+def train_all(tasks: Iterable[RunTask], jobs: int, backend: str, cluster: str) -> Iterator[tuple[Record | None, str]]:
     """Train all tasks, ``jobs`` at a time, and yield the results of :func:`train_one`.
 
     ``backend`` is one of joblib's: "threading", "loky", or "dask", for which ``cluster`` is the scheduler's address.
@@ -80,7 +82,7 @@ def train_all(tasks: Iterable[Task], jobs: int, backend: str, cluster: str) -> I
         raise UsageError(f"--backend {backend} failed ({reason}); repeat the command to continue") from error
 
 
-def train_one(task: Task) -> tuple[Record | None, str]:
+def train_one(task: RunTask) -> tuple[Record | None, str]:
     """Train a run in a subprocess, from its checkpoint if it has one; an error is a failed run and not raised.
 
     Returns its record and a line about it. A run that was stopped, or that another process trains, has no record.
@@ -104,7 +106,7 @@ def train_one(task: Task) -> tuple[Record | None, str]:
     return record, f"{task.run}: mIoU {100 * record.miou:.2f} in {format_duration(record.seconds)}"
 
 
-def _train(task: Task) -> Record | None:
+def _train(task: RunTask) -> Record | None:
     """Run the subprocess and return its record, or None if it was stopped."""
     code, stopped = _run_process(task)
     if record := collect(task):
@@ -117,7 +119,7 @@ def _train(task: Task) -> Record | None:
     return _record(task, FAILED, _explain(code, task.log))
 
 
-def collect(task: Task) -> Record | None:
+def collect(task: RunTask) -> Record | None:
     """Return the record of a run whose folder has the scores of its last iteration, or None.
 
     The checkpoints and the network are removed.
@@ -130,7 +132,7 @@ def collect(task: Task) -> Record | None:
         record = _record(task, OK, scores=scores)
     except ValueError:  # the file is missing or damaged, or a score is
         return None
-    for heavy in (run_folder.CHECKPOINTS, run_folder.MODEL):
+    for heavy in (CHECKPOINTS, MODEL):
         shutil.rmtree(task.folder / heavy, ignore_errors=True)
     return record
 
@@ -143,13 +145,13 @@ def progress(folder: Path) -> int:
         return 0
 
 
-def _run_process(task: Task) -> tuple[int, bool]:
+def _run_process(task: RunTask) -> tuple[int, bool]:
     """Return the exit code of ``repgraph train``, and whether it was asked to stop."""
     recipe, folder = task.run.recipe, task.folder
     if task.jobs > 1 and recipe.data.workers == -1:
         recipe = with_values(recipe, {"data.workers": num_workers(-1, task.jobs)})
     path = folder.with_name(f".{task.run.key}.json")
-    if (folder / run_folder.RECIPE).is_file() and run_folder.find(folder)[1] is not None:
+    if (folder / RECIPE).is_file() and run_folder.find(folder)[1] is not None:
         values = recipe.model_dump(mode="json")
         changes = [(name, values[section][field]) for name in RESUMABLE for section, field in [name.split(".")]]
         settings = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changes]
@@ -187,7 +189,7 @@ def _run_process(task: Task) -> tuple[int, bool]:
 
 
 @contextlib.contextmanager
-def _gpu(task: Task) -> Iterator[dict[str, str]]:
+def _gpu(task: RunTask) -> Iterator[dict[str, str]]:
     """Reserve the next free GPU of this machine, if it has several, and yield the variables that select it."""
     count = torch.cuda.device_count()
     if count < 2 or task.run.recipe.train.devices > 1:
@@ -214,8 +216,8 @@ def _explain(code: int, log: Path) -> str:
     return f"{how}: {last[:300]} ({log})"
 
 
-def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, float] | None = None) -> Record:
-    """Return the record of a run, with the versions, device and time that its folder tells."""
+def _record(task: RunTask, status: str, reason: str = "", scores: Mapping[str, float] | None = None) -> Record:
+    """Return the record of a run, with the versions, device and time recorded in its folder."""
     run, sessions = task.run, run_folder.sessions(task.folder)
     versions = sessions[-1].versions if sessions else {}
     gpu = versions.get("gpu") if run.recipe.train.accelerator != "cpu" else None
@@ -224,7 +226,7 @@ def _record(task: Task, status: str, reason: str = "", scores: Mapping[str, floa
         dataset=task.dataset,
         seed=run.seed,
         status=status,  # type: ignore[arg-type]  # validated
-        **{name: (scores or {}).get(name) for name in SCORES},
+        **{name: (scores or {}).get(name) for name in SUMMARY},
         iterations=progress(task.folder),
         seconds=sum((each.ended.at - each.started).total_seconds() for each in sessions if each.ended),
         settings=run.settings,

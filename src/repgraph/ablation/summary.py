@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from repgraph import files
-from repgraph.ablation.results import DIVERGED, OK, SCORES, Record
+from repgraph.ablation.results import DIVERGED, OK, Record
 from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table, TableEntry
+from repgraph.evaluation.metrics import SUMMARY
 
 TITLES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy", "mean_accuracy": "mean accuracy"}
 PARTS = ("mean", "deviation", "low", "high")
@@ -65,7 +66,7 @@ class EntrySummary:
 
 
 def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Record]) -> list[EntrySummary]:
-    """Return what there is for each entry of a table."""
+    """Return a summary of each entry of a table."""
     ended = {row.entry.name: [records[run.key] for run in row.runs if run.key in records] for row in rows}
     scored = {name: {each.seed: each for each in found if each.status == OK} for name, found in ended.items()}
     reference = scored.get(table.reference, {})
@@ -77,7 +78,7 @@ def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Rec
         found.append(
             EntrySummary(
                 runs=row,
-                scores={score: Stat.of([getattr(record, score) for record in own.values()]) for score in SCORES},
+                scores={score: Stat.of([getattr(record, score) for record in own.values()]) for score in SUMMARY},
                 miou=miou,
                 gain=Stat.of([miou[seed] - (reference[seed].miou or 0.0) for seed in common]),
                 failed=[record for record in ended[name] if record.status != OK],
@@ -88,7 +89,7 @@ def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Rec
 
 
 def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -> str:
-    """Format a table for people, with notes below it."""
+    """Format a table as Markdown, with notes below it."""
     paper = any(row.entry.paper for row in rows)
     reference = table.entry(table.reference).label
     head = ["", *TITLES.values(), "seeds", f"mIoU against {reference}"]
@@ -114,7 +115,6 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
 
 
 def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
     rows = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *body)]
     lines = [f"| {' | '.join(row)} |" for row in rows]
@@ -123,7 +123,7 @@ def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def to_csv(table: Table, rows: Sequence[EntrySummary]) -> str:
-    """Format a table for programs: fractions, and per cent for the paper's scores."""
+    """Format a table as CSV: fractions, and per cent for the paper's scores."""
     records: list[dict[str, Any]] = []
     for row in rows:
         record: dict[str, Any] = {"table": table.name, "entry": row.entry.name, "label": row.entry.label}

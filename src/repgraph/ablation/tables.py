@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repgraph.errors import UsageError
-from repgraph.recipes import Recipe, nearest, with_values
+from repgraph.errors import UsageError, nearest
+from repgraph.recipes import Recipe, with_values
 
 # What is between backbone and classifier. Layers with nodes keep the options of the recipe.
 KINDS: dict[str, dict[str, Any]] = {

@@ -20,8 +20,8 @@ from repgraph.ablation.key import key
 from repgraph.ablation.results import LOCK, read_csv
 from repgraph.ablation.summary import EntrySummary
 from repgraph.ablation.tables import TITLES, Table, TableEntry, resolve
-from repgraph.errors import UsageError
-from repgraph.recipes import Recipe, nearest
+from repgraph.errors import UsageError, nearest
+from repgraph.recipes import Recipe
 
 NAME = "tuning.csv"
 HOLD_OUT = 5  # every fifth image of the training split
@@ -114,7 +114,7 @@ def best(trials: Sequence[EntrySummary]) -> EntrySummary | None:
 
 
 def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[EntrySummary]]) -> Path:
-    """Write the trials of competitors on a data set to ``tuning.csv``, replacing earlier ones of theirs."""
+    """Write the trials of competitors on a data set to ``tuning.csv``, replacing their earlier ones."""
     path = folder / NAME
     with FileLock(folder / LOCK):
         before = [row for _, row in read_csv(path, COLUMNS)] if path.exists() else []

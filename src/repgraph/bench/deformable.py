@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from repgraph.acceleration import accelerate
 from repgraph.bench import gate
-from repgraph.bench.blocks import BOTH, FORWARD
+from repgraph.bench.layers import BOTH, FORWARD
 from repgraph.bench.measure import Call
 from repgraph.bench.operator import CLEARANCE
 from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table

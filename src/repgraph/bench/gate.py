@@ -1,4 +1,4 @@
-"""The correctness gate: what computes something wrong is not measured.
+"""The correctness gate: candidates with wrong results are not measured.
 
 The result and the gradients of a candidate are compared with those of a plain PyTorch version in float64. The tolerance
 is little more than the error of the plain version in the candidate's own dtype, and limited.

@@ -28,7 +28,7 @@ def run(
     progress: Callable[[int, str], object] = lambda done, text: None,
     finished: Callable[[list[Row]], object] = lambda rows: None,
 ) -> list[Row]:
-    """Measure candidates of a table, by default all; those that cannot be measured have rows with the reason.
+    """Measure candidates of a table, by default all; what cannot be measured has rows with the reason.
 
     ``settings`` are on one device, small sizes first: a candidate that is too slow or too large is not tried again.
     ``progress`` receives the number of finished settings and what is being done, ``finished`` the rows of each setting.
@@ -81,7 +81,7 @@ class _Runner:
             return {}, classify(error)
 
     def _measure_pass(self, rows: Sequence[Row], inputs: Callable[[], Any], failed: dict[str, Verdict]) -> None:
-        """Measure one pass of all candidates; ``failed`` has the verdicts on those that failed before."""
+        """Measure one pass of all candidates; ``failed`` has the verdicts on candidates that failed before."""
         waiting: list[tuple[Row, Call, float]] = []  # on the CPU
         for row in rows:
             name, setting = row.candidate.name, row.setting

@@ -1,24 +1,246 @@
-"""The table of the layers: RepGraph layers, non-local blocks and DANet, as in the paper's complexity table."""
+"""The table of the layers: RepGraph layers, non-local blocks and DANet, as in the paper's complexity table.
 
-from collections.abc import Sequence
+All layers are sum-fused, as they are inserted into networks: the bottleneck has no activation at its end. DANet's
+attentions are plain, as published: SDPA's kernels do not suit values eight times as wide as queries.
+"""
+
+import re
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-from repgraph.bench import blocks, gate
-from repgraph.bench.blocks import BLOCKS, BOTH, FORWARD, Block, LayerSetting, make_input, make_layer, prepare
-from repgraph.bench.measure import Call
-from repgraph.bench.table import Baseline, Row, Table, number
+from repgraph.bench import gate
+from repgraph.bench.measure import CPU, Call
+from repgraph.bench.operator import SDPA_KERNELS, why_not_sdpa
+from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table, number
+from repgraph.layers import BottleneckRepGraph, DANetHead, DualAttention, NonLocal, SimpleRepGraph, fuse
+from repgraph.layers.offset import Offset
 from repgraph.ops.backends import choose
+from repgraph.ops.geometry import cells
 from repgraph.ops.tf32 import tensor_float_32
 
-# The paper's complexity table: G multiply-adds (it says GFLOPs), and ms on an RTX 2080 Ti in float32.
+FORWARD, BOTH = "forward", "forward+backward"  # passes
+NON_LOCAL, SDPA, DANET, REPGRAPH = "non-local", "non-local SDPA", "danet", "repgraph"  # families
+SAMPLE = 4  # multiply-adds of a bilinear interpolation
+SOFTMAX = 3  # per weight: exponential, sum, division
+CLASSES = 19  # of DANet's head, as in the paper's table
+MOVES = 0.03  # for the gate: standard deviation with which nodes move with the input, in pixels
+# The paper's complexity table: G multiply-adds (called GFLOPs there), and ms on an RTX 2080 Ti in float32.
 PAPER = {"nl-shared": (601.4, 146.65), "danet-head": (785.01, 279.56)}
 PAPER |= {"simple": (45.31, 60.89), "bottleneck": (34.96, 25.96)}
+Shape = Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSetting(Setting):
+    """The input of the layers: C channels, C' inside."""
+
+    channels: int = 2048
+    mid_channels: int = 256
+
+    def columns(self) -> dict[str, Any]:
+        return super().columns() | {"tf32": self.tf32}
+
+    def is_paper(self) -> bool:
+        """Return whether this is the setting of the paper's complexity table."""
+        sizes = (self.batch, self.channels, self.mid_channels, self.nodes, self.height, self.width)
+        return sizes == (1, 2048, 256, 9, 128, 256)
+
+
+@dataclass(frozen=True)
+class Block(Candidate):
+    """A layer to measure; with ``plain=True``, ``build`` composes it of PyTorch's operations, with equal parameters."""
+
+    elements: Callable[[LayerSetting], int] = lambda setting: 0  # operations on single elements, for one image
+
+
+def _non_local_elements(s: LayerSetting) -> int:
+    return SOFTMAX * s.positions**2 + 2 * s.positions * s.channels  # softmax, bias of w_y, residual
+
+
+def _simple_elements(s: LayerSetting) -> int:
+    return s.positions * ((2 + SOFTMAX) * s.nodes + 2 * s.channels)  # bias of offsets, softmax, bias of w_y, residual
+
+
+def _bottleneck_elements(s: LayerSetting, grid: int, groups: int) -> int:
+    n, nodes = s.positions, s.nodes * cells(s.height, grid) * cells(s.width, grid)
+    offsets = 2 * nodes + (n * s.mid_channels if grid > 1 else 0)  # bias, and the means of the cells
+    # After reduce: norm and activation; after expand: norm and residual.
+    return offsets + SOFTMAX * n * s.nodes * groups + 2 * n * (s.mid_channels + s.channels)
+
+
+def _danet_elements(s: LayerSetting) -> int:
+    n, c = s.positions, s.channels
+    # Biases, softmax, the sign of the channel affinities, two residuals.
+    return n * (2 * max(1, c // 8) + c) + SOFTMAX * (n * n + c * c) + c * c + 2 * n * c
+
+
+def _danet_head_elements(s: LayerSetting) -> int:
+    n, width = s.positions, max(1, s.channels // 4)
+    # Norm and activation of four convolutions, the sum of the branches, biases of the predictions.
+    return _danet_elements(replace(s, channels=width)) + 9 * n * width + 3 * n * CLASSES
+
+
+def count_products(block: Block, setting: LayerSetting) -> dict[str, int]:
+    """Count the multiply-adds of convolutions without bias, of products in attention, and of sampling, in inference.
+
+    They are counted in execution on the CPU without data; other devices have the same.
+    """
+    setting = replace(setting, device=CPU, dtype=torch.float32)
+    choose("cpu", CPU, setting.dtype)  # the operator of this backend is counted; those of the reference are unknown
+    sampling = 0
+
+    def attention(query: Shape, key: Shape, value: Shape | None, offsets: Shape, *_: Any, **__: Any) -> int:
+        nonlocal sampling
+        batch, channels, height, width = query
+        nodes, values = offsets[1] // 2, (value or key)[1]
+        sampling += SAMPLE * batch * nodes * offsets[2] * offsets[3] * (channels + (values if value else 0))
+        return 2 * batch * nodes * height * width * (channels + values)
+
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.repgraph.attention: attention})
+    layer = prepare(block.build(setting, plain=block.family != REPGRAPH), FORWARD)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), counter:
+        layer(make_input(setting))
+    flops = counter.get_flop_counts()["Global"]
+    products = sum(count for operator, count in flops.items() if re.search("bmm|attention", str(operator)))
+    convolutions = (sum(flops.values()) - products) // 2
+    return {"convolutions": convolutions, "attention": products // 2, "sampling": sampling}
+
+
+def _factory(s: LayerSetting) -> dict[str, Any]:
+    return dict(device=s.device, dtype=s.dtype)
+
+
+def _non_local(s: LayerSetting, plain: bool = False, shared: bool = False, kernel: str = "") -> nn.Module:
+    attention = "plain" if plain or not kernel else "sdpa"
+    layer: Any = NonLocal(s.channels, s.mid_channels, attention=attention, share_query_key=shared, **_factory(s))
+    if attention == "sdpa":
+        layer.forward = sdpa_kernel(SDPA_KERNELS[kernel])(layer.forward)
+    return layer
+
+
+def _conv2d_non_local(s: LayerSetting, plain: bool = False) -> nn.Module:
+    """Build the non-local block as it is usually written, with ``nn.Conv2d`` and the best kernel of SDPA."""
+    layer = _non_local(s, plain, kernel=_best_kernel(s))
+    for name, child in list(layer.named_children()):
+        if isinstance(child, nn.Conv2d):
+            size, bias = (child.in_channels, child.out_channels, 1), child.bias is not None
+            setattr(layer, name, nn.Conv2d(*size, bias=bias, **_factory(s)))
+    return layer
+
+
+def _best_kernel(s: LayerSetting) -> str:
+    return "cudnn" if s.device.type == "cuda" else "flash"
+
+
+def _danet(s: LayerSetting, plain: bool = False) -> nn.Module:
+    return DualAttention(s.channels, attention="plain", **_factory(s))
+
+
+def _danet_head(s: LayerSetting, plain: bool = False) -> nn.Module:
+    """Build DANet's head with the predictions of both branches and of their sum, all of which its loss needs."""
+    options: dict[str, Any] = dict(num_classes=CLASSES, attention="plain", dropout=0.0)  # results can be checked
+    head: Any = DANetHead(s.channels, max(1, s.channels // 4), **options, **_factory(s))
+    forward = head.forward
+    head.forward = lambda x: torch.cat(forward(x, all_outputs=True), 1)
+    return head
+
+
+def _repgraph(s: LayerSetting, plain: bool = False, layer: Any = BottleneckRepGraph, **options: Any) -> nn.Module:
+    backend = "reference" if plain else "auto"
+    return layer(s.channels, s.mid_channels, nodes=s.nodes, backend=backend, **options, **_factory(s))
+
+
+def _bottleneck_block(name: str, grid: int = 1, groups: int = 1) -> Block:
+    def reason(s: LayerSetting) -> str | None:
+        return f"{groups} groups do not divide C' {s.mid_channels}" if s.mid_channels % groups else None
+
+    build = partial(_repgraph, grid=grid, groups=groups, final_act=False)
+    return Block(name, build, REPGRAPH, reason, partial(_bottleneck_elements, grid=grid, groups=groups))
+
+
+BLOCKS = (
+    Block("nl-plain", _non_local, NON_LOCAL, elements=_non_local_elements),
+    Block("nl-shared", partial(_non_local, shared=True), NON_LOCAL, elements=_non_local_elements),
+    *(
+        Block(
+            f"nl-sdpa-{name}", partial(_non_local, kernel=name), SDPA, partial(why_not_sdpa, name), _non_local_elements
+        )
+        for name in SDPA_KERNELS
+    ),
+    Block("nl-conv2d", _conv2d_non_local, NON_LOCAL, lambda s: why_not_sdpa(_best_kernel(s), s), _non_local_elements),
+    Block("danet-block", _danet, DANET, elements=_danet_elements),
+    Block("danet-head", _danet_head, DANET, elements=_danet_head_elements),
+    Block("simple", partial(_repgraph, layer=SimpleRepGraph), REPGRAPH, elements=_simple_elements),
+    _bottleneck_block("bottleneck"),
+    *(_bottleneck_block(f"bottleneck-grid-{n}", grid=n) for n in (2, 4, 8)),
+    *(_bottleneck_block(f"bottleneck-groups-{n}", groups=n) for n in (4, 8, 16)),
+)
+
+
+def make_input(s: LayerSetting) -> Tensor:
+    shape = (s.batch, s.channels, s.height, s.width)
+    x = torch.empty(shape, dtype=s.dtype, device=s.device, memory_format=s.memory_format)
+    return x.normal_(generator=torch.Generator(s.device).manual_seed(s.seed))
+
+
+def prepare(layer: nn.Module, pass_: str) -> nn.Module:
+    """Set up a layer for a pass, in place: fused for inference, or in training mode."""
+    layer.train(pass_ == BOTH)
+    return fuse(layer) if pass_ == FORWARD else layer
+
+
+@torch.no_grad()
+def make_layer(block: Block, setting: LayerSetting, *, gate: bool = False) -> nn.Module:
+    """Return a layer with random parameters and spread nodes.
+
+    For the gate, batch norms are random, and nodes stay between pixels, where the gradient of offsets does not jump.
+    """
+    with torch.random.fork_rng([setting.device] if setting.device.type == "cuda" else []):
+        torch.manual_seed(setting.seed)
+        layer = block.build(setting)
+        for module in layer.modules():
+            if isinstance(module, SimpleRepGraph | BottleneckRepGraph):
+                _spread_nodes(module, setting.sigma)
+            elif isinstance(gamma := getattr(module, "gamma", None), nn.Parameter):
+                nn.init.ones_(gamma)  # DANet's starts at zero, where only gamma gets a gradient
+            elif gate and isinstance(module, nn.BatchNorm2d):
+                for name, middle in (("running_mean", 0.0), ("running_var", 1.0), ("weight", 1.0), ("bias", 0.0)):
+                    nn.init.uniform_(getattr(module, name), middle - 0.2, middle + 0.2)
+            elif gate and isinstance(module, Offset):
+                assert module.bias is not None
+                fractions = torch.empty_like(module.bias).uniform_(0.4, 0.6)
+                module.bias.normal_(0, setting.sigma).floor_().add_(fractions)
+                module.weight.mul_(MOVES / max(setting.sigma, 1e-6))
+    return layer
+
+
+def _spread_nodes(layer: SimpleRepGraph | BottleneckRepGraph, sigma: float) -> None:
+    """Make offsets normal around the middle of each cell, with standard deviation ``sigma``, for a normal input.
+
+    In a new layer they are the same for all positions, unlike in a trained one. The bottleneck's features are rectified
+    normal numbers of variance 1 if the rows of ``reduce`` have norm 1.
+    """
+    grid = int(layer.grid)
+    deviation = 1.0  # of the features from which offsets are computed
+    if isinstance(layer, BottleneckRepGraph):
+        layer.reduce.weight.div_(layer.reduce.weight.norm(dim=1, keepdim=True))
+        deviation = (0.5 - 0.5 / torch.pi) ** 0.5
+    weight, bias = layer.offset.weight, layer.offset.bias
+    rows = torch.randn(weight.shape, device=weight.device)
+    rows = rows - rows.mean(1, keepdim=True)  # the mean of the features cancels
+    rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-6)
+    weight.copy_(rows * (sigma * grid / deviation))  # the mean over a cell has 1 / grid of the deviation
+    assert bias is not None
+    bias.fill_((grid - 1) / 2)
 
 
 class LayerTable(Table):
@@ -33,7 +255,7 @@ class LayerTable(Table):
     passes = FORWARD, BOTH
     candidates = BLOCKS
     baselines = (
-        Baseline("best_sdpa", "SDPA", [block.name for block in BLOCKS if block.family == blocks.SDPA]),
+        Baseline("best_sdpa", "SDPA", [block.name for block in BLOCKS if block.family == SDPA]),
         Baseline("plain", "plain", ["nl-plain"]),
     )
     memory_note = "not counting input, parameters and cotangent"
@@ -55,7 +277,7 @@ class LayerTable(Table):
 
     def check(self, candidate: Block, setting: LayerSetting) -> str | None:
         precision = gate.PRECISIONS["tf32" if setting.tf32 else setting.dtype_name]
-        if candidate.family == blocks.DANET:  # plain PyTorch, and its softmax of large logits amplifies rounding errors
+        if candidate.family == DANET:  # plain PyTorch, and its softmax of large logits amplifies rounding errors
             precision = precision._replace(result=float("inf"), gradient=float("inf"))
         for pass_ in self.passes:
             if mistake := gate.mistake(precision, *self.results(candidate, setting, pass_)):
@@ -82,11 +304,11 @@ class LayerTable(Table):
         return found
 
     def facts(self, candidate: Block, setting: LayerSetting) -> dict[str, Any]:
-        products = blocks.count_products(candidate, setting)
+        products = count_products(candidate, setting)
         parameters = sum(p.numel() for p in candidate.build(setting).parameters())
         paper_gmacs, paper_ms = PAPER.get(candidate.name, (None, None)) if setting.is_paper() else (None, None)
         return {
-            "backend": choose("auto", setting.device, setting.dtype) if candidate.family == blocks.REPGRAPH else "",
+            "backend": choose("auto", setting.device, setting.dtype) if candidate.family == REPGRAPH else "",
             "parameters": parameters,
             "macs_products": sum(products.values()),
             **{f"macs_{name}": count for name, count in products.items()},

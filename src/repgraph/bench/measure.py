@@ -39,8 +39,6 @@ class Times:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure."""
-
     seconds: float = 1.0  # for each measurement, on average
     repeat: int | None = None  # calls to time, instead of ``seconds``; on CUDA approximately
     limit: float = 30.0  # seconds of a call; slower candidates are given up

@@ -129,13 +129,8 @@ def _why_not_backend(name: str, setting: OperatorSetting) -> str | None:
     return backends.why_not(name, setting.device, setting.dtype)
 
 
-def _backend_candidate(name: str) -> Candidate:
-    return Candidate(name, partial(_operator, backend=name), REPRESENTATIVE, partial(_why_not_backend, name))
-
-
-def _sdpa_candidate(name: str) -> Candidate:
-    build = partial(non_local, kernel=SDPA_KERNELS[name])
-    return Candidate(f"sdpa-{name}", lambda _: build, NON_LOCAL, partial(why_not_sdpa, name))
+def _non_local(setting: OperatorSetting, kernel: str) -> Callable[..., Tensor]:
+    return partial(non_local, kernel=SDPA_KERNELS[kernel])
 
 
 class OperatorTable(Table):
@@ -144,10 +139,16 @@ class OperatorTable(Table):
     name = "operator"
     passes = ("forward", "backward")
     candidates = (
-        *map(_backend_candidate, ("reference", "cpu", "triton")),
+        *(
+            Candidate(name, partial(_operator, backend=name), REPRESENTATIVE, partial(_why_not_backend, name))
+            for name in ("reference", "cpu", "triton")
+        ),
         Candidate("composition", _composition, REPRESENTATIVE),
         Candidate("composition-compiled", _compiled_composition, REPRESENTATIVE),
-        *map(_sdpa_candidate, SDPA_KERNELS),
+        *(
+            Candidate(f"sdpa-{name}", partial(_non_local, kernel=name), NON_LOCAL, partial(why_not_sdpa, name))
+            for name in SDPA_KERNELS
+        ),
     )
     baselines = (
         Baseline("composition", "comp.", ["composition"]),

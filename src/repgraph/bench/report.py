@@ -38,7 +38,10 @@ def benchmark(table: Table, settings: Sequence[Any], effort: Effort, candidates:
 
     def keep(found: list[Row]) -> None:
         rows.extend(found)
-        write_csv(table, rows, effort, path)
+        grouped = by_setting(rows)
+        records = [record(table, row, grouped[row.setting, row.pass_], effort) for row in rows]
+        columns = list(dict.fromkeys(name for each in records for name in each))
+        write(path, to_csv(columns, ([each.get(name) for name in columns] for each in records)))
 
     code = 0
     try:
@@ -100,14 +103,6 @@ def record(table: Table, row: Row, rows: Iterable[Row], effort: Effort) -> dict[
     columns |= {"device": str(device), "device_name": device_name(device), "threads": torch.get_num_threads()}
     columns |= {"platform": f"{platform.system()} {platform.machine()}", **versions()}
     return columns | asdict(effort)
-
-
-def write_csv(table: Table, rows: Sequence[Row], effort: Effort, path: Path) -> None:
-    """Write all rows; the file is replaced as a whole."""
-    grouped = by_setting(rows)
-    records = [record(table, row, grouped[row.setting, row.pass_], effort) for row in rows]
-    columns = list(dict.fromkeys(name for found in records for name in found))
-    write(path, to_csv(columns, ([found.get(name) for name in columns] for found in records)))
 
 
 def terminal_tables(table: Table, rows: Sequence[Row]) -> Iterator[RichTable]:

@@ -66,8 +66,6 @@ class Setting:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to measure."""
-
     name: str  # in tables and for --only
     build: Callable[..., Any]  # makes what the table calls, for a setting: a function or a module
     family: str = ""

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,25 +53,13 @@ def ablate(
     failed or diverged, 2 for a mistake in the command, the data or the results, and 130 or 143 if stopped by SIGINT or
     SIGTERM. See docs/ablations.md.
     """
+    seeds = seeds or ([0] if table == "tune" else [0, 1, 2])
+    given: dict[str, Any] = {name: value for name, value in locals().items() if name not in ("show", "dry_run")}
+
     from repgraph import ablation
 
-    plan = ablation.Plan(
-        table=table,
-        dataset=dataset,
-        data=data,
-        weights=weights,
-        seeds=tuple(seeds or ([0] if table == "tune" else [0, 1, 2])),
-        out=out,
-        settings=tuple(settings or ()),
-        entries=tuple(entries or ()),
-        jobs=jobs,
-        backend=backend,
-        cluster=cluster,
-        tuned=tuned,
-        of=tuple(of or ()),
-        trials=trials,
-        reference=reference,
-    )
+    lists = {name: tuple(given[name] or ()) for name in ("seeds", "settings", "entries", "of")}
+    plan = ablation.Plan(**{**given, **lists})
     if dry_run:
         print(ablation.listing(plan))
         return 0

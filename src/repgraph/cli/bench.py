@@ -113,8 +113,7 @@ def layers(
     Results are first compared with float64; layers with wrong results are not measured. Exit codes are those of bench
     operator.
     """
-    from repgraph.bench.blocks import LayerSetting
-    from repgraph.bench.layers import LayerTable
+    from repgraph.bench.layers import LayerSetting, LayerTable
     from repgraph.distributed import parse_device
 
     channels = channels or (2048 if paper or parse_device(common.device).type == "cuda" else 512)

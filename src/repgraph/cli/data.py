@@ -9,15 +9,15 @@ import typer
 
 from repgraph.cli import options
 from repgraph.cli.options import option
+from repgraph.constants import DATASETS, INSTANCE_DATASETS
 from repgraph.errors import UsageError
 
+NAMES = sorted({*DATASETS, *INSTANCE_DATASETS} - {"scenes"})
 SHOWN = 10  # problems of one kind without --all
 
 
 def check(
-    name: Annotated[
-        str, typer.Argument(help="Data set: ade20k, camvid, cityscapes, coco, folder, pascal_context, stanford or voc.")
-    ],
+    name: Annotated[str, typer.Argument(help=f"Data set: {', '.join(NAMES)}.")],
     root: Annotated[Path, typer.Argument(help="Its folder, in the layout of its release (docs/data.md).")],
     split: Annotated[
         list[str] | None, option("Splits to check.", metavar="SPLIT", show_default="train, val and test")

@@ -10,8 +10,8 @@ from repgraph.cli import options
 from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
-SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
 
 
 def export(

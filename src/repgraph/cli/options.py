@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from repgraph.constants import DATASETS, INSTANCE_DATASETS, Precision
 from repgraph.errors import UsageError
 from repgraph.files import parse_json
 
@@ -51,7 +52,7 @@ class Data:
     dataset: Annotated[
         str | None,
         option(
-            "Data set: ade20k, camvid, cityscapes, coco, folder, pascal_context, scenes, stanford or voc.",
+            f"Data set: {', '.join(sorted(DATASETS + INSTANCE_DATASETS))}.",
             metavar="NAME",
             show_default=f"{RECIPE}, or coco for a Mask R-CNN",
         ),
@@ -79,8 +80,7 @@ class Inference:
         option("Memory for probabilities with --mode slide; larger maps use tiles.", metavar="GIB", show_default="2"),
     ] = None
     precision: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None,
-        option("Precision of the network.", show_default="the recipe's on a GPU, else fp32"),
+        Precision | None, option("Precision of the network.", show_default="the recipe's on a GPU, else fp32")
     ] = None
     device: Device = "auto"
     workers: Workers = WORKERS

@@ -2,15 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repgraph.cli.options import option
+from repgraph.constants import Precision
 from repgraph.errors import UsageError
 
 if TYPE_CHECKING:
-    from repgraph.recipes import AnyRecipe
     from repgraph.train import Outcome
 
 
@@ -31,9 +31,7 @@ def train(
         int | None,
         option("Number of GPUs, or of processes on the CPU (train.devices).", min=1, show_default="all GPUs"),
     ] = None,
-    precision: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, option("Precision of the network (train.precision).")
-    ] = None,
+    precision: Annotated[Precision | None, option("Precision of the network (train.precision).")] = None,
     workers: Annotated[int | None, option("Processes that load images (data.workers).", min=0, max=1024)] = None,
     compiled: Annotated[bool, option("Use torch.compile (train.compile).", "--compile")] = False,
     resume: Annotated[
@@ -87,7 +85,8 @@ def train(
 
     from repgraph import recipes
 
-    resolved = recipes.with_settings(_find_recipe(recipe), changes)
+    is_file = recipe.endswith(".json") or "/" in recipe
+    resolved = recipes.with_settings(recipes.load(recipe) if is_file else recipes.get(recipe), changes)
     if print_recipe:
         print(recipes.to_json(resolved), end="")
         return 0
@@ -103,12 +102,6 @@ def train(
     from repgraph.train import train as train_run
 
     return _finish(train_run(resolved, out or Path("runs") / resolved.name, show=sys.stderr))
-
-
-def _find_recipe(name: str) -> "AnyRecipe":
-    from repgraph import recipes
-
-    return recipes.load(name) if name.endswith(".json") or "/" in name else recipes.get(name)
 
 
 def _listing() -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from repgraph.cli import options
+from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
 MAX_ROWS = 24  # images in a figure of nodes
@@ -17,37 +18,32 @@ Images = Annotated[
     list[str] | None,
     typer.Argument(metavar="IMAGE", help="Images, folders, or patterns; with --split, numbers or names in it."),
 ]
-Split = Annotated[str | None, typer.Option(help="Use a split of a data set: train, val, test, ...")]
-Layer = Annotated[
-    str | None, typer.Option(metavar="PATH", help="Path of the layer, or the end of it.", show_default="the last")
-]
-Width = Annotated[
-    float, typer.Option(min=1, max=50, metavar="IN", help="Width of the figure in inches; 4.8 fits a page of LNCS.")
-]
-Dpi = Annotated[int, typer.Option(min=20, max=2400, help="Resolution in pixels per inch.")]
+Split = Annotated[str | None, option("Use a split of a data set: train, val, test, ...")]
+Layer = Annotated[str | None, option("Path of the layer, or the end of it.", metavar="PATH", show_default="the last")]
+Width = Annotated[float, option("Width of the figure in inches; 4.8 fits a page of LNCS.", min=1, max=50, metavar="IN")]
+Dpi = Annotated[int, option("Resolution in pixels per inch.", min=20, max=2400)]
 
 
 @options.flatten
 def explore(
     model: Annotated[
-        Path, typer.Option(metavar="RUN", help="Folder of a run or a network, a checkpoint, or a .safetensors file.")
+        Path, option("Folder of a run or a network, a checkpoint, or a .safetensors file.", metavar="RUN")
     ],
     data: options.Data,
     images: Images = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("explorer.html"),
+    out: Annotated[Path, option("The page.", metavar="FILE")] = Path("explorer.html"),
     truth: Annotated[
         list[Path] | None,
-        typer.Option(metavar="MASK", help="Label files in the ids of the network's data set, one for each image."),
+        option("Label files in the ids of the network's data set, one for each image.", metavar="MASK"),
     ] = None,
     layers: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Paths of layers, or the ends of paths.", show_default="all"),
+        list[str] | None, option("Paths of layers, or the ends of paths.", metavar="PATH", show_default="all")
     ] = None,
     side: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Shrink images from files to N pixels on the longer side.")
+        int | None, option("Shrink images from files to N pixels on the longer side.", min=1, metavar="N")
     ] = None,
-    score: Annotated[float, typer.Option(min=0, max=1, help="Minimum score of objects.")] = 0.5,
-    title: Annotated[str | None, typer.Option(help="Title of the page.", show_default="the name of the run")] = None,
+    score: Annotated[float, option("Minimum score of objects.", min=0, max=1)] = 0.5,
+    title: Annotated[str | None, option("Title of the page.", show_default="the name of the run")] = None,
     split: Split = None,
     device: options.Device = "auto",
 ) -> int:
@@ -102,17 +98,16 @@ def explore(
 @options.flatten
 def nodes(
     model: options.Model,
-    out: Annotated[list[Path], typer.Option(metavar="FILE", help="The figure: .png, .svg or .pdf; several at once.")],
+    out: Annotated[list[Path], option("The figure: .png, .svg or .pdf; several at once.", metavar="FILE")],
     data: options.Data,
     images: Images = None,
     at: Annotated[
-        list[str] | None,
-        typer.Option(metavar="X,Y...", help="Positions in pixels, for all images; or once for each image."),
+        list[str] | None, option("Positions in pixels, for all images; or once for each image.", metavar="X,Y...")
     ] = None,
-    positions: Annotated[int, typer.Option(min=1, max=20, help="Number of positions to choose without --at.")] = 4,
+    positions: Annotated[int, option("Number of positions to choose without --at.", min=1, max=20)] = 4,
     layer: Layer = None,
-    under: Annotated[Literal["image", "prediction"], typer.Option(help="Picture under the nodes.")] = "image",
-    windows: Annotated[bool, typer.Option("--windows", help="Draw the windows that nodes average.")] = False,
+    under: Annotated[Literal["image", "prediction"], option("Picture under the nodes.")] = "image",
+    windows: Annotated[bool, option("Draw the windows that nodes average.", "--windows")] = False,
     split: Split = None,
     width: Width = 6.9,
     dpi: Dpi = 300,
@@ -174,22 +169,22 @@ def nodes(
 @options.flatten
 def affinity(
     model: options.Model,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the figure and its numbers.")],
+    out: Annotated[Path, option("Folder for the figure and its numbers.", metavar="DIR")],
     data: options.Data,
     images: Images = None,
     layer: Layer = None,
     at: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Position for the single histogram, in pixels of the first image.",
             metavar="X,Y",
-            help="Position for the single histogram, in pixels of the first image.",
             show_default="the one with the median effective number",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of weights for the share of the largest weights.")] = 9,
+    top: Annotated[int, option("Number of weights for the share of the largest weights.", min=1)] = 9,
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="Formats of the figure: png, svg, pdf; several at once.", show_default="all"),
+        option("Formats of the figure: png, svg, pdf; several at once.", "--format", show_default="all"),
     ] = None,
     split: Split = None,
     width: Width = 6.9,

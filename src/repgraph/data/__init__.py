@@ -7,12 +7,11 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from repgraph.constants import IGNORE
+from repgraph.constants import DATASETS, IGNORE, INSTANCE_DATASETS
 from repgraph.data.labels import DataError, Labels
 from repgraph.errors import UsageError, nearest
 
-NAMES = ("ade20k", "camvid", "cityscapes", "folder", "pascal_context", "scenes", "stanford", "voc")
-INSTANCES = ("coco",)  # data sets for object detection
+NAMES, INSTANCES = DATASETS, INSTANCE_DATASETS
 
 __all__ = ["IGNORE", "INSTANCES", "NAMES", "DataError", "Labels", "load"]
 

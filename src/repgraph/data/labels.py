@@ -118,7 +118,7 @@ def as_written(value: int) -> int | list[int]:
 
 
 def voc_palette(count: int) -> tuple[Colour, ...]:
-    """Return the colours of PASCAL VOC: the bits of the class, dealt to red, green and blue, highest bit first."""
+    """Return PASCAL VOC's colours: the bits of the class, distributed over red, green and blue, highest bit first."""
     colours = []
     for k in range(count):
         red, green, blue = (sum((k >> (3 * bit + first) & 1) << (7 - bit) for bit in range(8)) for first in range(3))

@@ -7,6 +7,7 @@ A reader takes the folder of the data set, the name of a split and perhaps optio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -22,11 +23,15 @@ from repgraph.data.scenes import LENGTHS, Scenes
 from repgraph.files import read_json, validate
 
 
-def _labels(table: str, ids: Sequence[int], ignored: Sequence[int]) -> Labels:
-    """Return the labels of a table with "COLOUR NAME" for each class."""
-    rows = [entry.split(maxsplit=1) for entry in " ".join(table.split()).split(",")]
-    palette = hex_palette(" ".join(colour for colour, _ in rows))
-    return Labels(tuple(name for _, name in rows), palette, tuple(ids), tuple(ignored))
+def _read_classes(name: str) -> dict[str, str]:
+    """Return what ``classes/NAME.txt`` has for each class, by name: its colour, or its number in the release."""
+    text = resources.files(__package__).joinpath(f"classes/{name}.txt").read_text(encoding="utf-8")
+    return {title: value for value, title in (line.split(maxsplit=1) for line in text.splitlines())}
+
+
+def _labels(name: str, ids: Sequence[int], ignored: Sequence[int]) -> Labels:
+    classes = _read_classes(name)
+    return Labels(tuple(classes), hex_palette(" ".join(classes.values())), tuple(ids), tuple(ignored))
 
 
 def _parts(split: str) -> tuple[str, ...]:
@@ -35,29 +40,7 @@ def _parts(split: str) -> tuple[str, ...]:
 
 # ADE20K, scene parsing challenge 2016. Names are the first of each class in objectInfo150.txt; colours are those of the
 # challenge, in which road and skyscraper share one.
-_ADE20K_TABLE = """
-787878 wall, b47878 building, 06e6e6 sky, 503232 floor, 04c803 tree, 787850 ceiling, 8c8c8c road, cc05ff bed, e6e6e6
-windowpane, 04fa07 grass, e005ff cabinet, ebff07 sidewalk, 96053d person, 787846 earth, 08ff33 door, ff0652 table,
-8fff8c mountain, ccff04 plant, ff3307 curtain, cc4603 chair, 0066c8 car, 3de6fa water, ff0633 painting, 0b66ff sofa,
-ff0747 shelf, ff09e0 house, 0907e6 sea, dcdcdc mirror, ff095c rug, 7009ff field, 08ffd6 armchair, 07ffe0 seat, ffb806
-fence, 0aff47 desk, ff290a rock, 07ffff wardrobe, e0ff08 lamp, 6608ff bathtub, ff3d06 railing, ffc207 cushion, ff7a08
-base, 00ff14 box, ff0829 column, ff0599 signboard, 0633ff chest of drawers, eb0cff counter, a09614 sand, 00a3ff sink,
-8c8c8c skyscraper, fa0a0f fireplace, 14ff00 refrigerator, 1fff00 grandstand, ff1f00 path, ffe000 stairs, 99ff00
-runway, 0000ff case, ff4700 pool table, 00ebff pillow, 00adff screen door, 1f00ff stairway, 0bc8c8 river, ff5200
-bridge, 00fff5 bookcase, 003dff blind, 00ff70 coffee table, 00ff85 toilet, ff0000 flower, ffa300 book, ff6600 hill,
-c2ff00 bench, 008fff countertop, 33ff00 stove, 0052ff palm, 00ff29 kitchen island, 00ffad computer, 0a00ff swivel
-chair, adff00 boat, 00ff99 bar, ff5c00 arcade machine, ff00ff hovel, ff00f5 bus, ff0066 towel, ffad00 light, ff0014
-truck, ffb8b8 tower, 001fff chandelier, 00ff3d awning, 0047ff streetlight, ff00cc booth, 00ffc2 television, 00ff52
-airplane, 000aff dirt track, 0070ff apparel, 3300ff pole, 00c2ff land, 007aff bannister, 00ffa3 escalator, ff9900
-ottoman, 00ff0a bottle, ff7000 buffet, 8fff00 poster, 5200ff stage, a3ff00 van, ffeb00 ship, 08b8aa fountain, 8500ff
-conveyer belt, 00ff5c canopy, b800ff washer, ff001f plaything, 00b8ff swimming pool, 00d6ff stool, ff0070 barrel,
-5cff00 basket, 00e0ff waterfall, 70e0ff tent, 46b8a0 bag, a300ff minibike, 9900ff cradle, 47ff00 oven, ff00a3 ball,
-ffcc00 food, ff008f step, 00ffeb tank, 85ff00 trade name, ff00eb microwave, f500ff pot, ff007a animal, fff500 bicycle,
-0abed4 lake, d6ff00 dishwasher, 00ccff screen, 1400ff blanket, ffff00 sculpture, 0099ff hood, 0029ff sconce, 00ffcc
-vase, 2900ff traffic light, 29ff00 tray, ad00ff ashcan, 00f5ff fan, 4700ff pier, 7a00ff crt screen, 00ffb8 plate,
-005cff monitor, b8ff00 bulletin board, 0085ff shower, ffd600 radiator, 19c2c2 glass, 66ff00 clock, 5c00ff flag
-"""
-ADE20K = _labels(_ADE20K_TABLE, range(1, 151), (0,))
+ADE20K = _labels("ade20k", range(1, 151), (0,))
 
 
 def ade20k(root: str | Path, split: str = "train") -> SegmentationData:
@@ -74,11 +57,7 @@ def ade20k(root: str | Path, split: str = "train") -> SegmentationData:
 
 
 # CamVid, as in the SegNet tutorial
-_CAMVID_TABLE = """
-808080 sky, 800000 building, c0c080 pole, 804080 road, 0000c0 pavement, 808000 tree, c08080 sign, 404080 fence, 400080
-car, 404000 pedestrian, 0080c0 bicyclist
-"""
-CAMVID = _labels(_CAMVID_TABLE, range(11), (11,))
+CAMVID = _labels("camvid", range(11), (11,))
 
 
 def camvid(root: str | Path, split: str = "train") -> SegmentationData:
@@ -111,15 +90,7 @@ def cityscapes(root: str | Path, split: str = "train") -> SegmentationData:
 
 # PASCAL-Context, on the images of VOC 2010. The release, trainval/NAME.mat, has 459 categories, of which the 59
 # frequent ones are the classes; PNG files, as other projects distribute them, have 1 to 59.
-_CONTEXT_TABLE = """
-2 aeroplane, 9 bag, 18 bed, 19 bedclothes, 22 bench, 23 bicycle, 25 bird, 31 boat, 33 book, 34 bottle, 44 building, 45
-bus, 46 cabinet, 59 car, 65 cat, 68 ceiling, 72 chair, 80 cloth, 85 computer, 98 cow, 104 cup, 105 curtain, 113 dog,
-115 door, 144 fence, 158 floor, 159 flower, 162 food, 187 grass, 189 ground, 207 horse, 220 keyboard, 232 light, 258
-motorbike, 259 mountain, 260 mouse, 284 person, 295 plate, 296 platform, 308 pottedplant, 324 road, 326 rock, 347
-sheep, 349 shelves, 354 sidewalk, 355 sign, 360 sky, 366 snow, 368 sofa, 397 table, 415 track, 416 train, 420 tree,
-424 truck, 427 tvmonitor, 440 wall, 445 water, 454 window, 458 wood
-"""
-_CONTEXT = {name: int(category) for category, name in (entry.split() for entry in _CONTEXT_TABLE.split(","))}
+_CONTEXT = {name: int(category) for name, category in _read_classes("pascal_context").items()}
 PASCAL_CONTEXT = Labels(tuple(_CONTEXT), voc_palette(60)[1:], ids=tuple(range(1, 60)), ignored=(0, 255))
 _CONTEXT_OTHERS = tuple(sorted(set(range(460)) - set(_CONTEXT.values())))
 PASCAL_CONTEXT_459 = replace(PASCAL_CONTEXT, ids=tuple(_CONTEXT.values()), ignored=_CONTEXT_OTHERS)
@@ -139,10 +110,7 @@ def pascal_context(root: str | Path, split: str = "train") -> SegmentationData:
 
 
 # Stanford Background. The texts of the release have -1 for unlabelled pixels, PNG files made of them have 255.
-_STANFORD_TABLE = """
-87ceeb sky, 228b22 tree, 808080 road, 9acd32 grass, 1e66c8 water, b22222 building, 8b5a2b mountain, ffa500 foreground
-"""
-STANFORD = _labels(_STANFORD_TABLE, range(8), (255, -1))
+STANFORD = _labels("stanford", range(8), (255, -1))
 
 
 def stanford(root: str | Path, split: str = "train") -> SegmentationData:
@@ -261,8 +229,6 @@ def read_labels(
 
 
 class Reader(NamedTuple):
-    """How to read a data set."""
-
     read: Callable[..., Any]
     splits: tuple[str, ...]  # any if empty
     layout: str  # for errors

@@ -12,11 +12,10 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import Image, Mask
 
-from repgraph.constants import IGNORE, MEAN, STD
+from repgraph.constants import IGNORE, MEAN, SCALES, STD
 from repgraph.data.labels import DataError
 
 Target = dict[str, Any]
-SCALES = (0.75, 1.0, 1.25, 1.5, 1.75, 2.0)  # the paper's
 
 
 def normalise(images: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:

@@ -119,7 +119,7 @@ def _free_place(
     places = np.concatenate([corners, corners + size], axis=1)  # [P, 4]
     covered = (_overlap(places, boxes) / _overlap(boxes, boxes).diagonal()).max(1)
     covered[_overlap(places, taken).any(1)] = math.inf
-    best = int(np.floor(10 * covered).argmin())  # the first of those that are about as good
+    best = int(np.floor(10 * covered).argmin())  # the first of about equal ones
     return places[best] if covered[best] <= COVERED else None
 
 

@@ -55,10 +55,10 @@ def with_legend(picture: Image.Image, entries: Sequence[Entry]) -> Image.Image:
     return canvas
 
 
-def plain(name: str) -> str:
-    """Return a name as one line of printable text of at most MAX_LENGTH characters."""
+def plain(name: str, most: int = MAX_LENGTH) -> str:
+    """Return a name as one line of printable text of at most ``most`` characters."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
-    return text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 1].rstrip() + "…"
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def drawable(name: str, font: Any) -> str:

@@ -6,6 +6,8 @@ A template extends ``base.html`` of this package; ``page.css`` is a style for do
 import base64
 import hashlib
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -14,6 +16,10 @@ import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
+
+from repgraph.drawing.overlay import colour
+
+MAX_SIDE = 640  # of pictures: sharp in a column of half the page, and on a dense screen in a quarter
 
 
 def read_asset(package: str, name: str) -> str:
@@ -57,6 +63,33 @@ def data_uri(picture: Any, *, photo: bool = False) -> str:
     else:
         image.save(buffer, "PNG", optimize=True)
     return f"data:image/{'jpeg' if photo else 'png'};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture with its caption; a label map is shown with sharp pixels."""
+
+    src: str
+    width: int
+    height: int
+    caption: str
+    alt: str
+    is_label_map: bool = False
+
+
+def photo(image: Any, caption: str, alt: str = "") -> Picture:
+    """Return an image, uint8 (H, W, 3) or (3, H, W), as a JPEG with sides of at most ``MAX_SIDE`` pixels."""
+    pixels = np.asarray(image)
+    picture = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels))
+    picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.BOX)
+    return Picture(data_uri(picture, photo=True), *picture.size, caption, alt or caption)
+
+
+def label_map(classes: Any, palette: Sequence[Sequence[int]], caption: str, alt: str = "") -> Picture:
+    """Return classes (H, W) in their colours, as a PNG with sides of at most ``MAX_SIDE`` pixels."""
+    picture = Image.fromarray(colour(np.asarray(classes), palette))
+    picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.NEAREST)
+    return Picture(data_uri(picture), *picture.size, caption, alt or caption, is_label_map=True)
 
 
 @cache

@@ -20,7 +20,7 @@ from repgraph.data.files import prefetch
 from repgraph.distributed import broadcast, gather, rank, shard
 from repgraph.errors import UsageError
 from repgraph.evaluation.metrics import nan_to_none
-from repgraph.evaluation.segmentation import Progress
+from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Detections, NotFinite, detect
 from repgraph.inference.network import check_classes, not_finite_in_all_processes
 
@@ -30,10 +30,7 @@ SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
 
 @dataclass(frozen=True)
 class AverageRecall:
-    """Average recall as fractions, with at most 1, 10 and 100 detections per image; the last one also by object size.
-
-    nan without objects.
-    """
+    """Average recall with at most 1, 10 and 100 detections per image, and by object size; nan without objects."""
 
     ar1: float
     ar10: float
@@ -196,7 +193,7 @@ def evaluate_detection(
     limit: int | None = None,
     workers: int = 2,
     precision: str = "fp32",
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> DetectionEvaluation:
     """Detect the objects in every image of a data set, and score them by COCO's protocol.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from repgraph.constants import IGNORE
 from repgraph.distributed import all_reduce
 
+SUMMARY = ("miou", "pixel_accuracy", "mean_accuracy")
 CHUNK = 2**24  # pixels that are counted at once: no int64 copy of a huge image
 
 
@@ -89,7 +90,6 @@ class Confusion:
         return total
 
     def scores(self) -> Scores:
-        """Return the scores of the counted pixels."""
         matrix = self.matrix.tolist()  # Python integers: sums are exact
         correct = [matrix[c][c] for c in range(self.classes)]
         true = [sum(row) for row in matrix]
@@ -98,9 +98,9 @@ class Confusion:
         iou = tuple(map(_divide, correct, union))
         accuracy = tuple(map(_divide, correct, true))
         return Scores(
-            miou=_mean(iou),
+            miou=mean(iou),
             pixel_accuracy=_divide(sum(correct), sum(true)),
-            mean_accuracy=_mean(accuracy),
+            mean_accuracy=mean(accuracy),
             iou=iou,
             accuracy=accuracy,
             pixels=sum(true),
@@ -120,7 +120,7 @@ def _divide(numerator: int, denominator: int) -> float:
     return numerator / denominator if denominator else math.nan
 
 
-def _mean(values: Sequence[float]) -> float:
-    """Return the mean of the values that are not nan."""
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of the values that are not nan; nan if there are none."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repgraph import files
+from repgraph.evaluation import metrics
 from repgraph.evaluation.detection import SUMMARY, DetectionEvaluation
 from repgraph.evaluation.segmentation import Evaluation
 from repgraph.inference.files import BOXES, MASKS
@@ -22,8 +23,8 @@ MEANS = ("AP", "AP50", "AP75", "small", "medium", "large", "AR1", "AR10", "AR100
 
 
 @dataclass(frozen=True)
-class Report:
-    """Scores of a network: a record for JSON, tables and lines for people, and contents of further files by name."""
+class ScoreReport:
+    """Scores of a network: a record for JSON, tables and lines for the terminal, and further files by name."""
 
     record: dict[str, Any]
     tables: list[Table]
@@ -48,19 +49,19 @@ class Report:
         return [files.write(folder / name, content) for name, content in contents.items()]
 
 
-def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Sequence[str]) -> Report:
+def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Sequence[str]) -> ScoreReport:
     """Report the scores of a segmentation network; ``about`` begins the record."""
     scores, confusion = evaluation.scores.to_dict(), evaluation.confusion
     fields = ("class", "name", "iou", "accuracy", "pixels", "predicted_pixels")
     pixels, predicted = confusion.sum(1).tolist(), confusion.sum(0).tolist()
     columns = zip(range(len(names)), names, scores["iou"], scores["accuracy"], pixels, predicted, strict=True)
     classes = [dict(zip(fields, row, strict=True)) for row in columns]
-    means = {name: scores[name] for name in ("miou", "pixel_accuracy", "mean_accuracy", "pixels")}
+    means = {name: scores[name] for name in (*metrics.SUMMARY, "pixels")}
     table = _table("class", "name", "IoU %", "accuracy %", "pixels %")
     for row in classes:
         share = row["pixels"] / scores["pixels"] if scores["pixels"] else None
         table.add_row(str(row["class"]), row["name"], *map(percent, (row["iou"], row["accuracy"], share)))
-    miou, pixel, mean = (percent(scores[name]) for name in ("miou", "pixel_accuracy", "mean_accuracy"))
+    miou, pixel, mean = (percent(scores[name]) for name in metrics.SUMMARY)
     lines = [f"mIoU {miou} %, pixel accuracy {pixel} %, mean accuracy {mean} %"]
     if absent := scores["iou"].count(None):
         lines.append(f"{absent} of {len(names)} classes are neither in the images nor predicted: not in mIoU")
@@ -69,10 +70,10 @@ def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Se
     )
     about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
     record = {**about, **means, "classes": classes}
-    return Report(record, [table], lines, {CONFUSION: matrix})
+    return ScoreReport(record, [table], lines, {CONFUSION: matrix})
 
 
-def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> Report:
+def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> ScoreReport:
     """Report the scores of a detector; ``about`` begins the record."""
     results, scores = evaluation.results, evaluation.scores.to_dict()
     data, evaluated = results.data, set(results.image_ids)
@@ -96,7 +97,7 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
     about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
     record = {**about, "box": scores["box"], "mask": scores["mask"], "classes": classes}
     contents = {name: json.dumps(results.results(kind)) for name, kind in ((BOXES, "bbox"), (MASKS, "segm"))}
-    return Report(record, [table, means], lines, contents)
+    return ScoreReport(record, [table, means], lines, contents)
 
 
 def percent(value: float | None) -> str:

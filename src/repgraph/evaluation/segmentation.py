@@ -15,7 +15,7 @@ from repgraph.evaluation.metrics import Confusion, Scores
 from repgraph.inference import Settings, predict
 from repgraph.inference.network import check_classes, device_and_dtype, not_finite_in_all_processes
 
-Progress = Callable[[int, int], None]  # images done, images in total; of this process
+OnProgress = Callable[[int, int], None]  # images done, images in total; of this process
 OnImage = Callable[[int, Tensor, Tensor], None]  # index of an image, its prediction (H, W) and its mask (H, W)
 
 
@@ -36,7 +36,7 @@ def evaluate(
     *,
     limit: int | None = None,
     workers: int = 2,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     on_image: OnImage | None = None,
     **changes: Any,
 ) -> Evaluation:
@@ -51,8 +51,6 @@ def evaluate(
         data: Images and masks with their labels, such as a :class:`~repgraph.data.dataset.SegmentationData`.
         limit: Use only the first images.
         workers: Number of threads that read images.
-        progress: Called with the number of images done and in total, of this process.
-        on_image: Called with every image's index, prediction and mask.
     """
     settings = (settings or Settings()).changed(**changes)
     start = time.perf_counter()

@@ -41,7 +41,7 @@ def find_images(
     """Find images in the order given, each one once; those of a folder are sorted by name.
 
     In folders (and those below, if ``recursive``), files with the suffix of an image are taken, except for hidden ones.
-    Symbolic links are images of their own. ``skip`` has folders for predictions, which are no inputs. ``warn`` gets a
+    Symbolic links are images of their own. ``skip`` has folders for predictions, which are not inputs. ``warn`` gets a
     line about each link that is not followed, since it leads back to a folder that is searched.
     """
     folders = [os.path.realpath(folder) for folder in skip]
@@ -83,7 +83,7 @@ def check_not_overwritten(sources: Iterable[Source], outputs: Iterable[Path]) ->
 
 
 def printable(name: str) -> str:
-    """Replace the bytes of a file name that are no text."""
+    """Replace the bytes of a file name that are not text."""
     return name.encode(errors="replace").decode()
 
 
@@ -160,7 +160,9 @@ def _expand(text: str, recursive: bool, warn: Warn) -> tuple[Path, list[Path]]:
         else:
             found = [Path(match) for match in glob.glob(str(path))]
     else:
-        raise UsageError(f"{text} is no image; expected images, folders of images, or patterns such as 'photos/*.jpg'")
+        raise UsageError(
+            f"{text} is not an image; expected images, folders of images, or patterns such as 'photos/*.jpg'"
+        )
     for loop in loops:
         warn(f"{loop} is a link to a folder that is searched already; it is not followed")
     found = sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read

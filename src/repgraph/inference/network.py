@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from repgraph import data as datasets
 from repgraph import models, recipes
+from repgraph.constants import RECIPE
 from repgraph.data.labels import Labels, spread_palette
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.models import MaskRCNN, RGNet
 from repgraph.recipes import AnyRecipe
 
-RECIPE = "recipe.json"
 TRAINING_OPTIONS = ("crowds", "empty")  # options of COCO data that skip objects and images, which count in a test
 
 
@@ -108,10 +108,9 @@ def check_classes(classes: int | None, labels: Labels) -> None:
 
 def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, torch.dtype]:
     """Return the device and dtype of the network's inputs; without parameters, those of the image, or float32."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.is_floating_point():
-            return tensor.device, tensor.dtype
-    return image.device, image.dtype if image.is_floating_point() else torch.float32
+    tensors = (*model.parameters(), *model.buffers(), image)
+    tensor = next((tensor for tensor in tensors if tensor.is_floating_point()), image)
+    return tensor.device, tensor.dtype if tensor.is_floating_point() else torch.float32
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ tile overlaps: tiles do not change the result. Module :mod:`~repgraph.inference.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from repgraph.constants import Precision
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.inference.network import NotFinite, device_and_dtype, overflow_hint
@@ -25,22 +26,14 @@ CHUNK = 2**26  # bytes of temporary maps when probabilities are resized
 
 
 class Settings(Test):
-    """How :func:`predict` runs an image through a network: the section ``test`` of a recipe, and how to compute it.
+    """How :func:`predict` runs an image through a network: :class:`~repgraph.recipes.Test`, and how to compute it.
 
-    Args:
-        mode: "whole" images, or "slide" with overlapping windows.
-        crop: Size of the windows: a side or (height, width).
-        stride: Distance between windows as a fraction of the crop.
-        scales: The image is resized by each of them, and the probabilities are averaged.
-        flip: Also run the mirrored image or windows, and average.
-        batch: Number of windows that run through the network at once.
-        precision: "fp32" runs the network as it is, "bf16" and "fp16" run it under autocast.
-        memory: Bytes for maps of probabilities in mode "slide"; see docs/inference.md.
+    The probabilities of all ``scales``, and with ``flip`` those of the mirrored image, are averaged.
     """
 
-    batch: Positive = 4
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    memory: Positive = 2 * 2**30
+    batch: Positive = 4  # windows that run through the network at once
+    precision: Precision = "fp32"  # "bf16" and "fp16" under autocast
+    memory: Positive = 2 * 2**30  # bytes for maps of probabilities in mode "slide"; see docs/inference.md
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -32,7 +32,6 @@ def check_int(name: str, value: Any, minimum: int = 1, maximum: int = MAX_SIZE) 
 
 
 def check_number(name: str, value: Any, minimum: float = -math.inf, maximum: float = math.inf) -> float:
-    """Return ``value`` as a finite float within the limits."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} is {value!r}; expected a number")
     number = float(value)
@@ -43,21 +42,18 @@ def check_number(name: str, value: Any, minimum: float = -math.inf, maximum: flo
 
 
 def check_size(name: str, value: Any) -> tuple[int, int]:
-    """Return ``value`` as a height and a width."""
     if not isinstance(value, Sequence) or len(value) != 2:
         raise UsageError(f"{name} is {value!r}; expected a height and a width")
     return check_int(name, value[0]), check_int(name, value[1])
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; expected True or False")
     return value
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
-    """Return ``value`` if it is one of ``choices``."""
     names = list(choices)
     if not isinstance(value, str) or value not in names:
         raise UsageError(f"{name} is {value!r}; expected one of {', '.join(map(repr, names))}")

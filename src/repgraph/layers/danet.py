@@ -41,7 +41,7 @@ class PositionAttention(nn.Module):
 
 
 class ChannelAttention(nn.Module):
-    """DANet's channel attention times ``gamma``: every channel attends to all, most to those least like it.
+    """DANet's channel attention times ``gamma``: every channel attends to all, most to the least similar.
 
     The energies, products of channels over all positions, are computed in float32 for half precision and under
     autocast, which takes a float32 copy of the input. As sums over H W positions they overflow float16, and their

@@ -50,8 +50,8 @@ def insert(
     """Insert layers into stages of a network, in place.
 
     The k layers of a stage precede its last k blocks, one each; a stage of n blocks takes up to n - 1. In a stage of
-    one block the layer follows it. RepGraph layers and their peers start as the identity: the network computes exactly
-    what it did before. Its own parameters keep their names. Create the optimizer, and compile, trace or wrap the
+    one block the layer follows it. The layers of this package start as the identity: the network computes exactly what
+    it did before. Its own parameters keep their names. Create the optimizer, and compile, trace or wrap the
     network, after insertion.
 
     Args:

@@ -67,7 +67,7 @@ class ContextLayer(nn.Module):
 class NonLocal(ContextLayer):
     """Non-local layer: each position attends to all positions of the map.
 
-    Query, key and value by ``theta``, ``phi`` and ``g`` (1 x 1, C -> C'), the way back by ``w_y`` (1 x 1, C' -> C).
+    Query, key and value are ``theta``, ``phi`` and ``g`` (1 x 1, C -> C'), the output projection is ``w_y`` (C' -> C).
 
     Args:
         channels: channels C of the input.
@@ -117,14 +117,9 @@ class NonLocal(ContextLayer):
         return fuse_input(x, response, self.w_y, nn.Identity(), self.fusion)
 
     def affinity(self, x: Tensor, rows: Sequence[int] | Tensor | None = None) -> Tensor:
-        """Return the attention weights of positions over all N = H W positions.
+        """Return the attention weights of positions over all N = H W positions, (B, heads, rows, N) in float32 or more.
 
-        Args:
-            x: input (B, C, H, W).
-            rows: indices y W + x of the positions. Default: all N, which takes B * heads * N * N numbers.
-
-        Returns:
-            (B, heads, rows, N), at least float32; each row sums to 1.
+        ``rows`` are the indices y W + x of the positions. Default: all N, which takes B * heads * N * N numbers.
         """
         query, key = (to_rows(t, self.groups) for t in self.query_and_key(x))
         return attention_weights(query if rows is None else query[:, :, rows], key, self.scale)
@@ -152,8 +147,8 @@ def attend(
         response = F.scaled_dot_product_attention(q, k, v, scale=scale)
     else:
         response = attention_weights(q, k, scale).to(v.dtype) @ v
-    height, width = query.shape[2:]
-    return to_map(response, height, width).contiguous(memory_format=memory_format(value))
+    y = response.transpose(1, 2).flatten(2).unflatten(1, query.shape[2:]).permute(0, 3, 1, 2)  # channels-last
+    return y.contiguous(memory_format=memory_format(value))
 
 
 def attention_weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
@@ -166,8 +161,3 @@ def to_rows(x: Tensor, heads: int) -> Tensor:
     """Reshape a map to [B, heads, N, C / heads]: a view where the channels of a position are adjacent."""
     flat = channels_together(x).permute(0, 2, 3, 1).flatten(1, 2)
     return flat.unflatten(2, (heads, x.shape[1] // heads)).transpose(1, 2)
-
-
-def to_map(rows: Tensor, height: int, width: int) -> Tensor:
-    """Reshape [B, heads, N, C / heads] to a channels-last map: a view where the heads of a position are adjacent."""
-    return rows.transpose(1, 2).flatten(2).unflatten(1, (height, width)).permute(0, 3, 1, 2)

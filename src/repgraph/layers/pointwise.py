@@ -13,11 +13,18 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from repgraph.errors import UsageError
-from repgraph.ops.backends import direct, transformed
+from repgraph.ops.backends import direct, needs_grad, transformed
 from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import memory_format
 from repgraph.ops.library import unrounded
-from repgraph.ops.normalised import moments, normalised_fits, normalised_product, normalised_relu
+from repgraph.ops.normalised import (
+    fold_running,
+    moments,
+    normalised_fits,
+    normalised_product,
+    normalised_relu,
+    running_relu,
+)
 from repgraph.ops.product import fits, product, residual_product
 
 Norm = Callable[[int], nn.Module]  # called with the number of channels
@@ -58,52 +65,68 @@ def zero_(convolution: nn.Module, norm: nn.Module) -> None:
         nn.init.zeros_(parameter)
 
 
-def fuse_input(x: Tensor, response: Tensor, convolution: nn.Module, norm: nn.Module, fusion: str) -> Tensor:
+def fuse_input(
+    x: Tensor, response: Tensor, convolution: nn.Module, norm: nn.Module, fusion: str, act: nn.Module | None = None
+) -> Tensor:
     """Combine a layer's input (B, C, H, W) and response (B, C', H, W), in the memory format of the input.
 
     Returns:
-        ``x + norm(convolution(response))`` (B, C, H, W) for "sum", or both concatenated (B, 2C, H, W) for "concat".
+        ``x + norm(convolution(response))`` (B, C, H, W) for "sum", or both concatenated (B, 2C, H, W) for "concat",
+        behind the activation.
     """
+    if act is not None and not (fusion == "sum" and type(act) is nn.ReLU and is_plain(act)):
+        return act(fuse_input(x, response, convolution, norm, fusion))
     if fusion == "sum":
-        return add_conv_norm(x, response, convolution, norm)
+        return add_conv_norm(x, response, convolution, norm, relu=act is not None)
     update = norm(convolution(response))  # with C' = 1, no format
     return torch.cat((x, update.contiguous(memory_format=memory_format(x))), 1)
 
 
-def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any) -> Tensor:
-    """Return ``x + norm(convolution(a))``, computed as one product where possible.
+def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any, relu: bool = False) -> Tensor:
+    """Return ``x + norm(convolution(a))`` (``relu``: behind a ReLU), computed as one product where possible.
 
     In training the running statistics are updated as ``norm`` itself would. Modules of other types and modules with
     hooks are called normally.
     """
     if type(convolution) is not Pointwise or not is_plain(convolution, norm) or forward_mode():
-        return x + norm(convolution(a))
+        y = x + norm(convolution(a))
+        return torch.relu(y) if relu else y
     weight = convolution.weight.flatten(1)
     if type(norm) is nn.Identity:
-        return residual_product(x, a, weight, convolution.bias)
+        return residual_product(x, a, weight, convolution.bias, relu)
     single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # a trace would warn of the comparison
     if not _is_standard(norm) or convolution.bias is not None or single:
-        return x + norm(convolution(a))
+        y = x + norm(convolution(a))
+        return torch.relu(y) if relu else y
     with unrounded(a.device.type):
         if not norm.training:
-            return residual_product(x, a, *_fold_weights(weight, norm, norm.running_mean, norm.running_var))
+            running = norm.running_mean, norm.running_var
+            if not needs_grad(x, a, weight, norm.weight) and normalised_fits(x, a, weight):
+                folded = fold_running(weight, norm.weight, norm.bias, running, norm.eps)
+            else:
+                folded = _fold_weights(weight, norm, *running)
+            return residual_product(x, a, *folded, relu)
         running = _count_batch(norm)
         if normalised_fits(x, a, weight):
-            return normalised_product(x, a, weight, norm.weight, norm.bias, running, norm.eps, norm.momentum)
+            return normalised_product(x, a, weight, norm.weight, norm.bias, running, norm.eps, norm.momentum, relu)
         mean, covariance = moments(a)
         wide = weight.to(mean.dtype)
         mean, variance = wide @ mean, ((wide @ covariance) * wide).sum(1).clamp(min=0)
         count = a.numel() // a.shape[1]
         for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
             old.copy_(torch.lerp(old, new.detach().to(old.dtype), norm.momentum))
-        return residual_product(x, a, *_fold_weights(weight, norm, mean, variance))
+        return residual_product(x, a, *_fold_weights(weight, norm, mean, variance), relu)
 
 
 def norm_act(x: Tensor, norm: Any, activation: nn.Module) -> Tensor:
-    """Return ``activation(norm(x))``; training-mode batch norm and ReLU in one kernel where there is one."""
+    """Return ``activation(norm(x))``; batch norm and ReLU in one kernel where there is one."""
     standard = _is_standard(norm) and type(activation) is nn.ReLU and is_plain(norm, activation)
-    if not standard or not norm.training or not (direct(x) and fits(x)) or x.numel() <= x.shape[1]:
+    if not standard or not (direct(x) and fits(x)) or x.numel() <= x.shape[1]:
         return activation(norm(x))
+    if not norm.training:
+        if needs_grad(x, norm.weight):
+            return activation(norm(x))
+        return running_relu(x, norm.weight, norm.bias, (norm.running_mean, norm.running_var), norm.eps)
     return normalised_relu(x, norm.weight, norm.bias, _count_batch(norm), norm.eps, norm.momentum)
 
 

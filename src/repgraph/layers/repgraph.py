@@ -93,7 +93,7 @@ class BottleneckRepGraph(RepGraph):
     """Bottleneck RepGraph layer: reduce, attend to representative nodes, expand, fuse with the input.
 
     ``reduce`` (1 x 1, C -> C'), ``reduce_norm`` and the activation give one feature, which is query, key and value, and
-    from which ``offset`` regresses the nodes. ``expand`` (1 x 1, C' -> C) and ``expand_norm`` lead back.
+    from which ``offset`` regresses the nodes. ``expand`` (1 x 1, C' -> C) and ``expand_norm`` project back.
 
     Args:
         channels: channels C of the input.
@@ -167,7 +167,7 @@ class BottleneckRepGraph(RepGraph):
         feature, offsets, x = self.regressed(checks.check_map(x, self.channels))
         response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
         del feature  # free its memory
-        y = self.final_act(fuse_input(x, response, self.expand, self.expand_norm, self.fusion))
+        y = fuse_input(x, response, self.expand, self.expand_norm, self.fusion, self.final_act)
         return (y, *nodes) if return_nodes else y
 
     def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -195,7 +195,7 @@ class BottleneckRepGraph(RepGraph):
 
 
 class SimpleRepGraph(RepGraph):
-    """Simple RepGraph layer: query, key and value by ``theta``, ``phi`` and ``g``, the way back by ``w_y``.
+    """Simple RepGraph layer: query, key and value by ``theta``, ``phi`` and ``g``, output projection ``w_y``.
 
     The nodes are regressed by ``offset`` from the input itself.
 
@@ -206,9 +206,6 @@ class SimpleRepGraph(RepGraph):
         scale: factor on the logits. Default: 1 / sqrt(C' / groups). The paper has none (1.0).
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
-
-    Shape:
-        As in :class:`BottleneckRepGraph`.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ def _innermost(module: nn.Module, path: str, minimum: int, kind: type[nn.Module]
     if path and list(found) == [f"{path}.blocks"]:
         return {path: len(own)}  # a module that holds these blocks alone goes by its own name
     if found or (not path and all(map(_has_convolutions, own.values()))):
-        return found  # a model that is a list of lists is hardly one stage
+        return found  # a model that is a list of lists is not one stage
     if not path or not isinstance(module, CONTAINERS):
         minimum = 2  # a single child of the model, or of a module with its own forward, is not a block
     return {path: len(own)} if len(own) >= minimum and all(_has_weights(each, 2, kind) for each in own.values()) else {}
@@ -148,11 +148,9 @@ def join(*paths: str) -> str:
 
 
 def device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return those of the first floating-point parameter or buffer of a module."""
-    for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.is_floating_point():
-            return tensor.device, tensor.dtype
-    return None, None
+    """Return device and dtype of the first floating-point parameter or buffer of a module; None without one."""
+    tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
+    return next(((tensor.device, tensor.dtype) for tensor in tensors), (None, None))
 
 
 def output_shape(module: nn.Module, taken: BlockInput) -> torch.Size | None:
@@ -219,7 +217,7 @@ def _probe(twin: nn.Module, taken: BlockInput) -> Any:
 
 def _meta_copy(module: nn.Module) -> nn.Module:
     """Return a copy on the meta device, in evaluation mode and without hooks, which may have side effects."""
-    memo: dict[int, Any] = {}  # tells deepcopy what to use instead of a copy
+    memo: dict[int, Any] = {}  # what deepcopy uses in place of a copy
     for part in module.modules():
         tensors = (*part._parameters.values(), *part._buffers.values(), *part.__dict__.values())
         memo |= {id(tensor): tensor.detach().to("meta") for tensor in tensors if isinstance(tensor, Tensor)}

@@ -15,8 +15,6 @@ class Control(nn.Module):
     """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its sampling, as a baseline.
 
     ``reduce`` (1 x 1, C -> C'), ``reduce_norm``, ReLU, ``expand`` (1 x 1, C' -> C), ``expand_norm``, fusion, ReLU.
-
-    Arguments and shapes are those of the layer.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ HEAD: dict[str, dict[str, Any]] = {
 }
 # Options that were removed, with the values that had no effect: existing configs contain them.
 REMOVED: dict[str, Any] = {"offset_view": 1, "offset_unit": "pixels", "learn_scale": False}
-# Arguments that are no options: set elsewhere, or not serializable.
+# Arguments that are not options: set elsewhere, or not serializable.
 _NO_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
 # Options that a config does not record: they depend on where the layer is and runs.
 _NOT_RECORDED = ("backend", "attention", "final_act", "map_size", "zero_init")
@@ -79,7 +77,6 @@ def make_context(
 
     Args:
         name: one of :data:`LAYERS`.
-        channels: channels of its input.
         fusion: "sum" or "concat". Default: "concat", and "sum" for dual attention.
         options: options of the layer, such as ``{"nodes": 27}``; they take precedence over those of :data:`HEAD`.
     """

@@ -25,9 +25,7 @@ class SegmentationHead(nn.Module):
         in_channels: channels of the features; 2048 from a ResNet-50 or -101.
         classes: number of classes.
         channels: channels after ``project``.
-        context: the context layer, one of :data:`repgraph.models.context.LAYERS`.
-        context_options: options of the context layer, such as ``{"nodes": 27}``.
-        fusion: of the context layer: "concat" or "sum". Default: "concat", and "sum" for dual attention.
+        context, context_options, fusion: the context layer, as in :class:`~repgraph.models.RGNet`.
         dropout: probability of dropping a channel before the classifier.
 
     Shape:

@@ -13,20 +13,19 @@ from huggingface_hub import PyTorchModelHubMixin, constants, hf_hub_download
 from torch import Tensor, nn
 
 from repgraph import files
-from repgraph.errors import UsageError, out_of_memory
+from repgraph.constants import CHECKPOINTS, LAST, MODEL
+from repgraph.errors import UsageError, first_line, out_of_memory
 from repgraph.layers import inserted
 from repgraph.layers import param_groups as layer_param_groups
 from repgraph.layers.checks import check_int, check_number
 from repgraph.models.context import drop_removed
-from repgraph.models.weights import first_line, load_strict, read_file, read_pickle
+from repgraph.models.weights import load_strict, read_file, read_pickle
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
 NETWORK = "network"  # the key of a config with the name of the class; RGNet if it is missing
-FOLDER, LAST = "model", "checkpoints/last.ckpt"  # in the folder of a run
 
 
 def model_card(description: str, name: str) -> str:
-    """Return the template of a model card."""
     return f"""---
 {{{{ card_data }}}}
 ---
@@ -200,12 +199,13 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         raise UsageError(f"{path} is not a network; expected a folder, a .safetensors or a .ckpt file")
     if not path.is_dir():
         raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
-    for folder in (path, path / FOLDER):
+    for folder in (path, path / MODEL):
         if (folder / CONFIG).is_file():
             config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
             return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
-    hint = f"; give its last checkpoint instead: {path / LAST}" if (path / LAST).is_file() else ""
-    raise UsageError(f"{path} has no {CONFIG} and no {FOLDER}/{CONFIG}: no network was saved there (yet){hint}")
+    last = path / CHECKPOINTS / LAST
+    hint = f"; give its last checkpoint instead: {last}" if last.is_file() else ""
+    raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: no network was saved there (yet){hint}")
 
 
 def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any:
@@ -244,11 +244,9 @@ def param_groups(
         lr: learning rate of the pretrained part: the backbone, of Mask R-CNN the ResNet without its pyramid.
         new_lr: learning rate of the heads and of inserted layers. Default: ``lr``.
         offset_lr: learning rate of the offset convolutions. Default: ``new_lr``.
-        no_decay: no weight decay for biases and normalizations.
 
-    Returns:
-        Groups "offset weights", "offset biases", "backbone norms and biases", "new norms and biases", "backbone
-        weights" and "new weights", as from :func:`repgraph.param_groups`; empty groups are omitted.
+    The result and ``no_decay`` are as for :func:`repgraph.param_groups`, with "norms and biases" and "weights" split
+    into those of the backbone and new ones.
     """
     new_lr = lr if new_lr is None else check_number("new_lr", new_lr, 0)
     new = {parameter for layer in inserted(model.pretrained).values() for parameter in layer.parameters()}

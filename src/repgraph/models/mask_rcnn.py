@@ -1,4 +1,4 @@
-"""torchvision's Mask R-CNN with RepGraph layers or their peers in its backbone."""
+"""torchvision's Mask R-CNN with RepGraph or other context layers in its backbone."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -56,8 +56,8 @@ class MaskRCNN(
         min_size, max_size: images are resized such that the shorter side is ``min_size`` pixels, unless the longer one
             would exceed ``max_size``. Of several ``min_size``, training draws one for each image, and evaluation uses
             the last.
-        score_threshold, nms_threshold, detections: minimum score of a result, overlap above which the weaker of two
-            boxes of a class is removed, and maximum number of results per image.
+        score_threshold, nms_threshold, detections: minimum score of a result, overlap above which the lower-scoring of
+            two boxes of a class is removed, and maximum number of results per image.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
         mean, std: normalization of the images, RGB from 0 to 1; the network applies it.
 
@@ -125,7 +125,7 @@ class MaskRCNN(
         )
         keep_coordinates_in_float32(self.detector)
         for pooler in (self.detector.roi_heads.box_roi_pool, self.detector.roi_heads.mask_roi_pool):
-            # torchvision would infer these from its first batch, and wrongly so from small images.
+            # torchvision would infer these from its first batch, which is wrong for small images.
             pooler.scales = [1 / 4, 1 / 8, 1 / 16, 1 / 32]
             pooler.map_levels = LevelMapper(2, 5, pooler.canonical_scale, pooler.canonical_level)
         self.built = frozenset(self.state_dict())
@@ -166,15 +166,13 @@ def mask_rcnn(
     With weights of a whole detector, inserted layers do not change its detections before training, bit for bit.
 
     Args:
-        classes: number of classes without the background.
-        backbone: "resnet50" or "resnet101".
+        classes, backbone, options: arguments of :class:`MaskRCNN`; ``caffe_style``, ``norm_eps``, ``mean`` and ``std``
+            are by default what is known about the weights.
         weights: None for random ones; a file with the weights of a ResNet or of a whole detector, with torchvision's
             names or of a trained network; "torchvision:NAME", such as "torchvision:ResNet50_Weights.IMAGENET1K_V1" or
             "torchvision:MaskRCNN_ResNet50_FPN_Weights.COCO_V1"; or "timm:NAME". Only the last two may download.
         new_predictors: with weights of a whole detector, keep the last layers (one output per class) random, for other
             classes.
-        options: arguments of :class:`MaskRCNN`; ``caffe_style``, ``norm_eps``, ``mean`` and ``std`` are by default what
-            is known about the weights.
     """
     found = None if weights is None else weight_files.find_weights(weights, backbone, detector=True)
     if new_predictors and found is None:

@@ -182,13 +182,11 @@ def rgnet(
     """Build an RGNet with pretrained weights in its backbone.
 
     Args:
-        classes: number of classes.
-        backbone: name of a timm model, such as "resnet50" or "resnet101".
+        classes, backbone, options: arguments of :class:`RGNet`; ``caffe_style``, ``mean`` and ``std`` are by default
+            what is known about the weights.
         weights: weights of the backbone: None for random ones; a file (``.safetensors``, or ``.pth`` and the like with
             tensors only) with the names of timm or torchvision, or of a trained RGNet; "pretrained" for timm's default,
             or "timm:NAME", such as "timm:resnet50.tv_in1k". Only the last two may download.
-        options: arguments of :class:`RGNet`; ``caffe_style``, ``mean`` and ``std`` are by default what is known about
-            the weights.
     """
     found = None if weights is None else weight_files.find_weights(weights, backbone)
     model = RGNet(classes, backbone, **weight_files.complete(options, found, "caffe_style", "mean", "std"))

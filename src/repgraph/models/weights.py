@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from repgraph import files
-from repgraph.errors import UsageError, nearest
+from repgraph.errors import UsageError, first_line, nearest
 from repgraph.layers import inserted
 from repgraph.models.backbone import Backbone, check_timm_name, create_without_data
 
@@ -41,13 +41,9 @@ class Weights(BaseModel, arbitrary_types_allowed=True, allow_inf_nan=False):
 
 
 def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bool = False) -> Weights:
-    """Read the weights of a backbone or, with ``detector``, those of a Mask R-CNN or its backbone.
+    """Read the weights of a backbone; see :func:`repgraph.models.rgnet` and :func:`repgraph.models.mask_rcnn`.
 
-    Args:
-        weights: a ``.safetensors`` file or a PyTorch checkpoint, also of a whole RGNet or MaskRCNN; or "pretrained" or
-            "timm:NAME" for those of timm and, for a detector, "torchvision:NAME", which are downloaded unless cached.
-        backbone: name of the backbone.
-        detector: whether the names are torchvision's, and weights of a whole detector are returned as a whole.
+    With ``detector``, names are torchvision's, and the weights of a whole detector are returned as a whole.
     """
     text = os.fspath(weights)
     if text == "pretrained" or text.startswith("timm:"):
@@ -128,13 +124,9 @@ def check_style(weights: Weights, caffe_style: bool) -> None:
 def load_strict(
     module: nn.Module, tensors: Mapping[str, Tensor], source: str, *, optional: tuple[str, ...] = ()
 ) -> None:
-    """Load tensors into a module; nothing is loaded if one is unexpected, missing or of another shape.
+    """Load tensors from a file (``source``); nothing is loaded if one is unexpected, missing or of another shape.
 
-    Args:
-        module: the module, to whose dtypes the tensors are cast.
-        tensors: tensors by name.
-        source: the file, for messages.
-        optional: prefixes of names that may be missing, as ``num_batches_tracked`` may, which some tools do not write.
+    Names with the prefixes ``optional`` may be missing, as may ``num_batches_tracked``, which some tools do not write.
     """
     own = module.state_dict()
     unexpected = [name for name in tensors if name not in own]
@@ -257,8 +249,3 @@ def _from_torchvision(name: str, backbone: str) -> Weights:
         raise UsageError(f"cannot load torchvision's {name!r}: {first_line(error)}; give a local file") from error
     known = dict(caffe_style=False, norm_eps=0.0 if name in _ZERO_EPS else None)
     return Weights(source=f"torchvision's {name!r}", tensors=dict(tensors), **known)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -71,42 +71,36 @@ def representative_attention(
         >>> representative_attention(x, maps, maps, torch.randn(1, 32, 5, 6), groups=2, own_nodes=True).shape
         torch.Size([1, 8, 5, 6])
     """
-    query = library.autocast(query)
-    keys, values = _maps(key), _maps(value)
-    values = keys if len(keys) == len(values) and all(map(_same, keys, values)) else tuple(map(library.autocast, values))
-    casted = tuple(map(library.autocast, keys))
-    values, keys = casted if values is keys else values, casted
+    keys = tuple(key) if isinstance(key, list | tuple) else (key,)
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    shared = len(keys) == len(values) and all(k is v for k, v in zip(keys, values, strict=True))
+    if library.autocasting(query):
+        query, keys = library.autocast(query), tuple(map(library.autocast, keys))
+        values = values if shared else tuple(map(library.autocast, values))
+    values = keys if shared else values
     check(query, keys, values, offsets, groups, grid, scale, bias, own_nodes)
     grid = min(grid, 2**30)  # larger than any map, and no overflow in kernels
     sets = groups if own_nodes else 1
-    sizes = [each.shape[2:] for each in keys]
     backend = choose(backend, query.device, query.dtype)
     if backend == "reference":
         y, weights = reference.attend(query, keys, values, offsets, groups, grid, scale, bias, sets)
         y = y.contiguous(memory_format=memory_format(query))
     else:
         check_not_forward_mode(query, *keys, *values, offsets, bias)
-        shared = values is keys
         if len(keys) == sets == 1 and bias is None and keys[0].shape[2:] == query.shape[2:]:
             own_value = None if shared else values[0]
             y, _, weights = library.attention(
                 query, keys[0], own_value, offsets, groups, grid, float(scale), backend, bool(return_nodes)
             )
         else:
+            flat_values = None if shared else levels.flat(values)
+            sizes = [each.shape[2:] for each in keys]
             y, weights = levels.attend(
-                query, levels.flat(keys), None if shared else levels.flat(values), offsets, bias, sizes, groups, sets,
-                grid, float(scale), backend, bool(return_nodes),
+                query, levels.flat(keys), flat_values, offsets, bias, sizes, groups, sets, grid, float(scale), backend,
+                bool(return_nodes),
             )  # fmt: skip
     if not return_nodes:
         return y
+    sizes = [each.shape[2:] for each in keys]
     nodes = geometry.nodes(offsets, grid, geometry.position_dtype(query.dtype), query.shape[2:], sizes, sets)
     return y, nodes[:, 0, 0] if len(sizes) == sets == 1 else nodes.flatten(2, 3), weights
-
-
-def _maps(maps: Any) -> tuple[Any, ...]:
-    """Return one or several maps as a tuple; what is neither becomes one map, for the check of its type."""
-    return tuple(maps) if isinstance(maps, list | tuple) else (maps,)
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b

@@ -57,13 +57,20 @@ def why_not(backend: str, device: torch.device, dtype: torch.dtype = torch.float
             return None if interpreted else "it supports CUDA tensors (CPU tensors only with TRITON_INTERPRET=1)"
         if device.type != "cuda":
             return f"it supports CUDA tensors; these are on {device.type}"
-        capability = _capability(device.index)
-        if capability is None:
-            return "PyTorch finds no CUDA device"
-        least = (8, 0) if dtype == torch.bfloat16 else (7, 0)
-        if torch.version.hip is None and capability < least:
-            needed, found = (".".join(map(str, numbers)) for numbers in (least, capability))
-            return f"{dtype} needs compute capability {needed}; this GPU has {found}"
+        return _too_old(device.index, dtype)
+    return None
+
+
+@cache
+def _too_old(index: int | None, dtype: torch.dtype) -> str | None:
+    """Return why a CUDA device cannot run kernels for features of ``dtype``, None if it can."""
+    capability = _capability(index)
+    if capability is None:
+        return "PyTorch finds no CUDA device"
+    least = (8, 0) if dtype == torch.bfloat16 else (7, 0)
+    if torch.version.hip is None and capability < least:
+        needed, found = (".".join(map(str, numbers)) for numbers in (least, capability))
+        return f"{dtype} needs compute capability {needed}; this GPU has {found}"
     return None
 
 

@@ -44,7 +44,33 @@ def check(
     query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], offsets: Tensor, groups: int, grid: int,
     scale: float, bias: Tensor | None = None, own_nodes: bool = False,
 ) -> None:  # fmt: skip
-    """Raise TypeError for wrong types and dtypes, ValueError for wrong shapes and numbers."""
+    """Raise TypeError for wrong types and dtypes, ValueError for wrong shapes and numbers.
+
+    Arguments of a kind that has passed before are not checked again.
+    """
+    arguments = (query, keys, values, offsets, groups, grid, scale, bias, own_nodes)
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        _check(*arguments)
+        return
+    try:
+        tensors = (query, *keys, *values, offsets, *(() if bias is None else (bias,)))
+        kinds = [part for t in tensors for part in (t.shape, t.dtype, t.device, t.layout)]
+        key = (*kinds, len(keys), groups, type(groups), grid, type(grid), scale, type(scale), own_nodes)
+        known = key in _passed
+    except (AttributeError, TypeError, RuntimeError):  # not tensors, nested tensors, or numbers that cannot be hashed
+        known, key = False, None
+    if not known:
+        _check(*arguments)
+        if key is not None:
+            if len(_passed) > 4096:
+                _passed.clear()
+            _passed.add(key)
+
+
+_passed: set[tuple] = set()
+
+
+def _check(query, keys, values, offsets, groups, grid, scale, bias, own_nodes) -> None:
     check_tensor("query", query, 4, "(B, C, H, W)")
     features = [("query", query), *named("key", keys), *named("value", values)]
     for name, t in (*features[1:], ("offsets", offsets)):
@@ -82,8 +108,8 @@ def check_shapes(
             raise ValueError(f"{name} has shape {tuple(key.shape)}; expected ({batch}, {channels}, height, width)")
         rows, columns = key.shape[2:]
         if value.shape != (batch, width_v, rows, columns) or width_v < 1:
-            wanted = "channels" if name_v == "value" or name_v == "value[0]" else str(width_v)
-            raise ValueError(f"{name_v} has shape {tuple(value.shape)}; expected ({batch}, {wanted}, {rows}, {columns})")
+            expected = f"({batch}, {'channels' if value is values[0] else width_v}, {rows}, {columns})"
+            raise ValueError(f"{name_v} has shape {tuple(value.shape)}; expected {expected}")
     if channels % groups or width_v % groups:
         both = f"the {channels} channels of query and key and of the {width_v} of value"
         raise ValueError(f"groups is {groups}; expected a divisor of {both}")

@@ -50,7 +50,9 @@ def multi_scale_deformable_attention(
         torch.Size([2, 10, 64])
     """
     value = library.autocast(value)
-    sizes = [tuple(size) for size in (spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes)]
+    sizes = [
+        tuple(size) for size in (spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes)
+    ]
     counts = _check(value, sizes, sampling_locations, attention_weights, points)
     batch, queries, heads = sampling_locations.shape[:3]
     rows = value.flatten(2)  # [B, N, M D]
@@ -68,7 +70,7 @@ def multi_scale_deformable_attention(
         check_not_forward_mode(value, sampling_locations, attention_weights)
         locations, weights = (t.flatten(2).unsqueeze(1).permute(0, 3, 1, 2) for t in (locations, weights))
         y = levels.deform(rows, locations, weights, sizes, counts, heads, backend)
-    return y.squeeze(2).mT
+    return y.squeeze(2).mT.contiguous()
 
 
 def _check(value: Tensor, sizes: list, locations: Tensor, weights: Tensor, points: Sequence[int] | None) -> list[int]:

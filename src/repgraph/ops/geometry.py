@@ -9,8 +9,8 @@ The kernels implement the same rule (``triton/geometry.py``, ``cpu/geometry.py``
 size + 1] first: positions beyond are off the map anyway, and infinite offsets become finite. A NaN offset has a NaN t,
 so that the result of its query is NaN, and reads no memory.
 
-With several maps of other sizes, the anchor (x, y) of an H x W query map is carried over to an H_l x W_l map: x_l = (x +
-1/2) W_l / W - 1/2, evaluated from left to right and with exact division on every backend, so that all floor alike.
+The anchor (x, y) of an H x W query map is at x_l = (x + 1/2) W_l / W - 1/2 on an H_l x W_l map, and likewise for y. All
+backends evaluate this from left to right with exact division, so that their corners are the same.
 """
 
 from collections.abc import Sequence

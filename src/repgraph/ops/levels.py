@@ -11,14 +11,13 @@ are computed (representative attention) or given (deformable attention). A backe
 - ``query`` (B, C, H, W); ``key`` and ``value`` (B, N, C) and (B, N, Cv). ``value`` is None if it is the key.
 - ``offsets`` (B, 2 K sum(points), Hc, Wc); ``bias`` (1 or B, G sum(points), 1 or H, 1 or W) or None.
 - ``sizes`` are H_l and W_l of all maps in one list, ``points`` the number of nodes on each map, ``sets`` is K.
-- ``lse`` (B, G, H, W) is the logsumexp of the logits, ``response`` is y without rounding to half precision. Both are for
-  the backward pass, and empty if the backend or the call does not need them.
+- ``lse`` (B, G, H, W) is the logsumexp of the logits, ``response`` is y without rounding to half precision. Both are
+  for the backward pass, and empty if the backend or the call does not need them.
 - Given weights: ``query`` and ``key`` are None, ``offsets`` are locations from 0 to 1 over each map, ``bias`` are the
   weights (B, G sum(points), 1, Q), and y is (B, Cv, 1, Q).
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,7 +148,7 @@ def _(grad, grad_weights, query, key, value, offsets, bias, *rest):
 class _Levels(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *arguments):
-        *tensors, sizes, points, groups, sets, grid, scale, backend, training, with_weights = arguments
+        *tensors, sizes, points, groups, sets, grid, scale, backend, _, with_weights = arguments
         if direct(*tensors):
             results = _forward(*arguments)
         else:

@@ -49,12 +49,12 @@ def kernels(backend: str) -> ModuleType:
     return import_module(f"repgraph.ops.{backend}")
 
 
-def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights, **more):
+def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights):
     # The only check of a traced call.
     check_shapes(query, (key,), (key if value is None else value,), offsets, groups, grid)
     if key.shape != query.shape:
         raise ValueError(f"key has shape {tuple(key.shape)}; expected that of query, {tuple(query.shape)}")
-    return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights, **more)
+    return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
 
 
 def _backward(*arguments):
@@ -93,13 +93,13 @@ class _Attention(torch.autograd.Function):
     """Autograd of the operator. Without a jvp it raises for forward-mode tangents, which register_autograd loses."""
 
     @staticmethod
-    def forward(ctx, query, key, value, offsets, groups, grid, scale, backend, with_weights):
-        arguments = (query, key, value, offsets, groups, grid, scale, backend, with_weights)
-        if direct(query, key, value, offsets):
-            y, lse, weights = _forward(*arguments)
+    def forward(ctx, query, key, value, offsets, groups, grid, scale, backend, with_weights, eager=False):
+        tensors = (query, key, value, offsets)
+        if eager:
+            y, lse, weights = kernels(backend).forward(*tensors, groups, grid, scale, with_weights)
         else:
             with torch._C._AutoDispatchBelowAutograd():
-                y, lse, weights = torch.ops.repgraph.attention(*arguments)
+                y, lse, weights = torch.ops.repgraph.attention(*tensors, groups, grid, scale, backend, with_weights)
         ctx.options = groups, grid, scale, backend
         ctx.values = y.shape[1]
         own = y if backend in SAVES_OUTPUT else None  # if not saved, y may be modified in place, such as by a ReLU
@@ -114,7 +114,7 @@ class _Attention(torch.autograd.Function):
         if weights is None:
             grad_weights = None
         if grad is None and grad_weights is None:
-            return (None,) * 9
+            return (None,) * 10
         if grad_weights is not None:  # the softmax is invariant to a constant gradient
             grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
         if grad is None:
@@ -124,21 +124,21 @@ class _Attention(torch.autograd.Function):
         backward = _backward if eager else torch.ops.repgraph.attention_backward
         grads = backward(grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options)
         grad_query, grad_key, grad_value, grad_offsets = grads
-        return grad_query, grad_key, None if value is None else grad_value, grad_offsets, *(None,) * 5
+        return grad_query, grad_key, None if value is None else grad_value, grad_offsets, *(None,) * 6
 
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
     backend: str, with_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Call ``repgraph::attention``, without the dispatcher if that makes no difference."""
+    """Call ``repgraph::attention``, without the dispatcher if that makes no difference. Arguments have been checked."""
     options = (groups, grid, scale, backend, with_weights)
     if not direct(query, key, value, offsets):
         return torch.ops.repgraph.attention(query, key, value, offsets, *options)
     if not needs_grad(query, key, value, offsets):
         more = {"with_lse": False} if backend in OPTIONAL_LSE else {}
-        return _forward(query, key, value, offsets, *options, **more)
-    return _Attention.apply(query, key, value, offsets, *options)
+        return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights, **more)
+    return _Attention.apply(query, key, value, offsets, *options, True)
 
 
 def no_second_order(ctx: Any, *_):
@@ -150,8 +150,9 @@ torch.library.register_autograd("repgraph::attention_backward", no_second_order,
 
 
 def unrounded(device: str) -> AbstractContextManager[Any]:
-    """Return a context without autocast, on devices that have autocast."""
-    return torch.autocast(device, enabled=False) if device in AUTOCAST_DEVICES else nullcontext()
+    """Return a context without autocast."""
+    enabled = device in AUTOCAST_DEVICES and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if enabled else nullcontext()
 
 
 def autocasts(t: Tensor) -> bool:
@@ -164,6 +165,11 @@ def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tenso
     """Cast features to the autocast dtype if autocast is enabled."""
     new_key = autocast(key)
     return autocast(query), new_key, new_key if value is key else autocast(value)
+
+
+def autocasting(t: Any) -> bool:
+    """Return whether autocast is enabled on the device of a tensor."""
+    return isinstance(t, Tensor) and t.device.type in AUTOCAST_DEVICES and torch.is_autocast_enabled(t.device.type)
 
 
 def autocast(t: Any) -> Any:

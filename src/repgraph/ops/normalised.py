@@ -73,14 +73,14 @@ def normalised_fits(x: Tensor, a: Tensor, weight: Tensor) -> bool:
 
 
 class _NormalisedProduct(torch.autograd.Function):
-    """x + batch_norm(W a) with the statistics of this batch, of at least two positions.
+    """x + batch_norm(W a), optionally behind a ReLU, with the statistics of this batch of at least two positions.
 
     ``gamma`` and ``beta`` are weight and bias (C,) of the normalisation, ``running`` its running mean and variance,
     which are updated in place.
     """
 
     @staticmethod
-    def forward(ctx, x, a, weight, gamma, beta, running, eps, momentum):
+    def forward(ctx, x, a, weight, gamma, beta, running, eps, momentum, relu):
         kernels = library.kernels("triton")
         rows, weight = as_rows(a), weight.contiguous()
         mean, covariance = _moments(rows)
@@ -89,13 +89,16 @@ class _NormalisedProduct(torch.autograd.Function):
         folded, shift, means, rstds = kernels.fold(
             weight, projected, mean, gamma, beta, running, eps, momentum, len(rows), a.dtype
         )
-        ctx.save_for_backward(a, weight, wide, gamma, mean, projected, folded, means, rstds)
-        return as_map(kernels.residual_product(as_rows(x), rows, folded, shift), x)
+        y = as_map(kernels.residual_product(as_rows(x), rows, folded, shift, relu), x)
+        ctx.save_for_backward(a, weight, wide, gamma, mean, projected, folded, means, rstds, y if relu else None)
+        return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        a, weight, wide, gamma, mean, projected, folded, means, rstds = ctx.saved_tensors
+        a, weight, wide, gamma, mean, projected, folded, means, rstds, y = ctx.saved_tensors
+        if y is not None:
+            grad = torch.ops.aten.threshold_backward(grad, y, 0)
         kernels = library.kernels("triton")
         rows, grads = as_rows(a), as_rows(grad)
         grad_shift = kernels.column_sums(grads)
@@ -105,7 +108,7 @@ class _NormalisedProduct(torch.autograd.Function):
             )
             both = wide.t() @ weighted
             grad_a = _affine(rows, both[:, :-1], both[:, -1], mean).addmm_(grads, folded)
-        return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_shift.to(gamma.dtype), None, None, None
+        return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_shift.to(gamma.dtype), None, None, None, None
 
 
 class _NormalisedRelu(torch.autograd.Function):
@@ -124,6 +127,18 @@ class _NormalisedRelu(torch.autograd.Function):
         grad_x, sums = library.kernels("triton").norm_relu_backward(as_rows(grad), as_rows(x), numbers)
         grad_beta, grad_gamma = sums.to(gamma.dtype)
         return as_map(grad_x, x), grad_gamma, grad_beta, None, None, None
+
+
+def fold_running(
+    weight: Tensor, gamma: Tensor, beta: Tensor, running: tuple[Tensor, Tensor], eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return weight (C, C') and shift (C,) of a product with normalisation by running statistics folded in."""
+    return library.kernels("triton").fold_running(weight.contiguous(), gamma, beta, running, eps, weight.dtype)
+
+
+def running_relu(x: Tensor, gamma: Tensor, beta: Tensor, running: tuple[Tensor, Tensor], eps: float) -> Tensor:
+    """Return relu(batch_norm(x)) of a channels-last map on CUDA with running statistics, for inference."""
+    return as_map(library.kernels("triton").norm_relu_running(as_rows(x), gamma, beta, running, eps), x)
 
 
 normalised_product, normalised_relu = _NormalisedProduct.apply, _NormalisedRelu.apply

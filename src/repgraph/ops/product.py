@@ -17,13 +17,19 @@ _library.define("residual_product(Tensor x, Tensor a, Tensor weight, Tensor? bia
 _library.define("wide_product(Tensor a, Tensor weight, Tensor bias) -> Tensor")
 
 
-def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x + W a + b at every position, in the memory format of ``x``, for a weight (C, C') and a bias (C,)."""
+def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
+    """Return x + W a + b at every position, in the memory format of ``x``, for a weight (C, C') and a bias (C,).
+
+    ``relu``: return it behind a ReLU, which is part of the product in inference.
+    """
     weight = weight.to(a.dtype)
     if not residual_fits(x, a):
-        return x + product(a, weight, None if bias is None else bias.to(a.dtype))
-    eager = direct(x, a, weight, bias) and not needs_grad(x, a, weight, bias)
-    return (_residual if eager else torch.ops.repgraph.residual_product)(x, a, weight, bias)
+        y = x + product(a, weight, None if bias is None else bias.to(a.dtype))
+    elif direct(x, a, weight, bias) and not needs_grad(x, a, weight, bias):
+        return _residual(x, a, weight, bias, relu)
+    else:
+        y = torch.ops.repgraph.residual_product(x, a, weight, bias)
+    return torch.relu(y) if relu else y
 
 
 def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -137,9 +143,10 @@ def wide_fits(a: Tensor, weight: Tensor, bias: Tensor) -> bool:
     return a.dtype != torch.float32 or (has_float32_tensor_cores(a.device) and not needs_grad(a, weight, bias))
 
 
-def _residual(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _residual(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
     bias = None if bias is None else bias.contiguous()
-    return as_map(library.kernels("triton").residual_product(as_rows(x), as_rows(a), weight.contiguous(), bias), x)
+    rows = library.kernels("triton").residual_product(as_rows(x), as_rows(a), weight.contiguous(), bias, relu)
+    return as_map(rows, x)
 
 
 def _wide(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

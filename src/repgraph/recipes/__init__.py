@@ -1,11 +1,10 @@
 """Recipes: what to train on what, and how. See :mod:`repgraph.recipes.named` for the named ones."""
 
-from repgraph.errors import nearest
 from repgraph.recipes.named import NAMES, get
 from repgraph.recipes.schema import RESUMABLE, AnyRecipe, Data, DetectionData, DetectionRecipe, Recipe, Test, Train
 from repgraph.recipes.settings import explain, from_dict, load, to_dict, to_json, with_settings, with_values
 
 __all__ = [
     "NAMES", "RESUMABLE", "AnyRecipe", "Data", "DetectionData", "DetectionRecipe", "Recipe", "Test", "Train", "explain",
-    "from_dict", "get", "load", "nearest", "to_dict", "to_json", "with_settings", "with_values",
+    "from_dict", "get", "load", "to_dict", "to_json", "with_settings", "with_values",
 ]  # fmt: skip

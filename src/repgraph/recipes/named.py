@@ -144,7 +144,6 @@ NAMES: tuple[str, ...] = tuple(RECIPES)
 
 
 def get(name: str) -> AnyRecipe:
-    """Return the recipe of that name."""
     if name not in RECIPES:
         raise UsageError(f"unknown recipe {name!r}{nearest(name, NAMES, '')} (repgraph train --list shows all)")
     return RECIPES[name]

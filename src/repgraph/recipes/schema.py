@@ -1,12 +1,14 @@
 """What a recipe contains: typed sections for data, model, optimization, training and testing, validated by pydantic.
 
-A recipe holds everything that decides what is learned. Settings that only say where and how the work is done
+A recipe holds everything that decides what is learned. Settings of where and how a run is computed
 (:data:`RESUMABLE`) do not change the result and may differ when a run is resumed.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from repgraph.constants import SCALES, Precision
 
 RESUMABLE = ("data.root", "data.workers", "data.cache", "train.graph", "train.devices", "train.accelerator")
 MAX_SCALE, MAX_SIDE = 16, 2**14
@@ -69,7 +71,7 @@ class Data(Images):
     """Images and masks, and their augmentation: random scale, flip and crop."""
 
     crop: Crop = (512, 512)
-    scales: Scales = (0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    scales: Scales = SCALES
 
 
 class DetectionData(Images):
@@ -158,7 +160,7 @@ class Train(Section):
     validate_every: NotNegative = 1  # periods; 0 is at the end only
     accumulate: Positive = 1  # parts in which a device processes its share of the batch
     seed: int = Field(0, ge=0, lt=2**63)
-    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    precision: Precision = "bf16"
     norm: Literal["sync", "local", "frozen"] = "sync"  # statistics of all GPUs, of each, or fixed
     compile: Flag = False
     graph: Flag = False  # replay the network's kernels as CUDA graphs; one GPU only
@@ -188,7 +190,7 @@ class Test(Section):
 
 
 class DetectionTest(Section):
-    """Minimum score, overlap above which the weaker of two boxes is dropped, and maximum detections per image."""
+    """Minimum score, overlap above which the lower-scoring of two boxes is dropped, maximum detections per image."""
 
     score_threshold: Fraction = 0.05
     nms_threshold: Fraction = 0.5

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from repgraph.report.run_log import SCORES, Points, finite, metric_name
 
-# Classes of page.css, which can be told apart without colour vision, and dashes: 42 combinations.
+# Classes of page.css, distinguishable without colour vision, and dashes: 42 combinations.
 COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 DASHES = ("", "7 4", "2 3", "11 4 2 4", "5 2", "1 4", "13 5")
 
@@ -110,7 +110,6 @@ def _draw(lines: Mapping[int, Points], low: float, high: float, unit: str) -> Ma
 
 
 def _title(column: str) -> tuple[str, str]:
-    """Return the title of a column, and its unit."""
     if column in SHOWN:
         return SHOWN[column]
     kind, _, layer = column.partition("/")

@@ -16,21 +16,21 @@ from scipy import ndimage
 from torch import Tensor
 
 from repgraph import files, recipes
+from repgraph.constants import MODEL, RECIPE
 from repgraph.data.scenes import FAR, LABELS, Scene, Scenes
 from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
 from repgraph.data.transforms import normalise
-from repgraph.drawing.page import render
+from repgraph.drawing.page import Picture, label_map, photo, render
 from repgraph.errors import UsageError
+from repgraph.evaluation.metrics import mean
 from repgraph.inference import Settings, predict
 from repgraph.models import RGNet
 from repgraph.progress import Progress, format_duration
 from repgraph.report.charts import style_of
-from repgraph.report.page import STYLE, compare, describe, mean, render_report
-from repgraph.report.pictures import Picture, draw_large, label_map, photo
+from repgraph.report.page import STYLE, compare, describe, draw_large, render_report
 from repgraph.report.run_log import RunLog, read_run, total_seconds
 from repgraph.report.validation import Result, evaluate_segmentation
 from repgraph.train import resume, train
-from repgraph.train.run_folder import MODEL, RECIPE
 from repgraph.visualize.collect import collect_attention
 from repgraph.visualize.explorer import ExplorerImage, explore
 

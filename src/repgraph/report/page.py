@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from repgraph import models, recipes
-from repgraph.data.scenes import Scenes
-from repgraph.drawing.page import read_asset, render
+from repgraph.data.scenes import Scene, Scenes
+from repgraph.drawing.page import MAX_SIDE, Picture, label_map, photo, read_asset, render
 from repgraph.errors import UsageError
+from repgraph.evaluation.metrics import mean
 from repgraph.report.charts import draw_charts, style_of
-from repgraph.report.pictures import Picture, draw_large, label_map, photo
 from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run, started
 from repgraph.report.validation import Options, Result, evaluate_run, percent
 
@@ -157,6 +157,11 @@ def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[s
     return [(title, text, indices) for title, text, indices in chosen if indices]
 
 
+def draw_large(data: Scenes, scene: Scene) -> tuple[Tensor, Tensor]:
+    """Draw a scene and its classes at a size for display: images for training are too small to look sharp."""
+    return data.draw(scene, max(1, MAX_SIDE // max(data.size)))
+
+
 def _pictures(group: Sequence[Result], names: Sequence[str], index: int) -> list[Picture]:
     """Return an image, its ground truth, and the predictions of all runs."""
     first = group[0]
@@ -169,9 +174,3 @@ def _pictures(group: Sequence[Result], names: Sequence[str], index: int) -> list
         caption = f"{names[result.run]}: mIoU {percent(result.per_image[index])}"
         row.append(label_map(result.predict(image), palette, caption))
     return row
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there are none."""
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan

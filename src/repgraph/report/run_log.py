@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from repgraph import files, recipes
+from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
 from repgraph.progress import format_duration
 from repgraph.recipes import AnyRecipe
 from repgraph.train import run_folder
 from repgraph.train.metrics import METRICS
-from repgraph.train.run_folder import CHECKPOINTS, LAST, MODEL, RECIPE, VERSIONS, SessionRecord
+from repgraph.train.run_folder import VERSIONS, SessionRecord
 
 Points = Sequence[tuple[float, float]]  # iteration, value
 
@@ -26,8 +27,6 @@ MAIN_SCORES = ("val_miou", "val_mask_ap", "val_box_ap")  # the first one is in t
 
 @dataclass(frozen=True)
 class RunLog:
-    """The content of a run's folder."""
-
     folder: Path
     settings: Mapping[str, Any]  # the recipe as JSON has it; empty if it cannot be read
     recipe: AnyRecipe | None  # None if it is not valid
@@ -38,7 +37,6 @@ class RunLog:
 
     @property
     def name(self) -> str:
-        """Name of the recipe."""
         return str(self.settings.get("name", self.folder.name))
 
     @property

@@ -24,8 +24,6 @@ from repgraph.train.task import make_task
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a report."""
-
     data: str | None = None  # folder of the data set; by default the recipe's
     limit: int | None = None  # use only the first validation images
     pictures: int = 4  # number of the best, worst and most different images
@@ -130,7 +128,6 @@ def open_validation(log: RunLog, root: str | None = None) -> Any:
 
 
 def percent(value: float) -> str:
-    """Format a fraction."""
     return f"{100 * value:.2f}\N{NO-BREAK SPACE}%" if math.isfinite(value) else "unknown"
 
 

@@ -1,4 +1,4 @@
-"""Training. :mod:`repgraph.train.loop` has the loop; a task says what a batch, a loss and a score are."""
+"""Training. :mod:`repgraph.train.loop` has the loop; a task defines batches, losses and scores."""
 
 from repgraph.train.loop import Outcome, resume, train
 from repgraph.train.throughput import Throughput, measure

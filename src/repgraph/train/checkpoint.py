@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from repgraph.constants import LAST
 from repgraph.errors import UsageError, interrupted
 from repgraph.files import replacing
 from repgraph.models.weights import read_pickle
 from repgraph.recipes import to_dict
-from repgraph.train.run_folder import BEST, LAST, PREVIOUS, versions
+from repgraph.train.run_folder import BEST, PREVIOUS, versions
 from repgraph.train.session import Session
 
 KEYS = ("state_dict", "optimizer_states", "iteration", "recipe", "best", "sums", "config")

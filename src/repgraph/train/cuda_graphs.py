@@ -47,6 +47,6 @@ def record(model: nn.Module, *inputs: Tensor) -> None:
     torch.cuda.set_rng_state(rng_state, device)
 
 
-def forget(model: nn.Module) -> None:
-    """Remove the graphs; they are of no use once the weights are moved."""
+def discard(model: nn.Module) -> None:
+    """Remove the graphs, which are invalid once the weights are moved."""
     vars(model).pop("forward", None)

@@ -13,14 +13,15 @@ from repgraph.data.labels import Labels
 from repgraph.data.transforms import RandomFlip
 from repgraph.errors import UsageError
 from repgraph.evaluation import DetectionScores, evaluate_detection
+from repgraph.evaluation.detection import SUMMARY
+from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference.detection import stretch_narrow
 from repgraph.models import MaskRCNN, mask_rcnn
 from repgraph.recipes import DetectionRecipe
 from repgraph.train.stream import Transform, grouped_batch_indices
-from repgraph.train.task import Progress, Task, Validation
+from repgraph.train.task import Task, Validation
 
 MIN_BOX_SIDE = 1 / 16  # pixels; nothing may be left of thinner boxes after resizing
-_SCORES = ("ap", "ap50", "ap75", "small", "medium", "large")
 
 
 class Batch(NamedTuple):
@@ -36,7 +37,7 @@ class Detection(Task):
 
     network_class = MaskRCNN
     losses = ("loss", "loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg")
-    scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in _SCORES)
+    scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in SUMMARY)
     best = "mask_ap"
     fixed_size = False
     batch_hint = "smaller images"
@@ -83,7 +84,7 @@ class Detection(Task):
         return augment
 
     def batch_indices(self, images: Any) -> Callable[[int], list[int]]:
-        """Put either landscape or portrait images into a batch, if the recipe says so."""
+        """Put either landscape or portrait images into a batch, if ``data.by_orientation`` is set."""
         train = self.recipe.train
         if not self.recipe.data.by_orientation:
             return super().batch_indices(images)
@@ -115,11 +116,11 @@ class Detection(Task):
         total = torch.stack(losses).sum()
         return total, [total, *losses]
 
-    def validate(self, model: Any, data: InstanceData, progress: Progress | None = None) -> Validation:
+    def validate(self, model: Any, data: InstanceData, progress: OnProgress | None = None) -> Validation:
         limit, precision = self.recipe.data.val_limit or None, self.recipe.train.precision
         scores = evaluate_detection(model, data, limit=limit, precision=precision, progress=progress).scores
         kinds = {"box": scores.box, "mask": scores.mask or scores.box}
-        metrics = {f"{kind}_{name}": getattr(each, name) for kind, each in kinds.items() for name in _SCORES}
+        metrics = {f"{kind}_{name}": getattr(each, name) for kind, each in kinds.items() for name in SUMMARY}
         return Validation(scores, summary(scores), metrics)
 
     @property
@@ -149,7 +150,6 @@ def stretch(image: Tensor, target: dict[str, Any], max_size: int) -> tuple[Tenso
 
 
 def summary(scores: DetectionScores) -> str:
-    """Format scores in one line."""
     box, mask = scores.box, scores.mask
     if box.ap != box.ap:
         return "no score: the validation images have no objects; check them with repgraph data check"

@@ -19,6 +19,7 @@ import torch
 from lightning_fabric import Fabric
 
 from repgraph import distributed, files
+from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.inference import NotFinite
 from repgraph.layers import reach
@@ -28,7 +29,7 @@ from repgraph.progress import Clock, Progress, format_duration
 from repgraph.recipes import RESUMABLE, AnyRecipe, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
-from repgraph.train.metrics import MetricsLog, Report, RunningLoss
+from repgraph.train.metrics import LossReport, MetricsLog, RunningLoss
 from repgraph.train.session import Session, describe, make_stream, prepare, set_up
 from repgraph.train.signals import StopSignals
 from repgraph.train.stream import seed_from
@@ -101,10 +102,10 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
     for name in (setting.partition("=")[0].strip() for setting in settings):
         if name not in (*RESUMABLE, "train.iterations"):
             raise UsageError(
-                f"{name} cannot change when a run is resumed: its recipe is {folder / run_folder.RECIPE}; "
+                f"{name} cannot change when a run is resumed: its recipe is {folder / RECIPE}; "
                 f"only train.iterations, {', '.join(RESUMABLE)} can"
             )
-    stored = load(folder / run_folder.RECIPE)
+    stored = load(folder / RECIPE)
     recipe = _with_absolute_root(with_settings(stored, settings))
     where = devices.find(recipe.train)
     with _locked(folder, where):
@@ -122,10 +123,10 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
         if where.is_first:
             if stored.train.iterations != recipe.train.iterations:
                 stored = with_values(stored, {"train.iterations": recipe.train.iterations})
-                files.write(folder / run_folder.RECIPE, to_json(stored))
+                files.write(folder / RECIPE, to_json(stored))
             run_folder.record_session(folder, recipe, session.start)
-            if path is not None and path.name != run_folder.LAST:
-                checkpoints.link(path, path.with_name(run_folder.LAST))
+            if path is not None and path.name != LAST:
+                checkpoints.link(path, path.with_name(LAST))
         return _fit(session, folder, show)
 
 
@@ -170,7 +171,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         losses = RunningLoss(task.losses, fabric.device, sums, where.rank)
         log = stack.enter_context(contextlib.closing(MetricsLog(log_folder, columns(task, model), start)))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
-        signals = stack.enter_context(StopSignals(progress))
+        stopping = "stopping after this iteration (Ctrl-C again: at once)"
+        signals = stack.enter_context(StopSignals(lambda name: progress.print(f"{name}: {stopping}") if show else None))
         progress.update(start, line=True)
         clock = Clock()
 
@@ -227,7 +229,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                 stop = Stop(number, f"stopped by {signal.Signals(number).name} after iteration {now}")
                 break
 
-        cuda_graphs.forget(model)
+        cuda_graphs.discard(model)
         if stop is None:
             _write_model(session, folder)
     return Outcome(folder, now, validation, best, stop, where.is_first)
@@ -286,7 +288,7 @@ def columns(task: Task, model: torch.nn.Module) -> list[str]:
 
 
 def _metrics(
-    session: Session, device: torch.device, batch: Any, report: Report, now: int, speed: float
+    session: Session, device: torch.device, batch: Any, report: LossReport, now: int, speed: float
 ) -> dict[str, float]:
     recipe, model = session.recipe, session.model
     found = {
@@ -315,7 +317,7 @@ def _peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _problem(fabric: Fabric, model: torch.nn.Module, report: Report, now: int, *, check_weights: bool) -> str:
+def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: int, *, check_weights: bool) -> str:
     """Return why training cannot go on, or an empty string. All processes have to call it."""
     if report.not_finite is not None:
         return f"the loss of iteration {report.not_finite + 1} is not finite"
@@ -332,14 +334,14 @@ def _problem(fabric: Fabric, model: torch.nn.Module, report: Report, now: int, *
 
 
 def _halted(reason: str, finite_until: int, folder: Path) -> str:
-    path = folder / run_folder.CHECKPOINTS / run_folder.LAST
+    path = folder / CHECKPOINTS / LAST
     good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
     return f"{reason} (losses were finite up to iteration {finite_until}); {good}"
 
 
 def _lost(reason: str, folder: Path, progress: Progress) -> None:
     """Report and record that another process died."""
-    path = folder / run_folder.CHECKPOINTS / run_folder.LAST
+    path = folder / CHECKPOINTS / LAST
     advice = f"resume with: repgraph train --resume {folder}" if path.exists() else "there is no checkpoint"
     progress.print(f"repgraph train: {reason}; {advice}")
     run_folder.record_end(folder, reason)
@@ -381,7 +383,7 @@ def _save(
         scaler = fabric.strategy.precision.state_dict()
         content = checkpoints.content(session, optimizer.optimizer, scaler, now, best, sums)
         try:
-            checkpoints.write(folder / run_folder.CHECKPOINTS, content, best=is_best)
+            checkpoints.write(folder / CHECKPOINTS, content, best=is_best)
         except UsageError as problem:
             error = str(problem)
     if error := fabric.broadcast(error):
@@ -390,7 +392,7 @@ def _save(
 
 def _write_model(session: Session, folder: Path) -> None:
     if session.devices.is_first:
-        session.model.cpu().save_pretrained(folder / run_folder.MODEL)
+        session.model.cpu().save_pretrained(folder / MODEL)
 
 
 def _with_absolute_root(recipe: AnyRecipe) -> AnyRecipe:

@@ -21,7 +21,7 @@ NEVER = 2**53  # no iteration; exact as float64
 
 
 @dataclass
-class Report:
+class LossReport:
     """What happened since the last report, over all processes."""
 
     losses: dict[str, float]  # means
@@ -51,7 +51,7 @@ class RunningLoss:
         self.amount += amount
         self.first_bad = torch.where(losses.isfinite().all(), self.first_bad, self.first_bad.clamp(max=iteration))
 
-    def report(self, stop: bool, *, reset: bool) -> Report:
+    def report(self, stop: bool, *, reset: bool) -> LossReport:
         """Read the sums back, and start again with ``reset``. All processes have to call it after the same iteration.
 
         ``stop`` is whether this process was asked to stop.
@@ -62,7 +62,7 @@ class RunningLoss:
         if reset:
             self.sums.zero_()
         means = {name: loss / max(count, 1) for name, loss in zip(self.names, losses, strict=True)}
-        return Report(means, None if bad == NEVER else int(bad), negated_stop < 0)
+        return LossReport(means, None if bad == NEVER else int(bad), negated_stop < 0)
 
     def total(self) -> Tensor:
         """Return the number of iterations and the losses summed over all processes, for a checkpoint."""

@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,18 @@ from filelock import FileLock, Timeout
 from pydantic import AwareDatetime, BaseModel
 
 from repgraph import __version__, files
+from repgraph.constants import CHECKPOINTS, LAST, RECIPE
 from repgraph.errors import UsageError
+from repgraph.info import installed
 from repgraph.recipes import RESUMABLE, AnyRecipe, from_dict, to_json
 
-RECIPE, VERSIONS, SCORES, CHECKPOINTS, MODEL = "recipe.json", "versions.json", "scores.json", "checkpoints", "model"
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"  # in the folder of checkpoints, as the lock is
-LOCK = ".lock"
+VERSIONS, SCORES = "versions.json", "scores.json"
+PREVIOUS, BEST, LOCK = "previous.ckpt", "best.ckpt", ".lock"  # in the folder of checkpoints
 LOCK_TIMEOUT = 10.0  # seconds: workers of a killed process hold the lock for a moment
 _PACKAGES = ("torchvision", "timm", "lightning_fabric", "numpy", "huggingface_hub", "safetensors")
 
 
 class End(BaseModel):
-    """How a session ended."""
-
     at: AwareDatetime
     reason: str
 
@@ -157,11 +155,7 @@ def versions() -> dict[str, str | None]:
     """Return what results depend on in their last bits: versions, the GPU, and the number of threads."""
     found: dict[str, str | None] = {"repgraph": __version__, "python": sys.version.split()[0]}
     found["torch"] = str(torch.__version__)
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
+    found |= {package: installed(package) for package in _PACKAGES}
     found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
     found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     found["threads"] = str(torch.get_num_threads())

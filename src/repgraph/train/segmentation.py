@@ -13,12 +13,14 @@ from repgraph.data.transforms import TrainTransform, normalise
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
 from repgraph.evaluation import Scores, evaluate
+from repgraph.evaluation.metrics import SUMMARY
+from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
 from repgraph.recipes import Recipe
 from repgraph.train.loss import count_labelled, cross_entropy, hard_pixels
 from repgraph.train.stream import Transform
-from repgraph.train.task import Progress, Task, Validation
+from repgraph.train.task import Task, Validation
 
 
 class Batch(NamedTuple):
@@ -34,7 +36,7 @@ class Segmentation(Task):
 
     network_class = RGNet
     losses = ("loss", "auxiliary_loss")
-    scores = ("miou", "pixel_accuracy", "mean_accuracy")
+    scores = SUMMARY
     best = "miou"
     fixed_size = True
     batch_hint = "a smaller crop"
@@ -106,7 +108,7 @@ class Segmentation(Task):
         auxiliary_loss = cross_entropy(auxiliary, part.masks, amount, self.class_weights)
         return loss + optim.auxiliary_weight * auxiliary_loss, [loss, auxiliary_loss]
 
-    def validate(self, model: Any, data: Any, progress: Progress | None = None) -> Validation:
+    def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
         """Score the network as the recipe tests it, but at scale 1 and without flip."""
         test = self.recipe.test
         settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=self.recipe.train.precision)
@@ -121,7 +123,6 @@ class Segmentation(Task):
 
 
 def summary(scores: Scores) -> str:
-    """Format scores in one line."""
     if not scores.pixels:
         return "no score: no pixel of the validation images is labelled; check the masks with repgraph data check"
     return f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %"

@@ -94,7 +94,6 @@ def make_stream(session: Session) -> Any:
 
 
 def describe(session: Session) -> str:
-    """Describe a session in one line."""
     recipe, where, validation = session.recipe, session.devices, session.validation_images
     size = sum(parameter.numel() for parameter in session.model.parameters())
     count = 0 if validation is None else min(len(validation), recipe.data.val_limit or len(validation))

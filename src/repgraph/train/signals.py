@@ -1,24 +1,26 @@
-"""SIGINT and SIGTERM during training."""
+"""Signals that stop training."""
 
 import contextlib
 import signal
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from repgraph.progress import Progress
-
 
 class StopSignals:
-    """Turns SIGINT and SIGTERM into a request to stop after the iteration; a second SIGINT interrupts at once."""
+    """Turns signals into a request to stop; a second SIGINT raises KeyboardInterrupt.
 
-    def __init__(self, progress: Progress) -> None:
+    ``received`` is the last signal, or 0; ``notify`` is called with its name.
+    """
+
+    def __init__(self, notify: Callable[[str], None], signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> None:
         self.received = 0
-        self._progress = progress
+        self._notify, self._signals = notify, signals
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         with contextlib.suppress(ValueError):  # only the main thread receives signals
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self._signals:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
@@ -32,7 +34,4 @@ class StopSignals:
             self.__exit__()
             raise KeyboardInterrupt
         self.received = number
-        if self._progress.out is not None:
-            self._progress.print(
-                f"{signal.Signals(number).name}: stopping after this iteration (Ctrl-C again: at once)"
-            )
+        self._notify(signal.Signals(number).name)

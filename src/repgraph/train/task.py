@@ -1,4 +1,4 @@
-"""What the training loop needs to know of a task: its data, network, batches, losses and scores."""
+"""The interface of a task to the training loop: its data, network, batches, losses and scores."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -12,17 +12,14 @@ from torch import Tensor, nn
 from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
 from repgraph.errors import UsageError
+from repgraph.evaluation.segmentation import OnProgress
 from repgraph.models.hub import Hub, building, from_checkpoint
 from repgraph.recipes import AnyRecipe, Recipe
 from repgraph.train.stream import Transform, batch_indices, seed_from
 
-Progress = Callable[[float, int], None]
-
 
 @dataclass(frozen=True)
 class Validation:
-    """The result of a validation."""
-
     scores: Any
     summary: str  # one line
     metrics: dict[str, float]  # by the names in ``Task.scores``
@@ -138,7 +135,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def validate(self, model: Any, data: Any, progress: Progress | None = None) -> Validation:
+    def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
         """Validate the network, in every process; all raise ``NotFinite`` if it gives non-finite numbers in any."""
 
     @property
@@ -148,7 +145,6 @@ class Task(ABC):
 
 
 def make_task(recipe: AnyRecipe) -> Task:
-    """Return the task of a recipe."""
     if isinstance(recipe, Recipe):
         from repgraph.train.segmentation import Segmentation
 

@@ -54,7 +54,7 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
                         batch = next(stream)
                     step(fabric, session.task, model, optimizer, fabric.to_device(batch._replace(iteration=number)))
                 rates.append(iterations * recipe.train.batch / (_synchronized_time(where) - begin))
-        cuda_graphs.forget(session.model)
+        cuda_graphs.discard(session.model)
     return Throughput(real=rates[1], fixed=rates[0])
 
 

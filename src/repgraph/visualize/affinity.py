@@ -117,8 +117,6 @@ def affinity_statistics(
     Args:
         model: An RGNet, a Mask R-CNN, or any network that takes normalised images (1, 3, H, W).
         layer: Path of the layer, or the end of it; by default the network's last non-local layer.
-        top: Number of weights for the statistic ``top``.
-        progress: Called with the number of images done.
     """
     start = time.perf_counter()
     path = find_layer(model, layer, DenseLayer)
@@ -224,7 +222,7 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
 
 
 def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) -> list[str]:
-    """Format the main statistics beside those of equal weights, one per line."""
+    """Format the main statistics next to those of equal weights, one per line."""
     lines = [
         f"{title}: {100 * values[name]:.3g} % (uniform {100 * uniform[name]:.3g} %)"
         for name, title in (("top", f"top {top}"), ("percent", "top 1 %"))

@@ -18,7 +18,7 @@ class PositionNodes:
     """The nodes of one position.
 
     ``x`` and ``y`` are its centre, ``nodes`` have x, y and attention weight, in pixels of the image or outside of it.
-    ``windows``, with ``node_view`` > 1, are those that nodes average, None for a node that reads zeros only.
+    ``windows``, with ``node_view`` > 1, are the windows that nodes average, None for a node that reads zeros only.
     """
 
     x: float

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from repgraph.data.coco import masks
 from repgraph.data.labels import Labels
 from repgraph.drawing import detections, overlay
-from repgraph.drawing.legend import plain
+from repgraph.drawing.legend import MAX_LENGTH, plain
 from repgraph.errors import UsageError
 from repgraph.inference import Detections
 from repgraph.visualize.attention import PositionNodes
@@ -58,8 +58,6 @@ def figure_row(
     """Return a row of the figure: the prediction, and then the nodes of each position.
 
     Args:
-        image: uint8 RGB (3, H, W).
-        layer: Path of the layer.
         at: Positions, as pixels x, y; by default ``count`` positions are chosen.
         under: Picture under the nodes: "image" or "prediction".
         windows: Keep the windows that nodes average (``node_view``), which cover much of the picture.
@@ -139,7 +137,8 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: st
             _draw_cell(axis, cell, across)
             style: Any = dict(ha="center", va="baseline", fontsize=FONT_SIZE, color=TEXT, parse_math=False)
             place = (left + across / 2) / width, (top - own - 0.11) / total
-            figure.text(*place, _shorten(cell.caption, across), **style)
+            most = max(3, int(across * 72 / (0.55 * FONT_SIZE)))  # characters in the width of a picture
+            figure.text(*place, plain(cell.caption, min(most, MAX_LENGTH)), **style)
         top -= height + CAPTION + GAP
     axis = figure.add_axes((0, 0, 1, LEGEND / total))
     axis.set_axis_off()
@@ -174,7 +173,6 @@ def _draw_cell(axis: Axes, cell: Cell, across: float) -> None:
 
 
 def _legend_marks(rows: Sequence[Sequence[Cell]], node: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return labels and styles of the marks."""
     style: dict[str, Any] = dict(marker="o", linestyle="", markeredgewidth=0.5, markeredgecolor=OUTLINE, markersize=6)
     hollow = style | dict(markerfacecolor="none", markeredgecolor=NODE_COLOUR)
     marks = [
@@ -185,9 +183,3 @@ def _legend_marks(rows: Sequence[Sequence[Cell]], node: str) -> list[tuple[str, 
     if any(cell.nodes and any(cell.nodes.windows) for row in rows for cell in row):
         marks.append((f"window that a {node} averages", hollow | dict(marker="s")))
     return marks
-
-
-def _shorten(caption: str, across: float) -> str:
-    """Shorten a caption to the width of a picture in inches."""
-    text, most = plain(caption), max(3, int(across * 72 / (0.55 * FONT_SIZE)))
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

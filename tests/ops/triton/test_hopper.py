@@ -32,7 +32,7 @@ from repgraph.ops.triton import hopper
 
 feature, bias = sys.argv[1:]
 function = hopper._residual_product
-constants = hopper._constants(torch.float32 if feature == "fp32" else torch.float16, bias != "none")
+constants = hopper._constants(torch.float32 if feature == "fp32" else torch.float16, bias != "none", bias == "fp32")
 rows, columns, inner = (constants[name] for name in "MNK")
 descriptors = {"a": [rows, inner // constants["PIECES"]], "weight": [columns, inner]}
 descriptors |= {"x": [rows, columns], "y": [rows, columns]}
@@ -94,11 +94,13 @@ def test_against_float64(dtype: torch.dtype, rows: int, columns: int) -> None:
     x, a, weight = matrices(rows, columns, dtype)
     for bias in (None, normal(columns, dtype=dtype), normal(columns)):
         want, plain = x.double() + a.double() @ weight.double().t(), x + a @ weight.t()
-        if bias is not None:
+        if bias is None:
+            want, plain = want.relu(), plain.relu()
+        else:
             want, plain = want + bias.double(), plain + bias.to(dtype)
         for _ in range(3):  # a race does not show every time
             with poisoned_memory():
-                got = hopper.residual_product(x, a, weight, bias)
+                got = hopper.residual_product(x, a, weight, bias, bias is None)
             # TF32: the error of two factors rounded to 11 bits is 2.9e-4, truncated 5.8e-4
             allowed = 3.5e-4 if dtype == torch.float32 else distance(plain, want) + 2 * torch.finfo(dtype).eps
             assert distance(got, want) <= allowed
@@ -107,7 +109,7 @@ def test_against_float64(dtype: torch.dtype, rows: int, columns: int) -> None:
 @needs_hopper
 @DTYPES
 def test_used_where_it_is_faster(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper, "VERSIONS", (hopper.version(hopper.triton.__version__),))
+    monkeypatch.setattr(hopper, "_is_supported", lambda device: device >= 0)
     x, a, weight = matrices(20000, 2048, dtype)
     calls = []
     used = hopper.residual_product
@@ -134,7 +136,8 @@ def test_unaligned_bias() -> None:
 def test_when_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
-    monkeypatch.setattr(hopper, "_row_programs", hopper._row_programs.__wrapped__)
+    for name in ("_row_programs", "_is_supported"):  # without their caches
+        monkeypatch.setattr(hopper, name, getattr(hopper, name).__wrapped__)
     monkeypatch.setattr(hopper.triton, "__version__", "3.6.0+git")
 
     def is_faster(rows=32768, columns=2048, inner=256, dtype=torch.bfloat16, device=0) -> bool:

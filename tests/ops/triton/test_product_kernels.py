@@ -41,6 +41,7 @@ def test_residual_product(kernels, poisoned, dtype: torch.dtype, sizes: tuple[in
         if bias is not None:
             want, plain = want + bias.double(), plain + bias.to(dtype)
         assert_as_good_as(kernels.residual_product(x, a, weight, bias), plain, want)
+        assert_as_good_as(kernels.residual_product(x, a, weight, bias, relu=True), plain.relu(), want.relu())
 
 
 def test_residual_product_in_tf32_where_it_is_allowed(kernels, poisoned) -> None:

@@ -53,8 +53,6 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object in an image."""
-
     id: int
     label: int  # class, 1 to K
     box: tuple[float, ...]  # x, y, width, height, as in the file
@@ -104,7 +102,6 @@ class Annotations:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Read an annotation file."""
     content = validate(_File, read_json(path, error_type=DataError), path, DataError)
     _check_ids(content.images, path)
     _check_ids(content.categories, path)

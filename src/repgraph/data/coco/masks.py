@@ -33,13 +33,12 @@ def decode(rle: RLE) -> np.ndarray:
 
 
 def area(rle: RLE) -> int:
-    """Return the number of pixels of a mask."""
     return int(pycocotools().area(rle))
 
 
 def bounding_box(rle: RLE) -> list[float]:
     """Return x, y, width and height of the smallest box around a mask."""
-    return pycocotools().toBbox(encode(decode(rle))).tolist()  # anew: empty runs would enlarge the box
+    return pycocotools().toBbox(encode(decode(rle))).tolist()  # encoded again: empty runs would enlarge the box
 
 
 def from_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> RLE:

@@ -23,6 +23,7 @@ _SOURCES = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.g
 
 helper = numba.njit(**OPTIONS)  # compiles a helper once per kernel, as a function: for helpers called once per tile
 inline = numba.njit(**OPTIONS, forceinline=True)  # compiles a helper into its callers: for helpers called once per node
+exact = numba.njit(**{**OPTIONS, "fastmath": False}, forceinline=True)  # inline, with every operation rounded
 
 
 class _Cache(FunctionCache):

@@ -86,3 +86,29 @@ def flat_offsets(t: Tensor) -> Map:
         return flat(t)
     copy = np.ascontiguousarray(t.detach().numpy().astype(np.float32))
     return Map(copy.reshape(-1), tuple(s // copy.itemsize for s in copy.strides))
+
+
+def floats(t: Tensor, dtype: type) -> Map:
+    """Return a tensor of any floating dtype as a map of ``dtype``: without a copy if it is one."""
+    if t.dtype in (torch.float32, torch.float64) and t.element_size() == np.dtype(dtype).itemsize:
+        return flat(t)
+    last = t.detach().resolve_neg().permute(0, 2, 3, 1)
+    if t.dtype == torch.bfloat16:
+        wide = (last.view(torch.uint16).numpy().astype(np.uint32) << 16).view(np.float32)
+    else:
+        wide = last.numpy()
+    copy: np.ndarray = np.ascontiguousarray(wide, dtype)
+    sb, sh, sw, sc = (s // copy.itemsize for s in copy.strides)
+    return Map(copy.reshape(-1), (sb, sc, sh, sw))
+
+
+def write_floats(t: Tensor, last: np.ndarray) -> None:
+    """Write numbers [B, H, W, C] to a tensor (B, C, H, W) of any floating dtype."""
+    last = last.transpose(0, 3, 1, 2)
+    with np.errstate(over="ignore"):  # to infinity, as PyTorch does
+        if t.dtype != torch.bfloat16:
+            t.numpy()[...] = last
+            return
+        bits = np.ascontiguousarray(last, np.float32).view(np.uint32)
+        even = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+        t.view(torch.uint16).numpy()[...] = np.where(np.isnan(last), 0x7FC0, even)

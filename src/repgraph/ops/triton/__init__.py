@@ -1,5 +1,13 @@
 """The Triton backend: fused kernels for CUDA. Reached through ``repgraph.ops.library`` only."""
 
 from repgraph.ops.triton.launch import backward, forward  # noqa: F401
-from repgraph.ops.triton.norm import fold, fold_backward, norm_relu, norm_relu_backward  # noqa: F401
+from repgraph.ops.triton.levels_launch import levels_backward, levels_forward  # noqa: F401
+from repgraph.ops.triton.norm import (  # noqa: F401
+    fold,
+    fold_backward,
+    fold_running,
+    norm_relu,
+    norm_relu_backward,
+    norm_relu_running,
+)
 from repgraph.ops.triton.product import column_sums, residual_product, wide_product  # noqa: F401

@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from repgraph.ops import tf32
-from repgraph.ops.triton.plan import launch, version
+from repgraph.ops.triton.plan import cdiv, descriptor, launch, version
 
 VERSIONS = ((3, 6),)  # of Triton with which the kernel has run; it compiles with 3.6 to 3.9
 INNER = 256  # channels of ``a``
@@ -92,9 +92,9 @@ def _round_tf32(t):
 @gluon.jit
 def _multiply(
     y, shifts, weights, weights_full, weights_round, pieces, pieces_full, pieces_free, tiles, tiles_full, tiles_free,
-    place, places, count, column, GROUP: gl.constexpr, HAS_BIAS: gl.constexpr, M: gl.constexpr, N: gl.constexpr,
-    K: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, TILES: gl.constexpr,
-    SIZE: gl.constexpr,
+    place, places, count, column, GROUP: gl.constexpr, HAS_BIAS: gl.constexpr, RELU: gl.constexpr, M: gl.constexpr,
+    N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr,
+    TILES: gl.constexpr, SIZE: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 32 // SIZE]
@@ -134,6 +134,8 @@ def _multiply(
             total += tile.load(layout).to(gl.float32)
             if HAS_BIAS:
                 total += shifts.slice(part * N, N).load(gl.SliceLayout(0, layout))[None, :]
+            if RELU:
+                total = gl.where(total < 0, 0.0, total)  # NaN stays NaN
             tile.store(total.to(y.dtype))
             fence_async_shared()
             write_tile(y, [((count - 1 - i) * places + place) * M, column + part * N], tile)
@@ -143,9 +145,9 @@ def _multiply(
 
 @gluon.jit
 def _residual_product(
-    a, weight, x, y, bias, rows, columns, places, HAS_BIAS: gl.constexpr, M: gl.constexpr, N: gl.constexpr,
-    K: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, TILES: gl.constexpr,
-    SIZE: gl.constexpr, MULTIPLYING: gl.constexpr, FETCHING: gl.constexpr,
+    a, weight, x, y, bias, rows, columns, places, HAS_BIAS: gl.constexpr, RELU: gl.constexpr, M: gl.constexpr,
+    N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr,
+    TILES: gl.constexpr, SIZE: gl.constexpr, MULTIPLYING: gl.constexpr, FETCHING: gl.constexpr,
 ):  # fmt: skip
     across = gl.cdiv(columns, PARTS * N)
     column = gl.program_id(0) % across * (PARTS * N)
@@ -165,10 +167,10 @@ def _residual_product(
     gl.warp_specialize(
         [
             (_multiply, (y, shifts, weights, weights_full, weights_round, pieces, pieces_full, pieces_free, tiles,
-                         tiles_full, tiles_free, place, places, count, column, gl.constexpr(0), HAS_BIAS, M, N, K,
+                         tiles_full, tiles_free, place, places, count, column, gl.constexpr(0), HAS_BIAS, RELU, M, N, K,
                          PARTS, PIECES, SLOTS, TILES, SIZE)),
             (_multiply, (y, shifts, weights, weights_full, weights_round, pieces, pieces_full, pieces_free, tiles,
-                         tiles_full, tiles_free, place, places, count, column, gl.constexpr(1), HAS_BIAS, M, N, K,
+                         tiles_full, tiles_free, place, places, count, column, gl.constexpr(1), HAS_BIAS, RELU, M, N, K,
                          PARTS, PIECES, SLOTS, TILES, SIZE)),
             (_fetch_factors, (a, weight, weights, weights_full, pieces, pieces_full, pieces_free, place, places, count,
                               column, M, N, K, PARTS, PIECES, SLOTS, SIZE)),
@@ -186,12 +188,17 @@ def is_faster(shape: torch.Size, inner: int, dtype: torch.dtype, device: int) ->
         inner == INNER
         and (dtype.itemsize == 2 or (dtype == torch.float32 and tf32.allowed()))
         and columns >= _width(dtype)
-        and version(triton.__version__) in VERSIONS
-        and device >= 0  # not the CPU
-        and torch.version.hip is None  # AMD GPUs may report major version 9 too
-        and torch.cuda.get_device_capability(device)[0] == 9
+        and _is_supported(device)
         and rows >= _MIN_TILES * _ROWS * _row_programs(columns, dtype, device)
     )
+
+
+@lru_cache(64)
+def _is_supported(device: int) -> bool:
+    """Return whether the kernel has run with this version of Triton and the device is a Hopper GPU (-1: the CPU)."""
+    if device < 0 or torch.version.hip is not None or version(triton.__version__) not in VERSIONS:
+        return False  # AMD GPUs may report major version 9 too
+    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def _width(dtype: torch.dtype) -> int:
@@ -203,36 +210,39 @@ def _width(dtype: torch.dtype) -> int:
 def _row_programs(columns: int, dtype: torch.dtype, device: int) -> int:
     """Return how many programs share the rows of the same columns, for one program per multiprocessor."""
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, processors // triton.cdiv(columns, _width(dtype)))
+    return max(1, processors // cdiv(columns, _width(dtype)))
 
 
-def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x + a weight^T + bias for contiguous x (R, C), a (R, 256), weight (C, 256); float32 is used as TF32."""
+def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """Return x + a weight^T + bias for contiguous x (R, C), a (R, 256), weight (C, 256); float32 is used as TF32.
+
+    ``relu``: return it behind a ReLU.
+    """
     y = torch.empty_like(x)
     rows, columns = x.shape
     width = _width(x.dtype)
-    places = min(_row_programs(columns, x.dtype, x.get_device()), triton.cdiv(rows, _ROWS))
-    factors = _descriptor(a, _ROWS, INNER // _PIECES), _descriptor(weight, _COLUMNS, INNER)
-    results = _descriptor(x, _ROWS, _COLUMNS), _descriptor(y, _ROWS, _COLUMNS)
+    places = min(_row_programs(columns, x.dtype, x.get_device()), cdiv(rows, _ROWS))
+    factors = _descriptor(a, (_ROWS, INNER // _PIECES)), _descriptor(weight, (_COLUMNS, INNER))
+    results = _descriptor(x, (_ROWS, _COLUMNS)), _descriptor(y, (_ROWS, _COLUMNS))
     arguments = (*factors, *results, y if bias is None else bias, rows, columns, places)
-    constants = _constants(x.dtype, bias is not None)
-    launch(_residual_product, places * triton.cdiv(columns, width), arguments, constants, num_warps=4)
+    constants = _constants(x.dtype, bias is not None, relu)
+    launch(_residual_product, places * cdiv(columns, width), arguments, constants, num_warps=4)
     return y
 
 
-def _constants(dtype: torch.dtype, has_bias: bool) -> dict[str, int]:
+@lru_cache(16)
+def _constants(dtype: torch.dtype, has_bias: bool, relu: bool) -> dict[str, int]:
     parts = _width(dtype) // _COLUMNS
     return {
-        "HAS_BIAS": has_bias, "M": _ROWS, "N": _COLUMNS, "K": INNER, "PARTS": parts, "PIECES": _PIECES,
+        "HAS_BIAS": has_bias, "RELU": relu, "M": _ROWS, "N": _COLUMNS, "K": INNER, "PARTS": parts, "PIECES": _PIECES,
         "SLOTS": 2 * parts, "TILES": 2 * parts,  # separate for each group
         "SIZE": dtype.itemsize, "MULTIPLYING": _REGISTERS[0], "FETCHING": _REGISTERS[1],
     }  # fmt: skip
 
 
-def _descriptor(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], _layout(rows, columns, matrix.dtype))
+def _descriptor(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
+    return descriptor(matrix, block, TensorDescriptor, _layout)
 
 
-@lru_cache(64)  # it takes three times as long as the descriptor
 def _layout(rows: int, columns: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for([rows, columns], getattr(gl, str(dtype).removeprefix("torch.")))

@@ -15,7 +15,7 @@ from repgraph.ops.formats import channels_together, is_channels_last, memory_for
 from repgraph.ops.triton import gather
 from repgraph.ops.triton.backward import attend_backward
 from repgraph.ops.triton.forward import attend, attend_cells
-from repgraph.ops.triton.plan import Plan, aligned, device_guard, power_of_two, rows_at_once
+from repgraph.ops.triton.plan import Plan, aligned, cdiv, device_guard, next_power_of_two, power_of_two, rows_at_once
 
 WIDEST_CELLS = 512  # channels of a group; with more, matrix products of ``attend_cells`` exceed shared memory
 _MAX_PROGRAMS = 65535  # along the second and third axes of a CUDA grid
@@ -57,7 +57,7 @@ def _forward_plan(
 ) -> Plan:  # fmt: skip
     align, numbers = _divided_strides(query, key, value, y)
     sizes, constants = _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value)
-    widest = triton.next_power_of_2(max(constants["CHANNELS"], constants["VALUES"]))
+    widest = next_power_of_two(max(constants["CHANNELS"], constants["VALUES"]))
     nodes = constants["NODES"]
     constants |= {"ALIGN": align, "LOGITS": with_weights}
     cell = sizes[5] * sizes[6]
@@ -65,7 +65,7 @@ def _forward_plan(
         function = attend
         programs, counts, options = _tile(shape, offset_shape, cell, dtype.itemsize, 4, constants)
         constants["CHUNK"] = 3 if cell == 1 and shared and nodes > 1 else 1  # nodes per rescaling of the running sum
-        node_block = triton.next_power_of_2(nodes)
+        node_block = next_power_of_two(nodes)
         constants["NODE_BLOCK"] = node_block if node_block <= _MAX_CHECKED_NODES else 0
     else:
         function = attend_cells
@@ -75,9 +75,9 @@ def _forward_plan(
         half = dtype != torch.float32 and isinstance(attend_cells, triton.runtime.JITFunction)
         constants |= {"Q": 16, "NODE_BLOCK": 16, "HALF": half}
         for name, channels in (("C", constants["CHANNELS"]), ("CV", constants["VALUES"])):
-            constants[name] = max(16, triton.next_power_of_2(channels))  # the least that a matrix product supports
+            constants[name] = max(16, next_power_of_two(channels))  # the least that a matrix product supports
         counts = (offset_shape[2], offset_shape[3])
-        programs = (shape[0] * counts[0] * counts[1] * groups * triton.cdiv(cell, 16),)
+        programs = (shape[0] * counts[0] * counts[1] * groups * cdiv(cell, 16),)
     sizes = (*sizes[:4], *counts, *sizes[4:])
     return Plan(function, programs, (*sizes, *numbers, *offset_strides, int(with_lse)), constants, **options)
 
@@ -112,18 +112,18 @@ def _tile(shape, offset_shape, cell: int, itemsize: int, warps: int, constants: 
 
     Sizes were measured on an H200 (docs/journal/kernels.md). The grid has three axes for cells of one query, else one.
     """
-    wide, wide_v = triton.next_power_of_2(constants["CHANNELS"]), triton.next_power_of_2(constants["VALUES"])
+    wide, wide_v = next_power_of_two(constants["CHANNELS"]), next_power_of_two(constants["VALUES"])
     parts, units, warps = rows_at_once(max(wide, wide_v), itemsize, 16 if cell == 1 else 8, warps)
     queries = 1 if cell == 1 else 4
-    cells = triton.next_power_of_2(max(1, units // constants["GROUPS"]))
+    cells = next_power_of_two(max(1, units // constants["GROUPS"]))
     high = 1 << (cells.bit_length() - 1) // 2  # a near-square patch of cells that fills a step of units
-    down, across = triton.cdiv(offset_shape[2], high), triton.cdiv(offset_shape[3], cells // high)
+    down, across = cdiv(offset_shape[2], high), cdiv(offset_shape[3], cells // high)
     one = cell == 1 and max(down, shape[0]) <= _MAX_PROGRAMS
     constants |= {
         "PARTS": parts, "U": units, "Q": queries, "PATCH_H": high, "PATCH_W": cells // high, "ONE": one,
         "C": max(1, wide // parts), "CV": max(1, wide_v // parts),
     }  # fmt: skip
-    programs = (across, down, shape[0]) if one else (shape[0] * down * across * triton.cdiv(cell, queries),)
+    programs = (across, down, shape[0]) if one else (shape[0] * down * across * cdiv(cell, queries),)
     registers = 128 if cell == 1 and constants["SHARED"] and itemsize == 2 else None
     return programs, (down, across), {"num_warps": warps, "maxnreg": registers}
 
@@ -185,7 +185,7 @@ def _backward_plan(
     sizes, constants = _common(shape, values, offset_shape, offset_strides, groups, grid, shared, key, value)
     cell = sizes[5] * sizes[6]
     programs, counts, options = _tile(shape, offset_shape, cell, dtype.itemsize, 1, constants)
-    parts = triton.cdiv(cell, constants["Q"]) * groups
+    parts = cdiv(cell, constants["Q"]) * groups
     add = parts > 1 and not deterministic
     constants |= {"ALIGN": align, "WEIGHTS": with_weights, "SCATTER": scatter, "ADD_OFFSETS": add}
     constants["CENTRE"] = dtype != torch.float32 and offset_shape[1] > 2
@@ -258,14 +258,14 @@ def _gather_plans(
 ) -> SimpleNamespace:  # fmt: skip
     pairs = batch * height * width * nodes
     piece = max(64, 64 * nodes)  # about seven times the pairs of an average tile
-    down, across = triton.cdiv(height, 2), triton.cdiv(width, 2)
+    down, across = cdiv(height, 2), cdiv(width, 2)
     tiles = batch * down * across
     surplus = 4 * pairs // piece  # pieces beyond the first, at most: a pair is in at most four tiles
     tiling = (tiles, down, across, height, width)
     sizes = (pairs, height, width, grid, *offset_strides)
-    pair_blocks, tile_blocks = (triton.cdiv(pairs, _BLOCK),), (triton.cdiv(tiles, _BLOCK),)
+    pair_blocks, tile_blocks = (cdiv(pairs, _BLOCK),), (cdiv(tiles, _BLOCK),)
     align = power_of_two(channels, values)
-    wide, wide_v = triton.next_power_of_2(channels), triton.next_power_of_2(values)
+    wide, wide_v = next_power_of_two(channels), next_power_of_two(values)
     parts, at_once, warps = rows_at_once(max(wide, wide_v), dtype.itemsize, 16 if shared else 8, 1)
     constants = {
         "ALIGN": align, "NODES": nodes, "GROUPS": groups, "SHARED": shared, "CHANNELS": channels // groups,

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from repgraph.ops.triton.plan import launch
+from repgraph.ops.triton.plan import cdiv, launch, next_power_of_two
 
 Running = tuple[Tensor, Tensor]  # mean and variance
 
@@ -19,6 +19,14 @@ def scale_and_shift(gamma, beta, channel, here, mean, rstd):
     """Return normalisation as a factor and a term."""
     scale = rstd * tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
     return scale, tl.load(beta + channel, mask=here, other=0.0).to(tl.float32) - mean * scale
+
+
+@triton.jit
+def running_scale(gamma, beta, mean, variance, channel, here, eps):
+    """Return normalisation by running statistics as a factor and a term."""
+    m = tl.load(mean + channel, mask=here, other=0.0).to(tl.float32)
+    rstd = 1 / tl.sqrt_rn(tl.load(variance + channel, mask=here, other=1.0).to(tl.float32) + eps)
+    return scale_and_shift(gamma, beta, channel, here, m, rstd)
 
 
 @triton.jit
@@ -74,6 +82,29 @@ def fold(
 
 
 @triton.jit
+def _fold_running(
+    weight, gamma, beta, mean, variance, folded, shift, channels, inner, eps, M: tl.constexpr, K: tl.constexpr
+):  # fmt: skip
+    channel, _, here, where, inside = weight_tile(channels, inner, M, K)
+    w = tl.load(weight + where, mask=inside, other=0.0).to(tl.float32)  # [M, K]
+    scale, t = running_scale(gamma, beta, mean, variance, channel, here, eps)
+    tl.store(folded + where, (w * scale[:, None]).to(folded.dtype.element_ty), mask=inside)
+    tl.store(shift + channel, t, mask=here)
+
+
+def fold_running(
+    weight: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return the weight (C, C') in ``dtype`` and the shift (C,) with normalisation by running statistics folded in."""
+    folded = torch.empty_like(weight, dtype=dtype)
+    shift = torch.empty(weight.shape[:1], dtype=torch.float32, device=weight.device)
+    programs, tile = _weight_tiles(weight)
+    arguments = (weight, gamma, beta, *running, folded, shift, *weight.shape, eps)
+    launch(_fold_running, programs, arguments, tile, num_warps=4)
+    return folded, shift
+
+
+@triton.jit
 def _fold_backward(
     weight, projected, mean, gamma, means, rstds, grad_folded, grad_shift, grad_weight, grad_gamma, weighted, count,
     channels, inner, M: tl.constexpr, K: tl.constexpr,
@@ -118,9 +149,9 @@ def fold_backward(
 
 def _weight_tiles(weight: Tensor) -> tuple[int, dict[str, int]]:
     """Return the number of programs, and the rows and columns of the weight in each."""
-    k = triton.next_power_of_2(weight.shape[1])
+    k = next_power_of_two(weight.shape[1])
     m = max(1, _FOLDED // k)
-    return triton.cdiv(len(weight), m), {"M": m, "K": k}
+    return cdiv(len(weight), m), {"M": m, "K": k}
 
 
 @triton.jit
@@ -200,6 +231,27 @@ def _apply(x, y, scale, shift, rows, columns, M: tl.constexpr, N: tl.constexpr):
     tl.store(y + where, z.to(y.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _apply_running(
+    x, y, gamma, beta, mean, variance, rows, columns, eps, M: tl.constexpr, N: tl.constexpr
+):  # fmt: skip
+    column, here, where, inside = tile_of(rows, columns, M, N)
+    s, t = running_scale(gamma, beta, mean, variance, column, here, eps)
+    z = tl.load(x + where, mask=inside, other=0.0).to(tl.float32) * s[None, :] + t[None, :]
+    tl.store(y + where, tl.where(z < 0, 0.0, z).to(y.dtype.element_ty), mask=inside)
+
+
+def norm_relu_running(x: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float) -> Tensor:
+    """Return relu(batch_norm(x)) of a matrix (R, C) with running statistics."""
+    rows, columns = x.shape
+    y = torch.empty_like(x)
+    n = min(64, next_power_of_two(columns))
+    tile = {"M": max(1, _TILE // n), "N": n}
+    programs = cdiv(rows, tile["M"]) * cdiv(columns, n)
+    launch(_apply_running, programs, (x, y, gamma, beta, *running, rows, columns, eps), tile, num_warps=4)
+    return y
+
+
 def norm_relu(
     x: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float, momentum: float
 ) -> tuple[Tensor, Tensor]:
@@ -212,9 +264,9 @@ def norm_relu(
     count = parts.shape[1]
     launch(_moments, count * across, (x, parts, rows, columns, chunk), tile, num_warps=4)
     arguments = (parts, gamma, beta, *running, *numbers, rows, columns, chunk, count, eps, momentum)
-    constants = {"PARTS": triton.next_power_of_2(count), "N": 16}
-    launch(_join, triton.cdiv(columns, 16), arguments, constants, num_warps=4)
-    programs = triton.cdiv(rows, tile["M"]) * across
+    constants = {"PARTS": next_power_of_two(count), "N": 16}
+    launch(_join, cdiv(columns, 16), arguments, constants, num_warps=4)
+    programs = cdiv(rows, tile["M"]) * across
     launch(_apply, programs, (x, y, numbers[0], numbers[1], rows, columns), tile, num_warps=4)
     return y, numbers
 
@@ -223,8 +275,8 @@ def _chunks(x: Tensor) -> tuple[Tensor, int, int, int]:
     """Return memory for two sums of each chunk of rows, the rows of a chunk, columns of a tile, and tiles across."""
     rows, columns = x.shape
     parts = torch.empty((2, min(_CHUNKS, rows), columns), dtype=torch.float32, device=x.device)
-    n = min(64, triton.next_power_of_2(columns))
-    return parts, triton.cdiv(rows, parts.shape[1]), n, triton.cdiv(columns, n)
+    n = min(64, next_power_of_two(columns))
+    return parts, cdiv(rows, parts.shape[1]), n, cdiv(columns, n)
 
 
 @triton.jit
@@ -284,6 +336,6 @@ def norm_relu_backward(grad: Tensor, x: Tensor, numbers: Tensor) -> tuple[Tensor
     arguments = (grad, x, numbers, parts, rows, columns, chunk)
     launch(_grad_sums, parts.shape[1] * across, arguments, tile, num_warps=4)
     sums = parts.sum(1)
-    programs = triton.cdiv(rows, tile["M"]) * across
+    programs = cdiv(rows, tile["M"]) * across
     launch(_grad_apply, programs, (grad, x, numbers, sums, grad_x, rows, columns), tile, num_warps=4)
     return grad_x, sums

@@ -2,7 +2,6 @@
 
 import re
 from contextlib import nullcontext
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,30 +22,86 @@ class Plan:
         self.numbers = numbers
         self.constants = constants
         self.options = {"enable_fp_fusion": True, **{k: v for k, v in options.items() if v is not None}}
-        self.last = tuple(constants[name] for name in function.arg_names if name in constants)
-        self.run: Any = None
+        self.last = (*numbers, *(constants[name] for name in function.arg_names if name in constants))
+        self.kernel: Any = None
 
     def __call__(self, *arguments: Any) -> None:
-        if self.run is not None:
-            self.run(*arguments, *self.numbers, *self.last)
-            return
-        kernel = self.function[self.programs](*arguments, *self.numbers, **self.constants, **self.options)
-        if isinstance(kernel, triton.compiler.CompiledKernel):  # the interpreter returns None
-            self.run = kernel[(*self.programs, 1, 1)[:3]]
+        kernel = self.kernel
+        if kernel is None:
+            kernel = self.function[self.programs](*arguments, *self.numbers, **self.constants, **self.options)
+            if isinstance(kernel, triton.compiler.CompiledKernel):  # the interpreter returns None
+                self.kernel, self.programs = kernel, (*self.programs, 1, 1)[:3]
+        elif getattr(triton.knobs.runtime.launch_enter_hook, "calls", ()):  # such as a profiler
+            kernel[self.programs](*arguments, *self.last)
+        else:  # what kernel[programs] does, without preparing metadata for hooks
+            stream = _current_stream(_current_device())
+            kernel.run(
+                *self.programs,
+                stream,
+                kernel.function,
+                kernel.packed_metadata,
+                None,
+                None,
+                None,
+                *arguments,
+                *self.last,
+            )
 
 
 def launch(function: Any, programs: int, arguments: tuple, constants: dict[str, Any], **options: Any) -> None:
     """Run a kernel with tensors, tensor descriptors and numbers, with a plan for each kind of call."""
-    tensors = [t if isinstance(t, Tensor) else t.base for t in arguments if not isinstance(t, int | float)]
-    integers = tuple(number for number in arguments if isinstance(number, int))
-    kinds = tuple(t.dtype for t in tensors), tensors[0].get_device(), aligned(*tensors)
-    with device_guard(tensors[0]):
-        _plan(function, programs, integers, kinds, tuple(constants.items()), tuple(options.items()))(*arguments)
+    key: list[Any] = [id(function), programs, *constants.values(), *options.values()]
+    tensor = None
+    for argument in arguments:
+        kind = type(argument)
+        if kind is int:
+            key.append(argument)
+        elif kind is not float:
+            tensor = argument if isinstance(argument, Tensor) else argument.base
+            key += (tensor.dtype, tensor.data_ptr() % 16 == 0)
+    assert tensor is not None
+    key.append(tensor.get_device())
+    if (plan := _plans.get(tuple(key))) is None:
+        if len(_plans) > 4096:
+            _plans.clear()
+        plan = _plans[tuple(key)] = Plan(function, (programs,), (), constants, **options)
+    with device_guard(tensor):
+        plan(*arguments)
 
 
-@lru_cache(1024)
-def _plan(function, programs, integers, kinds, constants, options) -> Plan:
-    return Plan(function, (programs,), (), dict(constants), **dict(options))
+_plans: dict[tuple, Plan] = {}
+_NO_GUARD = nullcontext()
+_current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def descriptor(matrix: Tensor, block: tuple[int, int], kind: Any, layout: Any = None) -> Any:
+    """Return a tensor descriptor of a matrix with contiguous rows, read in blocks.
+
+    The checks of its constructor take longer than a launch, so they are done once for a shape.
+    """
+    key = (kind, matrix.shape, matrix.dtype, block)
+    if (fields := _descriptors.get(key)) is None:
+        made = kind.from_tensor(matrix, list(block), *(() if layout is None else (layout(*block, matrix.dtype),)))
+        if len(_descriptors) > 4096:
+            _descriptors.clear()
+        fields = _descriptors[key] = {name: each for name, each in vars(made).items() if name != "base"}
+    copy = object.__new__(kind)
+    vars(copy).update(fields, base=matrix)
+    return copy
+
+
+_descriptors: dict[tuple, dict[str, Any]] = {}
+
+
+def cdiv(a: int, b: int) -> int:
+    """Return a / b, rounded up (that of Triton takes ten times as long)."""
+    return -(-a // b)
+
+
+def next_power_of_two(n: int) -> int:
+    """Return the smallest power of two that is at least ``n``."""
+    return 1 << (n - 1).bit_length() if n > 1 else 1
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -61,9 +116,9 @@ def aligned(*tensors: Tensor) -> tuple[bool, ...]:
 
 def device_guard(t: Tensor) -> Any:
     """Return a context in which the device of ``t`` is the current one."""
-    if t.is_cuda and t.get_device() != torch.cuda.current_device():
+    if t.is_cuda and t.get_device() != _current_device():
         return torch.cuda.device(t.device)
-    return nullcontext()
+    return _NO_GUARD
 
 
 def power_of_two(*numbers: int) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from repgraph.ops import tf32
-from repgraph.ops.triton.plan import launch
+from repgraph.ops.triton.plan import cdiv, descriptor, launch, next_power_of_two
 
 try:
     from repgraph.ops.triton import hopper
@@ -28,8 +28,8 @@ _CHUNKS = 128  # of rows that ``column_sums`` sums separately
 
 @triton.jit
 def _residual(
-    a, weight, x, y, bias, rows, columns, inner, HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TOGETHER: tl.constexpr,
+    a, weight, x, y, bias, rows, columns, inner, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+    PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     tiles_m, tiles_n = tl.cdiv(rows, M), tl.cdiv(columns, N)
     strip = tl.program_id(0) // (TOGETHER * tiles_n)
@@ -44,25 +44,31 @@ def _residual(
         column = n + tl.arange(0, N)
         total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     total += x.load([m, n]).to(tl.float32)
+    if RELU:
+        total = tl.where(total < 0, 0.0, total)  # NaN stays NaN
     y.store([m, n], total.to(y.dtype))
 
 
-def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x + a weight^T + bias for matrices x (R, C), a (R, C'), weight (C, C') with contiguous rows."""
+def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
+    """Return x + a weight^T + bias for matrices x (R, C), a (R, C'), weight (C, C') with contiguous rows.
+
+    ``relu``: return it behind a ReLU.
+    """
     x, a, weight = (t if t.data_ptr() % 16 == 0 else t.clone() for t in (x, a, weight))  # descriptors need this
     (rows, columns), inner = x.shape, a.shape[1]
     if hopper is not None and hopper.is_faster(x.shape, inner, x.dtype, x.get_device()):
-        return hopper.residual_product(x, a, weight, bias)
+        return hopper.residual_product(x, a, weight, bias, relu)
     y = torch.empty_like(x)
     precision = _precision(x.dtype, inner)
     m, n, k, warps, stages = _TILES[x.dtype.itemsize, precision]
     if not isinstance(_residual, triton.runtime.JITFunction):
         precision = "ieee"  # the only one of the interpreter
-    tiles = ((a, [m, k]), (weight, [n, k]), (x, [m, n]), (y, [m, n]))
-    descriptors = [TensorDescriptor.from_tensor(matrix, tile) for matrix, tile in tiles]
-    constants = {"HAS_BIAS": bias is not None, "PRECISION": precision, "M": m, "N": n, "K": k, "TOGETHER": _ROW_GROUP}
+    tiles = ((a, (m, k)), (weight, (n, k)), (x, (m, n)), (y, (m, n)))
+    descriptors = [descriptor(matrix, tile, TensorDescriptor) for matrix, tile in tiles]
+    constants = {"HAS_BIAS": bias is not None, "RELU": relu, "PRECISION": precision, "M": m, "N": n, "K": k}
+    constants["TOGETHER"] = _ROW_GROUP
     arguments = (*descriptors, y if bias is None else bias, rows, columns, inner)
-    programs = triton.cdiv(rows, m) * triton.cdiv(columns, n)
+    programs = cdiv(rows, m) * cdiv(columns, n)
     launch(_residual, programs, arguments, constants, num_warps=warps, num_stages=stages)
     return y
 
@@ -111,9 +117,9 @@ def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     y = torch.empty((batch, outputs, height, width), dtype=torch.float32, device=a.device)
     parts = 0 if a.dtype == torch.float32 else 1 if weight.dtype == a.dtype else 3
     constants = {"PARTS": parts, "M": 128, "K": 128 // a.element_size()}
-    constants["OUT"] = max(16, triton.next_power_of_2(outputs))
+    constants["OUT"] = max(16, next_power_of_two(outputs))
     arguments = (a, weight, bias, y, rows, inner, outputs, height * width)
-    launch(_wide, triton.cdiv(rows, 128), arguments, constants, num_warps=4, num_stages=3)
+    launch(_wide, cdiv(rows, 128), arguments, constants, num_warps=4, num_stages=3)
     return y
 
 
@@ -133,8 +139,8 @@ def column_sums(x: Tensor, factor: float = 1.0) -> Tensor:
     """Return the sums (C,) over the rows of a matrix (R, C) times a factor, in float32 and in a fixed order."""
     rows, columns = x.shape
     parts = torch.empty((min(_CHUNKS, rows), columns), dtype=torch.float32, device=x.device)
-    n = min(256 if columns > 512 else 64, triton.next_power_of_2(columns))
-    arguments = (x, parts, factor, rows, columns, triton.cdiv(rows, len(parts)))
+    n = min(256 if columns > 512 else 64, next_power_of_two(columns))
+    arguments = (x, parts, factor, rows, columns, cdiv(rows, len(parts)))
     constants = {"M": max(1, 8192 // n), "N": n}
-    launch(_sums, len(parts) * triton.cdiv(columns, n), arguments, constants, num_warps=4)
+    launch(_sums, len(parts) * cdiv(columns, n), arguments, constants, num_warps=4)
     return parts.sum(0)

@@ -63,7 +63,6 @@ def explore(
         title, about: First and second line of the page.
         layers: Paths of layers, or the ends of paths; None for all.
         score: Minimum score of objects.
-        progress: Called with the number of images done.
     """
     labels = labels or Trained(model, None, None).labels_or_numbers()  # type: ignore[arg-type]
     packed = []
