@@ -233,12 +233,12 @@ def _check_function(owner: type, function: Callable[..., Tensor], expected: tupl
 
 def _compile_kernels(model: nn.Module, backend: str) -> None:
     """Compile the CPU kernels if they are not yet in the cache, so that the first call of the model is fast."""
-    on_cpu = {p.dtype for p in model.parameters() if p.device.type == "cpu" and p.is_floating_point()}
+    layers = [p for name, p in model.named_parameters() if "sampling_offsets" in name and p.device.type == "cpu"]
     message = "repgraph: compiling kernels for the CPU, once for this machine ..."
     timer = threading.Timer(1.0, print, [message], dict(file=sys.stderr, flush=True))  # not if they are in the cache
     timer.start()
     try:
-        for dtype in on_cpu:
+        for dtype in {p.dtype for p in layers}:
             if choose(backend, torch.device("cpu"), dtype) == "cpu":
                 value, locations = torch.zeros(1, 4, 1, 8, dtype=dtype), torch.full((1, 1, 1, 1, 1, 2), 0.5)
                 inputs = [t.requires_grad_() for t in (value, locations.to(dtype), locations[..., 0].to(dtype))]
