@@ -26,6 +26,7 @@ LEVELS = {
     "repgraph.progress": 2,
     "repgraph.distributed": 2,
     "repgraph": 4,  # the package itself: what users import
+    "repgraph.acceleration": 3,
     "repgraph.layers": 3,
     "repgraph.ops": 2,
     "repgraph.files": 1,

@@ -4,9 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from repgraph.acceleration import accelerate
     from repgraph.layers import (
         BottleneckRepGraph,
         DANetHead,
+        DeformableAttention,
         DualAttention,
         NonLocal,
         SimpleRepGraph,
@@ -18,25 +20,33 @@ if TYPE_CHECKING:
         remove,
         stages,
     )
-    from repgraph.ops import representative_attention
+    from repgraph.ops import multi_scale_deformable_attention, representative_attention
 
 __version__ = "0.1.0"
 __all__ = [
     "BottleneckRepGraph",
     "DANetHead",
+    "DeformableAttention",
     "DualAttention",
     "NonLocal",
     "SimpleRepGraph",
     "__version__",
+    "accelerate",
     "fuse",
     "insert",
     "inserted",
+    "multi_scale_deformable_attention",
     "param_groups",
     "reach",
     "remove",
     "representative_attention",
     "stages",
 ]
+_ORIGIN = {
+    "accelerate": "repgraph.acceleration",
+    "multi_scale_deformable_attention": "repgraph.ops",
+    "representative_attention": "repgraph.ops",
+}
 _MODULES = ("data", "evaluation", "inference", "layers", "models", "ops", "recipes", "train", "visualize")
 
 
@@ -45,7 +55,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"repgraph.{name}")
     if name in __all__:
-        module = "repgraph.ops" if name == "representative_attention" else "repgraph.layers"
+        module = _ORIGIN.get(name, "repgraph.layers")
         value = getattr(importlib.import_module(module), name)
         globals()[name] = value
         return value

@@ -1,4 +1,4 @@
-"""``repgraph bench operator`` and ``repgraph bench layers``."""
+"""``repgraph bench operator``, ``repgraph bench layers`` and ``repgraph bench deformable``."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +10,15 @@ from repgraph.errors import UsageError
 
 OPERATOR_SIZES = {"cpu": "17x17 33x33 65x65 97x97 129x129", "cuda": "32x64 64x128 128x256 181x362 256x512"}
 LAYER_SIZES = {"cpu": "17x17 33x33 65x65 97x97", "cuda": "64x64 128x128 128x256 256x256 512x512 1024x1024"}
+# Problems of deformable attention, with the sizes of their images.
+PROBLEMS = {
+    "detr-encoder": "800x1066",
+    "detr-decoder": "800x1066",
+    "pixel-decoder": "512x512 1024x1024",
+    "deformable-detr": "480x640 800x1066",
+    "mask2former": "512x512 1024x1024",
+}
+QUICK_PROBLEMS = dict.fromkeys(("detr-encoder", "detr-decoder", "pixel-decoder"), "128x160")
 QUICK_SIZE = {"cpu": "33x33", "cuda": "128x256"}
 QUICK_SECONDS = 0.2
 SIZES = "Sizes of the maps; several at once."
@@ -27,18 +36,14 @@ Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 
 
 @dataclass(frozen=True)
-class Common:
-    """Options of both benchmarks."""
+class Run:
+    """Options of all benchmarks."""
 
     dtype: Annotated[
         list[Dtype] | None, _device("Dtypes of the maps; several at once.", "float32", "float32 and bfloat16")
     ] = None
     batch: Annotated[int, _count("Number of images.")] = 1
-    nodes: Annotated[int, _count("Nodes of each position.")] = 9
     sigma: Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")] = 4.0
-    memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
-        "channels_last"
-    )
     only: Annotated[list[str] | None, option("Measure only these; several at once.", metavar="NAME")] = None
     seconds: Annotated[float | None, _device("Seconds for each measurement, on average.", 1, 0.05, min=1e-3)] = None
     limit: Annotated[
@@ -47,6 +52,16 @@ class Common:
     out: Annotated[Path, option("Folder of the CSV file and the plots.", metavar="DIR")] = Path("repgraph-bench")
     quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
     device: Device = "auto"
+
+
+@dataclass(frozen=True)
+class Common(Run):
+    """Options of the benchmarks of operator and layers."""
+
+    nodes: Annotated[int, _count("Nodes of each position.")] = 9
+    memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
+        "channels_last"
+    )
 
 
 @flatten
@@ -106,25 +121,76 @@ def layers(
     return _run(LayerTable(), LayerSetting, [case], size or (["128x256"] if paper else None), LAYER_SIZES, common)
 
 
+@flatten
+def deformable(
+    run: Run,
+    problem: Annotated[
+        list[str] | None,
+        option(f"Of {', '.join(PROBLEMS)}; several at once.", metavar="NAME", show_default="all"),
+    ] = None,
+    size: Annotated[
+        list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="those of papers")
+    ] = None,
+    points: Annotated[int, _count("Points on each map.")] = 4,
+) -> int:
+    """Measure deformable attention: our kernels, its composition from grid_sample, and networks of transformers.
+
+    Examples:
+      repgraph bench deformable --quick
+      repgraph bench deformable --problem detr-encoder --dtype bfloat16
+      repgraph bench deformable --problem deformable-detr --size 480x640
+
+    detr-encoder and detr-decoder are the calls of Deformable DETR (maps of strides 8 to 64; a query for each position,
+    and 300), pixel-decoder those of Mask2Former. deformable-detr (ResNet-50) and mask2former (Swin-T) are whole
+    networks with random weights, before and after repgraph.accelerate. Exit codes are those of bench operator.
+    """
+    from repgraph.bench.deformable import DeformableSetting, DeformableTable
+    from repgraph.errors import nearest
+
+    known = QUICK_PROBLEMS if run.quick and not problem else PROBLEMS
+    for name in problem or ():
+        if name not in PROBLEMS:
+            raise UsageError(f"unknown problem {name!r}{nearest(name, PROBLEMS)}")
+    settings = [
+        DeformableSetting(problem=name, batch=run.batch, nodes=points, sigma=run.sigma, **place)
+        for name in problem or known
+        for place in _places(size or (QUICK_PROBLEMS if run.quick else known).get(name, "128x160").split(), run)
+    ]
+    return _measure(DeformableTable(), settings, run)
+
+
 def _run(
     table: Any, setting: Any, cases: list[dict[str, Any]], size: list[str] | None, sizes: dict[str, str], common: Common
 ) -> int:
     """Run a table in all cases (fields of its settings), dtypes and sizes; ``sizes`` are the default ones."""
     import torch
 
-    from repgraph.bench.measure import Effort
-    from repgraph.bench.report import benchmark
     from repgraph.distributed import parse_device
 
-    device, quick = parse_device(common.device), common.quick
-    cuda = device.type == "cuda"
-    words = size or (QUICK_SIZE if quick else sizes)[device.type].split()
-    sides = sorted((parse_size("--size", word) for word in words), key=lambda side: side[0] * side[1])
-    dtypes = dict.fromkeys(common.dtype or ([Dtype.float32, Dtype.bfloat16] if cuda else [Dtype.float32]))
-    places = [dict(dtype=getattr(torch, name), height=h, width=w, device=device) for name in dtypes for h, w in sides]
+    kind = parse_device(common.device).type
+    places = _places(size or (QUICK_SIZE if common.quick else sizes)[kind].split(), common)
     layout = torch.channels_last if common.memory_format == "channels_last" else torch.contiguous_format
     shared: dict[str, Any] = dict(batch=common.batch, nodes=common.nodes, sigma=common.sigma, memory_format=layout)
-    settings = [setting(**shared, **case, **place) for case in cases for place in places]
-    seconds = common.seconds or (0.05 if cuda else 1.0)
-    effort = Effort(min(seconds, QUICK_SECONDS) if quick else seconds, limit=common.limit or (1.0 if cuda else 30.0))
-    return benchmark(table, settings, effort, table.select(common.only), common.out)
+    return _measure(table, [setting(**shared, **case, **place) for case in cases for place in places], common)
+
+
+def _places(words: list[str], run: Run) -> list[dict[str, Any]]:
+    """Return the fields of settings that are dtype, size and device; small sizes first."""
+    import torch
+
+    from repgraph.distributed import parse_device
+
+    device = parse_device(run.device)
+    sides = sorted((parse_size("--size", word) for word in words), key=lambda side: side[0] * side[1])
+    dtypes = dict.fromkeys(run.dtype or ([Dtype.float32, Dtype.bfloat16] if device.type == "cuda" else [Dtype.float32]))
+    return [dict(dtype=getattr(torch, name), height=h, width=w, device=device) for name in dtypes for h, w in sides]
+
+
+def _measure(table: Any, settings: list[Any], run: Run) -> int:
+    from repgraph.bench.measure import Effort
+    from repgraph.bench.report import benchmark
+
+    cuda = settings[0].device.type == "cuda"
+    seconds = run.seconds or (0.05 if cuda else 1.0)
+    effort = Effort(min(seconds, QUICK_SECONDS) if run.quick else seconds, limit=run.limit or (1.0 if cuda else 30.0))
+    return benchmark(table, settings, effort, table.select(run.only), run.out)

@@ -1,6 +1,7 @@
-"""Layers for long-range context: RepGraph, non-local and dual attention; and their insertion into networks."""
+"""Layers for long-range context: RepGraph, non-local, dual and deformable attention; insertion into networks."""
 
 from repgraph.layers.danet import DANetHead, DualAttention
+from repgraph.layers.deformable import DeformableAttention
 from repgraph.layers.insertion import insert, inserted, remove
 from repgraph.layers.non_local import NonLocal
 from repgraph.layers.repgraph import BottleneckRepGraph, SimpleRepGraph
@@ -10,6 +11,7 @@ from repgraph.layers.training import Reach, fuse, param_groups, reach
 __all__ = [
     "BottleneckRepGraph",
     "DANetHead",
+    "DeformableAttention",
     "DualAttention",
     "NonLocal",
     "Reach",

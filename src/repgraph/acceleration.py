@@ -1,0 +1,248 @@
+"""Deformable attention in networks of transformers, computed by :func:`repgraph.multi_scale_deformable_attention`.
+
+The networks come in three forms. In most of them a module without parameters, ``MultiScaleDeformableAttention``, does
+it. In Mask2Former, OneFormer and RT-DETRv2 the attention's ``forward`` calls a function of its Python module. In D-FINE
+and DEIMv2 it calls a function that is an attribute of the instance.
+"""
+
+import inspect
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from repgraph.errors import UsageError
+from repgraph.ops import multi_scale_deformable_attention
+from repgraph.ops.backends import NAMES, choose
+
+MODULE = "MultiScaleDeformableAttention"
+ATTRIBUTE = "ms_deformable_attn_core"
+_PLAIN = ("value", "value_spatial_shapes", "sampling_locations", "attention_weights")
+_V2 = (*_PLAIN, "num_points_list", "method")
+FUNCTIONS = {"multi_scale_deformable_attention": _PLAIN, "multi_scale_deformable_attention_v2": _V2}
+_MODULE_PARAMETERS = (
+    "self", "value", "value_spatial_shapes", "value_spatial_shapes_list", "level_start_index", "sampling_locations",
+    "attention_weights", "im2col_step",
+)  # fmt: skip
+_KERNEL = "_repgraph_hub_kernel"  # where a kernel from the hub is kept until undo
+
+
+class Accelerated(nn.Module):
+    """Base of the classes of accelerated modules, which :func:`_accelerated` makes."""
+
+    original: ClassVar[type[nn.Module]]
+    backend: ClassVar[str]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Pickle and deepcopy look a class up by its name, and would find the original.
+        return (_rebuild, (self.original, self.backend), *super().__reduce_ex__(protocol)[2:])
+
+
+def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -> list[str]:
+    """Compute deformable attention in a network of transformers with this library's kernels, in place.
+
+    The families are Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM Grounding
+    DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients stay the same but for rounding.
+    Only this instance changes: other models, copies made before, and the classes of transformers do not. Parameters,
+    ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and ``torch.compile`` work as before.
+
+    On a CPU, the first call compiles the kernels, once per machine.
+
+    Args:
+        model: a model of transformers, or a module that contains one.
+        undo: restore what was there before.
+        backend: see :func:`repgraph.representative_attention`.
+
+    Returns:
+        The names of the modules that are accelerated; with ``undo``, of those that were. Modules that sample the
+        nearest neighbour (``decoder_method="discrete"``) are left alone, with a warning that names them.
+
+    Example::
+
+        model = AutoModelForObjectDetection.from_pretrained("SenseTime/deformable-detr")
+        repgraph.accelerate(model)
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    if backend not in NAMES:
+        raise UsageError(f"backend is {backend!r}; expected one of {', '.join(map(repr, NAMES))}")
+    found = {name: module for name, module in model.named_modules() if _is_deformable(module)}
+    if not found:
+        raise UsageError(f"{type(model).__name__} has no deformable attention of transformers: nothing to accelerate")
+    if undo:
+        done = {name: module for name, module in found.items() if isinstance(module, Accelerated)}
+        for module in done.values():
+            _restore(module)
+        return list(done)
+    left = [name for name, module in found.items() if _method(module) != "default"]
+    for name in left:
+        _restore(found[name])
+    if left:
+        names = f"{', '.join(left)}: the method is {_method(found[left[0]])!r}, and only bilinear sampling is supported"
+        if len(left) == len(found):
+            raise UsageError(f"cannot accelerate {names}")
+        warnings.warn(f"not accelerated: {names}", stacklevel=2)
+    chosen = {name: module for name, module in found.items() if name not in left}
+    for module in chosen.values():  # before anything is changed
+        _check(module)
+    for module in chosen.values():
+        _restore(module)
+        if "forward" in vars(module) and type(module).__name__ == MODULE:
+            vars(module)[_KERNEL] = vars(module).pop("forward")
+        # The class of the instance is what deepcopy, pickle, replicas and Dynamo all respect. A function stored in the
+        # instance would stay bound to the original of a copy.
+        cls: Any = type(module)
+        module.__class__ = _accelerated(cls, backend)
+    _compile_kernels(model, backend)
+    return list(chosen)
+
+
+def _is_deformable(module: nn.Module) -> bool:
+    if isinstance(module, Accelerated):
+        return True
+    owner = _owner(type(module))
+    if not owner.__module__.startswith("transformers.models."):
+        return False
+    return owner.__name__ == MODULE or ATTRIBUTE in vars(module) or _function(owner) is not None
+
+
+def _owner(cls: type[nn.Module]) -> type:
+    """Return the class that defines ``forward``."""
+    return next(base for base in cls.__mro__ if "forward" in vars(base))
+
+
+def _function(owner: type) -> str | None:
+    """Return the name of the function of deformable attention that ``forward`` calls, None if it calls none."""
+    code = getattr(vars(owner)["forward"], "__code__", None)
+    return next((name for name in FUNCTIONS if code is not None and name in code.co_names), None)
+
+
+def _method(module: nn.Module) -> str:
+    return getattr(module, "method", getattr(module, "decoder_method", "default"))
+
+
+def _restore(module: nn.Module) -> None:
+    if isinstance(module, Accelerated):
+        object.__setattr__(module, "__class__", module.original)
+        if _KERNEL in vars(module):
+            vars(module)["forward"] = vars(module).pop(_KERNEL)
+
+
+def _rebuild(original: Any, backend: str) -> nn.Module:
+    cls = _accelerated(original, backend)
+    return cls.__new__(cls)
+
+
+@cache
+def _accelerated(original: type[nn.Module], backend: str) -> type[Accelerated]:
+    """Return the class that takes the place of ``original``."""
+
+    def attend(
+        value: Tensor,
+        value_spatial_shapes: Any,
+        sampling_locations: Tensor,
+        attention_weights: Tensor,
+        num_points_list: list[int] | None = None,
+        method: str = "default",
+    ) -> Tensor:
+        if method != "default":
+            raise UsageError(f"the method is {method!r}, which repgraph cannot compute: call repgraph.accelerate again")
+        return multi_scale_deformable_attention(
+            value, value_spatial_shapes, sampling_locations, attention_weights, points=num_points_list, backend=backend
+        ).contiguous()
+
+    def forward(
+        self: nn.Module,
+        value: Tensor,
+        value_spatial_shapes: Tensor,
+        value_spatial_shapes_list: list[tuple[int, int]],
+        level_start_index: Tensor,
+        sampling_locations: Tensor,
+        attention_weights: Tensor,
+        im2col_step: int,
+    ) -> Tensor:
+        return attend(value, value_spatial_shapes_list, sampling_locations, attention_weights)
+
+    members: dict[str, Any] = dict(original=original, backend=backend, __module__=original.__module__)
+    members |= dict(__qualname__=original.__qualname__, __doc__=original.__doc__)
+    owner = _owner(original)
+    bases: tuple[type, ...] = (Accelerated, original)
+    if owner.__name__ == MODULE:
+        # Not a subclass: with use_kernels=True, transformers replaces the forward of those again in train() and eval().
+        members["forward"], bases = forward, (Accelerated,)
+    elif (name := _function(owner)) is not None:
+        members["forward"] = _with_global(vars(owner)["forward"], name, attend)
+    else:
+        members[ATTRIBUTE] = property(lambda self: attend)  # precedes the attribute of the instance
+    return type(original.__name__, bases, members)
+
+
+def _with_global(function: Any, name: str, value: Any) -> Callable[..., Any]:
+    """Return a function with the same code, for which the global ``name`` is ``value``."""
+    scope = {**function.__globals__, name: value}
+    del scope["__name__"]  # or Dynamo would look names up in the module of this name
+    copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _check(module: nn.Module) -> None:
+    """Raise if a module is not what this file was written for: other parameters, or other results."""
+    original = module.original if isinstance(module, Accelerated) else type(module)
+    owner = _owner(original)
+    if owner.__name__ == MODULE:
+        _check_function(owner, vars(owner)["forward"], _MODULE_PARAMETERS)
+    elif (name := _function(owner)) is not None:
+        if "forward" in vars(module):
+            raise UsageError(
+                f"the forward of this {owner.__name__} was replaced by something else; accelerate it first"
+            )
+        _check_function(owner, vars(owner)["forward"].__globals__[name], FUNCTIONS[name])
+    else:
+        _check_function(owner, vars(module)[ATTRIBUTE], _V2)
+
+
+@cache
+def _check_function(owner: type, function: Callable[..., Tensor], expected: tuple[str, ...]) -> None:
+    found = tuple(inspect.signature(function).parameters)
+    version = getattr(sys.modules.get("transformers"), "__version__", "")
+    where = f"{owner.__module__}.{owner.__name__} of transformers {version}"
+    if found != expected:
+        raise UsageError(f"{where} has parameters {', '.join(found)}; repgraph knows {', '.join(expected)}")
+    sizes, options = [(3, 2), (1, 2)], dict(dtype=torch.float64, device="cpu")
+    value = torch.linspace(-1, 1, 8 * 2 * 3, **options).view(1, 8, 2, 3)  # type: ignore[call-overload]
+    locations = torch.linspace(-0.2, 1.3, 5 * 2 * 4 * 2, **options).sin().view(1, 5, 2, 2, 2, 2)  # type: ignore[call-overload]
+    weights = locations.prod(-1)
+    if expected is _MODULE_PARAMETERS:
+        shapes, start = torch.tensor(sizes, device="cpu"), torch.tensor([0, 6], device="cpu")
+        theirs = function(None, value, shapes, sizes, start, locations, weights, 64)
+    elif expected is _V2:
+        theirs = function(value, sizes, locations.flatten(3, 4), weights.flatten(3), [2, 2], "default")
+    else:
+        theirs = function(value, sizes, locations, weights)
+    ours = multi_scale_deformable_attention(value, sizes, locations, weights, backend="reference")
+    if ours.shape != theirs.shape or not torch.allclose(ours, theirs):
+        raise UsageError(f"{where} computes something else than multi-scale deformable attention")
+
+
+def _compile_kernels(model: nn.Module, backend: str) -> None:
+    """Compile the CPU kernels if they are not yet in the cache, so that the first call of the model is fast."""
+    layers = [p for name, p in model.named_parameters() if "sampling_offsets" in name and p.device.type == "cpu"]
+    message = "repgraph: compiling kernels for the CPU, once for this machine ..."
+    timer = threading.Timer(1.0, print, [message], dict(file=sys.stderr, flush=True))  # not if they are in the cache
+    timer.start()
+    try:
+        for dtype in {p.dtype for p in layers}:
+            if choose(backend, torch.device("cpu"), dtype) == "cpu":
+                value, locations = torch.zeros(1, 4, 1, 8, dtype=dtype), torch.full((1, 1, 1, 1, 1, 2), 0.5)
+                inputs = [t.requires_grad_() for t in (value, locations.to(dtype), locations[..., 0].to(dtype))]
+                y = multi_scale_deformable_attention(inputs[0], [(2, 2)], *inputs[1:], backend="cpu")
+                torch.autograd.grad(y.sum(), inputs)
+    finally:
+        timer.cancel()

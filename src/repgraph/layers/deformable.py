@@ -1,0 +1,140 @@
+"""Multi-scale deformable attention with its projections: the layer of Deformable DETR and its successors."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from repgraph.errors import UsageError
+from repgraph.layers import checks
+from repgraph.ops import multi_scale_deformable_attention
+from repgraph.ops.backends import NAMES
+from repgraph.ops.geometry import position_dtype
+from repgraph.ops.library import unrounded
+
+
+class DeformableAttention(nn.Module):
+    """Multi-scale deformable attention: each query reads a few points of several maps, in each head.
+
+    Points and their weights are computed from the query. Names, shapes and initial values of the parameters
+    (``sampling_offsets``, ``attention_weights``, ``value_proj``, ``output_proj``) are those of Deformable DETR, so that
+    its weights load. Offsets are computed in float32 in half precision and under autocast too.
+
+    Args:
+        channels: channels C of queries, values and the output.
+        heads: number of heads M, a divisor of C.
+        levels: number of maps L.
+        points: number of points P on each map, for each head.
+        backend: see :func:`repgraph.representative_attention`.
+
+    Shape:
+        - query: (B, Q, C), with its position embedding if there is one
+        - reference_points: (B, Q, L, 2), [x, y] from 0 to 1 over the image; offsets are in pixels of each map. Or
+          (B, Q, L, 4), [x, y, width, height]; offsets are then in units of width / (2 P) and height / (2 P)
+        - value: (B, sum of H_l W_l, C), the maps one after the other
+        - spatial_shapes: the L pairs (H_l, W_l), as a list or an integer tensor (L, 2). On a GPU a list is faster
+        - padding_mask: (B, sum of H_l W_l), True where there is padding, whose values are then zero. This is the
+          convention of Deformable DETR; the attention masks of transformers are the opposite
+        - Output: (B, Q, C)
+
+    Example:
+        >>> import torch
+        >>> layer = DeformableAttention(32, heads=4, levels=2)
+        >>> maps = [(8, 8), (4, 4)]
+        >>> value, query, points = torch.randn(1, 80, 32), torch.randn(1, 10, 32), torch.rand(1, 10, 2, 2)
+        >>> layer(query, points, value, maps).shape
+        torch.Size([1, 10, 32])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 8,
+        levels: int = 4,
+        points: int = 4,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.channels = checks.check_int("channels", channels)
+        self.heads = checks.check_int("heads", heads)
+        self.levels = checks.check_int("levels", levels)
+        self.points = checks.check_int("points", points)
+        self.backend = checks.check_choice("backend", backend, NAMES)
+        if channels % heads:
+            raise UsageError(f"heads is {heads}; expected a divisor of the {channels} channels")
+        total = heads * levels * points
+        self.sampling_offsets = nn.Linear(channels, 2 * total, device=device, dtype=dtype)
+        self.attention_weights = nn.Linear(channels, total, device=device, dtype=dtype)
+        self.value_proj = nn.Linear(channels, channels, device=device, dtype=dtype)
+        self.output_proj = nn.Linear(channels, channels, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set initial values as published: point p of a head lies p + 1 pixels along the head's direction."""
+        angles = torch.arange(self.heads, dtype=torch.float32) * (2 * math.pi / self.heads)
+        rays = torch.stack((angles.cos(), angles.sin()), 1)
+        rays = rays / rays.abs().amax(1, keepdim=True)  # [M, 2], on a square
+        steps = torch.arange(1.0, self.points + 1)
+        bias = (rays[:, None, :] * steps[:, None])[:, None].expand(-1, self.levels, -1, -1)  # [M, L, P, 2]
+        self.sampling_offsets.weight.zero_()
+        self.sampling_offsets.bias.copy_(bias.flatten())
+        self.attention_weights.weight.zero_()
+        self.attention_weights.bias.zero_()
+        for projection in (self.value_proj, self.output_proj):
+            nn.init.xavier_uniform_(projection.weight)
+            projection.bias.zero_()
+
+    def forward(
+        self,
+        query: Tensor,
+        reference_points: Tensor,
+        value: Tensor,
+        spatial_shapes: Tensor | Sequence[Sequence[int]],
+        padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        sizes = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
+        self._check(query, reference_points, value, sizes)
+        values = self.value_proj(value)
+        if padding_mask is not None:
+            values = values.masked_fill(padding_mask[..., None], 0)
+        wide = position_dtype(query.dtype)
+        offsets = self._offsets(query, wide)  # [B, Q, M, L, P, 2]
+        logits = self.attention_weights(query).unflatten(2, (self.heads, self.levels * self.points))
+        weights = logits.softmax(3, dtype=wide).unflatten(3, (self.levels, self.points))
+        reference = reference_points.to(wide)[:, :, None, :, None]  # [B, Q, 1, L, 1, 2 or 4]
+        if reference.shape[-1] == 2:
+            # Without a synchronisation, unlike torch.tensor(..., device=...).
+            unit = torch.tensor([[width, height] for height, width in sizes], dtype=wide)
+            locations = reference + offsets / unit.to(query.device, non_blocking=True)[:, None]
+        else:
+            locations = reference[..., :2] + offsets / self.points * reference[..., 2:] * 0.5
+        values = values.unflatten(2, (self.heads, self.channels // self.heads))
+        y = multi_scale_deformable_attention(values, sizes, locations, weights, backend=self.backend)
+        return self.output_proj(y)
+
+    def _offsets(self, query: Tensor, dtype: torch.dtype) -> Tensor:
+        layer = self.sampling_offsets
+        with unrounded(query.device.type):
+            offsets = F.linear(query.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
+        return offsets.unflatten(2, (self.heads, self.levels, self.points, 2))
+
+    def _check(self, query: Tensor, points: Tensor, value: Tensor, sizes: Sequence[Sequence[int]]) -> None:
+        if torch.jit.is_tracing():  # comparisons would give a warning each
+            return
+        for name, t in (("query", query), ("value", value)):
+            if t.dim() != 3 or t.shape[2] != self.channels:
+                raise UsageError(f"{name} has shape {tuple(t.shape)}; expected (B, positions, {self.channels})")
+        expected = (*query.shape[:2], self.levels)
+        if points.dim() != 4 or points.shape[:3] != expected or points.shape[3] not in (2, 4):
+            numbers = ", ".join(str(n) for n in expected)
+            raise UsageError(f"reference_points has shape {tuple(points.shape)}; expected ({numbers}, 2 or 4)")
+        if len(sizes) != self.levels:
+            raise UsageError(f"spatial_shapes has {len(sizes)} maps; this layer was made for levels={self.levels}")
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}, levels={self.levels}, points={self.points}"

@@ -1,0 +1,145 @@
+"""The deformable attention layer against that of transformers, and its support of PyTorch's features."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from repgraph import DeformableAttention
+from repgraph.errors import UsageError
+from repgraph.ops import library
+
+# Until the kernels of deformable attention are there.
+BACKEND = "auto" if hasattr(library.kernels("cpu"), "levels_forward") else "reference"
+SIZES = [(7, 9), (4, 5), (1, 3)]
+TOTAL = sum(height * width for height, width in SIZES)
+
+
+def build(perturb: bool = True, **options) -> DeformableAttention:
+    """Return a layer whose points are not at whole pixels, where derivatives jump."""
+    torch.manual_seed(0)
+    layer = DeformableAttention(32, heads=4, levels=3, points=2, backend=BACKEND, **options)
+    with torch.no_grad():
+        for parameter in layer.parameters() if perturb else ():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return layer
+
+
+def problem(coordinates: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(2, 11, 32, generator=generator).to(dtype).requires_grad_()
+    points = torch.rand(2, 11, 3, coordinates, generator=generator).to(dtype).requires_grad_()
+    value = torch.randn(2, TOTAL, 32, generator=generator).to(dtype).requires_grad_()
+    return dict(query=query, reference_points=points, value=value)
+
+
+def gradients(y: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    return [y.detach(), *torch.autograd.grad(y, leaves, torch.linspace(-1, 1, y.numel()).to(y).view_as(y))]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("coordinates", [2, 4])
+def test_computes_what_transformers_does(coordinates, masked):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers.models.deformable_detr import modeling_deformable_detr as detr
+
+    config = transformers.DeformableDetrConfig(d_model=32, num_feature_levels=3)
+    layer = build()
+    theirs = detr.DeformableDetrMultiscaleDeformableAttention(config, num_heads=4, n_points=2)
+    theirs.load_state_dict(layer.state_dict())
+    given = problem(coordinates)
+    padding = torch.zeros(2, TOTAL, dtype=torch.bool)
+    padding[1, 5:20] = masked
+    y = layer(**given, spatial_shapes=SIZES, padding_mask=padding if masked else None)
+    ours = gradients(y, [*given.values(), *layer.parameters()])
+    y, _ = theirs(
+        given["query"], ~padding if masked else None, given["value"], reference_points=given["reference_points"],
+        spatial_shapes=torch.tensor(SIZES), spatial_shapes_list=SIZES,
+    )  # fmt: skip
+    parameters = dict(theirs.named_parameters())
+    expected = gradients(y, [*given.values(), *(parameters[name] for name, _ in layer.named_parameters())])
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * b.abs().max().item())
+
+
+def test_initial_values_are_those_of_transformers():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers.models.deformable_detr import modeling_deformable_detr as detr
+
+    config = transformers.DeformableDetrConfig(d_model=32, num_feature_levels=3)
+    theirs = detr.DeformableDetrMultiscaleDeformableAttention(config, num_heads=4, n_points=2)
+    detr.DeformableDetrPreTrainedModel._init_weights(detr.DeformableDetrPreTrainedModel(config), theirs)
+    ours, expected = build(perturb=False).state_dict(), theirs.state_dict()
+    assert ours.keys() == expected.keys()
+    for name, t in ours.items():
+        if name in ("value_proj.weight", "output_proj.weight"):  # random
+            bound = (6 / 64) ** 0.5
+            assert 0.8 * bound < t.abs().max() <= bound and expected[name].abs().max() <= bound
+        else:
+            torch.testing.assert_close(t, expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_first_points_are_on_rays():
+    bias = build(perturb=False).sampling_offsets.bias.view(4, 3, 2, 2)
+    right, down = torch.tensor([[1.0, 0], [2, 0]]), torch.tensor([[0.0, 1], [0, 2]])
+    for level in range(3):
+        torch.testing.assert_close(bias[0, level], right)
+        torch.testing.assert_close(bias[1, level], down, atol=1e-6, rtol=0)
+
+
+def test_shapes_may_be_a_tensor():
+    layer, given = build(), problem(2)
+    assert torch.equal(layer(**given, spatial_shapes=SIZES), layer(**given, spatial_shapes=torch.tensor(SIZES)))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_half_precision_keeps_positions_in_float32(autocast):
+    layer = build()
+    with torch.no_grad():
+        layer.sampling_offsets.bias.mul_(8)
+    given = problem(2)
+    narrow = {name: t.detach().bfloat16().float() for name, t in given.items()}
+    layer.bfloat16().float()  # equal weights in both precisions
+    exact = copy.deepcopy(layer).double()(**{n: t.double() for n, t in narrow.items()}, spatial_shapes=SIZES)
+    if autocast:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(**narrow, spatial_shapes=SIZES)
+    else:
+        points = narrow.pop("reference_points")
+        narrow = {n: t.bfloat16() for n, t in narrow.items()} | dict(reference_points=points)
+        y = layer.bfloat16()(**narrow, spatial_shapes=SIZES)
+    assert y.dtype == torch.bfloat16
+    assert (y - exact).norm() < 0.01 * exact.norm()
+
+
+def test_double_copy_empty():
+    layer = build(dtype=torch.float64)
+    y = copy.deepcopy(layer)(**problem(4, torch.float64), spatial_shapes=SIZES)
+    assert y.dtype == torch.float64 and y.shape == (2, 11, 32)
+    given = {name: t[:0] for name, t in problem(4, torch.float64).items()}
+    assert layer(**given, spatial_shapes=SIZES).shape == (0, 11, 32)
+
+
+@pytest.mark.slow
+def test_compiles_without_graph_breaks():
+    layer, given = build(), problem(2)
+    expected = layer(**given, spatial_shapes=SIZES)
+    found = torch.compile(layer, fullgraph=True, backend="aot_eager")(**given, spatial_shapes=SIZES)
+    torch.testing.assert_close(found, expected)
+
+
+def test_errors():
+    with pytest.raises(UsageError, match="heads is 5; expected a divisor of the 32 channels"):
+        DeformableAttention(32, heads=5)
+    with pytest.raises(UsageError, match="backend is 'none'"):
+        DeformableAttention(32, backend="none")
+    layer, given = build(), problem(2)
+    with pytest.raises(UsageError, match="2 maps; this layer was made for levels=3"):
+        layer(**given, spatial_shapes=SIZES[:2])
+    with pytest.raises(UsageError, match=r"query has shape .*; expected \(B, positions, 32\)"):
+        layer(**given | dict(query=torch.zeros(2, 11, 20)), spatial_shapes=SIZES)
+    with pytest.raises(UsageError, match=r"expected \(2, 11, 3, 2 or 4\)"):
+        layer(**given | dict(reference_points=torch.zeros(2, 11, 3, 3)), spatial_shapes=SIZES)
+    with pytest.raises(ValueError, match="value has 60 positions"):
+        layer(**given | dict(value=given["value"][:, :60]), spatial_shapes=SIZES)

@@ -1,0 +1,328 @@
+"""repgraph.accelerate: networks of transformers compute the same before and after, and nothing else changes."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from tests.families import BACKEND, FAMILIES, build, inputs
+
+import repgraph
+from repgraph.acceleration import MODULE, Accelerated
+from repgraph.errors import UsageError
+
+FORMS = ["deformable_detr", "mask2former", "rt_detr_v2", "d_fine"]  # each form of the call in transformers
+Results = dict[str, Tensor]
+
+
+def accelerate(model: nn.Module, **options) -> list[str]:
+    return repgraph.accelerate(model, **dict(backend=BACKEND) | options)
+
+
+def outputs(model: nn.Module, family: str, dtype: torch.dtype = torch.float32) -> Results:
+    given = {name: t.to(dtype) if t.is_floating_point() else t for name, t in inputs(family).items()}
+    found = {}
+    for name, value in model(**given).items():
+        for index, t in enumerate(value if isinstance(value, tuple | list) else [value]):
+            if isinstance(t, Tensor) and t.is_floating_point() and t.isfinite().all():  # padded logits are -inf
+                found[f"{name} {index}"] = t
+    return found
+
+
+def run(model: nn.Module, family: str, dtype: torch.dtype = torch.float32) -> tuple[Results, Results]:
+    """Return outputs and the gradients of all parameters."""
+    model.zero_grad()
+    found = outputs(model, family, dtype)
+    wanted = [t for t in found.values() if t.requires_grad]
+    sum(
+        (t * torch.linspace(-1, 1, t.numel(), dtype=dtype).view_as(t)).sum() / t.numel() ** 0.5 for t in wanted
+    ).backward()
+    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {name: t.detach() for name, t in found.items()}, grads
+
+
+def difference(ours: Results, theirs: Results) -> float:
+    assert ours.keys() >= theirs.keys()
+    return max(((ours[n] - t).abs().max() / t.abs().max().clamp_min(1e-30)).item() for n, t in theirs.items())
+
+
+def is_accelerated(model: nn.Module) -> bool:
+    return any(isinstance(module, Accelerated) for module in model.modules())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_results_and_gradients_stay(family):
+    model, other = build(family), build(family)
+    classes, keys = [type(module) for module in model.modules()], list(model.state_dict())
+    theirs, their_grads = run(model, family)
+    # The gradient of the bias of a key, or before a norm, is zero but for rounding.
+    _, exact = run(build(family).double(), family, torch.float64)
+    largest = max(t.abs().max() for t in exact.values())
+    their_grads = {name: t for name, t in their_grads.items() if exact[name].abs().max() > 1e-10 * largest}
+    assert len(their_grads) > 0.9 * len(exact)
+    assert all(name in their_grads for name in exact if "sampling_offsets" in name)
+
+    names = accelerate(model)
+    assert names and all(isinstance(model.get_submodule(name), Accelerated) for name in names)
+    assert sum(isinstance(module, Accelerated) for module in model.modules()) == len(names)
+    ours, our_grads = run(model, family)
+    assert difference(ours, theirs) < 1e-4
+    assert difference(our_grads, their_grads) < 1e-4
+    assert list(model.state_dict()) == keys and str(model) == str(other)
+    assert accelerate(model) == names
+
+    assert [type(module) for module in other.modules()] == classes and not is_accelerated(other)
+    assert accelerate(model, undo=True) == names and accelerate(model, undo=True) == []
+    assert [type(module) for module in model.modules()] == classes
+    assert difference(outputs(model, family), theirs) == 0
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_deepcopy(family):
+    model = build(family)
+    before = copy.deepcopy(model)
+    names = accelerate(model)
+    each, changed = copy.deepcopy(model), copy.deepcopy(model)
+    wanted = outputs(model, family)
+    assert difference(outputs(each, family), wanted) == 0
+    assert accelerate(each, undo=True) == names and not is_accelerated(each)
+    assert not is_accelerated(before) and is_accelerated(model)
+    with torch.no_grad():  # a copy computes with its own parameters
+        attention(changed).sampling_offsets.bias.add_(1)
+    assert difference(outputs(changed, family), wanted) > 1e-5
+    assert difference(outputs(model, family), wanted) == 0
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_pickle(family):
+    model = build(family)
+    # Mask2Former itself cannot be pickled: it has hooks that are local functions.
+    part = attention(model) if family == "mask2former" else model
+    names = accelerate(part)
+    file = io.BytesIO()
+    torch.save(part, file)
+    file.seek(0)
+    for each in (pickle.loads(pickle.dumps(part)), torch.load(file, weights_only=False)):
+        layer, original = attention(each), attention(part)
+        given = problem(family, layer)
+        for a, b in zip(gradients(layer, given), gradients(original, given), strict=True):
+            assert torch.equal(a, b)
+        assert accelerate(each, undo=True) == names and not is_accelerated(each)
+    assert is_accelerated(part)
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_save_pretrained(family, tmp_path):
+    model = build(family)
+    wanted = outputs(model, family)
+    names = accelerate(model)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path).eval()
+    assert not is_accelerated(loaded)
+    assert difference(outputs(loaded, family), wanted) == 0
+    assert accelerate(loaded) == names
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_attention_weights_are_still_recorded(family):
+    model, given = build(family), inputs(family)
+    theirs = model(**given, output_attentions=True)
+    accelerate(model)
+    ours = model(**given, output_attentions=True)
+    names = [name for name in theirs if "attention" in name]
+    assert names
+    for name in names:
+        for a, b in zip(ours[name], theirs[name], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_training_and_determinism(family):
+    model = build(family).train()
+    accelerate(model)
+    torch.use_deterministic_algorithms(True)
+    try:
+        results = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            results.append(run(copy.deepcopy(model), family))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for first, second in zip(*results, strict=True):
+        assert difference(first, second) == 0
+
+
+def attention(model: nn.Module) -> nn.Module:
+    """Return the first deformable attention, with its projections."""
+    return next(module for module in model.modules() if hasattr(module, "sampling_offsets"))
+
+
+def problem(family: str, layer: nn.Module, dtype: torch.dtype = torch.float32) -> dict:
+    """Return arguments of an attention layer."""
+    generator = torch.Generator().manual_seed(2)
+    sizes = [(6, 5), (3, 4), (2, 2), (1, 1)][: layer.n_levels]
+    total = sum(h * w for h, w in sizes)
+    width, levels = layer.d_model, 1 if family in ("rt_detr_v2", "d_fine") else layer.n_levels
+    options = dict(generator=generator, dtype=torch.float32)
+    boxes = torch.rand(2, 9, levels, 4, **options)
+    given = dict(
+        hidden_states=torch.randn(2, 9, width, **options).to(dtype).requires_grad_(),
+        encoder_hidden_states=torch.randn(2, total, width, **options).to(dtype).requires_grad_(),
+        reference_points=boxes.to(dtype),
+        spatial_shapes_list=sizes,
+    )
+    return given if family == "mask2former" else given | dict(spatial_shapes=torch.tensor(sizes))
+
+
+def gradients(layer: nn.Module, given: dict, call=None) -> list[Tensor]:
+    y = (layer if call is None else call)(**given)[0]
+    leaves = [given["hidden_states"], given["encoder_hidden_states"], *layer.parameters()]
+    g = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
+    return [y.detach(), *torch.autograd.grad(y, leaves, g)]
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_bfloat16_is_as_exact_as_before(family):
+    layer = attention(build(family)).bfloat16()
+    given = problem(family, layer, torch.bfloat16)
+    wide = {
+        n: t.detach().double().requires_grad_() if isinstance(t, Tensor) and t.is_floating_point() else t
+        for n, t in given.items()
+    }
+    exact = gradients(copy.deepcopy(layer).double(), wide)
+    theirs = gradients(layer, given)
+    accelerate(layer)
+    ours = gradients(layer, given)
+    for a, b, c in zip(ours, theirs, exact, strict=True):
+        assert a.dtype == torch.bfloat16
+        assert (a - c).norm() <= 1.5 * (b - c).norm() + 1e-6 * c.norm()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FORMS)
+def test_compiles_without_graph_breaks(family):
+    layer = attention(build(family))
+    assert accelerate(layer)
+    given = problem(family, layer)
+    wanted = gradients(layer, given)
+    torch.compiler.reset()
+
+    class Parent(nn.Module):  # so that the layer's forward is inlined
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, **given):
+            return self.layer(**given)
+
+    for module in (layer, Parent()):
+        found = gradients(layer, given, torch.compile(module, fullgraph=True, backend="aot_eager"))
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_exports_to_onnx(tmp_path):
+    model = build("deformable_detr")
+    wanted = outputs(model, "deformable_detr")["logits 0"]
+    accelerate(model)
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, pixel_values: Tensor) -> Tensor:
+            return self.model(pixel_values=pixel_values).logits
+
+    images = inputs("deformable_detr")["pixel_values"]
+    path = str(tmp_path / "model.onnx")
+    torch.onnx.export(Logits().eval(), (images,), path, dynamo=True, verbose=False)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_nearest_neighbours_are_left_alone():
+    discrete, bilinear = build("rt_detr_v2", decoder_method="discrete"), build("rt_detr_v2")
+    with pytest.raises(UsageError, match=r"cannot accelerate model\.decoder.*'discrete'"):
+        accelerate(discrete)
+    both = nn.ModuleList([discrete, bilinear])
+    with pytest.warns(UserWarning, match=r"not accelerated: 0\.model\.decoder\.layers\.0\.encoder_attn, 0\.model"):
+        names = accelerate(both)
+    assert len(names) == 2 and all(name.startswith("1.") for name in names)
+    assert not is_accelerated(discrete)
+    with pytest.raises(UsageError, match="discrete"):
+        accelerate(build("d_fine", decoder_method="discrete"))
+    attention(bilinear).method = "discrete"
+    with pytest.raises(UsageError, match=r"call repgraph\.accelerate again"):
+        outputs(bilinear, "rt_detr_v2")
+    with pytest.warns(UserWarning, match="encoder_attn: the method is 'discrete'"):
+        assert accelerate(bilinear) == ["model.decoder.layers.1.encoder_attn"]
+    outputs(bilinear, "rt_detr_v2")
+
+
+def test_kernels_of_the_hub_are_replaced():
+    model = build("deformable_detr")
+    wanted = outputs(model, "deformable_detr")
+    cores = [module for module in model.modules() if type(module).__name__ == MODULE]
+
+    def kernel(*_):
+        raise AssertionError("this kernel must not run")
+
+    for core in cores:
+        core.forward = kernel
+    accelerate(model)
+    assert difference(outputs(model, "deformable_detr"), wanted) < 1e-4
+    # transformers looks for this attribute when it replaces kernels again
+    assert not any(hasattr(type(core), "kernel_layer_name") for core in cores)
+    accelerate(model, undo=True)
+    assert all(core.forward is kernel for core in cores)
+
+
+def test_errors():
+    with pytest.raises(UsageError, match="Linear has no deformable attention of transformers"):
+        accelerate(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module"):
+        accelerate("model")
+    with pytest.raises(UsageError, match="backend is 'cuda'"):
+        accelerate(build("deformable_detr"), backend="cuda")
+
+
+def test_other_versions_of_transformers():
+    def fake(forward) -> nn.Module:
+        members = {"forward": forward, "__module__": "transformers.models.fake.modeling_fake"}
+        return type(MODULE, (nn.Module,), members)()
+
+    original = next(m for m in build("deformable_detr").modules() if type(m).__name__ == MODULE)
+    plain = type(original).forward
+
+    def without_list(self, value, value_spatial_shapes, sampling_locations, attention_weights):
+        return value
+
+    def scaled(
+        self, value, value_spatial_shapes, value_spatial_shapes_list, level_start_index, sampling_locations,
+        attention_weights, im2col_step,
+    ):  # fmt: skip
+        args = (value_spatial_shapes_list, level_start_index, sampling_locations, attention_weights, im2col_step)
+        return 2 * plain(self, value, value_spatial_shapes, *args)
+
+    assert accelerate(fake(plain)) == [""]
+    model = nn.ModuleList([fake(plain), fake(without_list)])
+    with pytest.raises(UsageError, match="has parameters self, value, value_spatial_shapes, sampling_locations"):
+        accelerate(model)
+    assert not is_accelerated(model)
+    with pytest.raises(UsageError, match="computes something else"):
+        accelerate(fake(scaled))
+    replaced = attention(build("mask2former"))
+    replaced.forward = lambda *_: None
+    with pytest.raises(UsageError, match="was replaced"):
+        accelerate(replaced)
