@@ -238,11 +238,12 @@ def _compile_kernels(model: nn.Module, backend: str) -> None:
     timer = threading.Timer(1.0, print, [message], dict(file=sys.stderr, flush=True))  # not if they are in the cache
     timer.start()
     try:
-        for dtype in {p.dtype for p in layers}:
-            if choose(backend, torch.device("cpu"), dtype) == "cpu":
-                value, locations = torch.zeros(1, 4, 1, 8, dtype=dtype), torch.full((1, 1, 1, 1, 1, 2), 0.5)
-                inputs = [t.requires_grad_() for t in (value, locations.to(dtype), locations[..., 0].to(dtype))]
-                y = multi_scale_deformable_attention(inputs[0], [(2, 2)], *inputs[1:], backend="cpu")
-                torch.autograd.grad(y.sum(), inputs)
+        with torch.inference_mode(False), torch.enable_grad():
+            for dtype in {p.dtype for p in layers}:
+                if choose(backend, torch.device("cpu"), dtype) == "cpu":
+                    value, locations = torch.zeros(1, 4, 1, 8, dtype=dtype), torch.full((1, 1, 1, 1, 1, 2), 0.5)
+                    inputs = [t.requires_grad_() for t in (value, locations.to(dtype), locations[..., 0].to(dtype))]
+                    y = multi_scale_deformable_attention(inputs[0], [(2, 2)], *inputs[1:], backend="cpu")
+                    torch.autograd.grad(y.sum(), inputs)
     finally:
         timer.cancel()

@@ -202,10 +202,10 @@ class DeformableTable(Table):
         given = list(inputs.values())
         if row.pass_ == FORWARD:
             return torch.no_grad()(partial(function, *given))
-        leaves = list(function.parameters()) if isinstance(function, nn.Module) else given
+        leaves = _trained(function).values() if isinstance(function, nn.Module) else given
         with torch.no_grad():
             cotangent = torch.randn_like(function(*given))
-        return lambda: torch.autograd.grad(function(*given), leaves, cotangent, allow_unused=True)
+        return lambda: torch.autograd.grad(function(*given), list(leaves), cotangent, allow_unused=True)
 
     def check(self, candidate: Candidate, setting: DeformableSetting) -> str | None:
         if candidate.name == "composition-16bit":
@@ -220,7 +220,7 @@ class DeformableTable(Table):
             for module in modules:
                 assert isinstance(module, Network)
                 image = leaves["image"].to(next(module.parameters()).dtype)
-                found.append(gate.results(partial(module, image), dict(module.named_parameters()), setting))
+                found.append(gate.results(partial(module, image), _trained(module), setting))
             return gate.mistake(precision, *found)
         sizes = torch.tensor([[width, height] for height, width in setting.maps], device=setting.device)[:, None]
         pixels = leaves["locations"].double() * sizes - 0.5
@@ -249,6 +249,10 @@ class DeformableTable(Table):
 
     def memory(self, row: Row) -> dict[str, int | None]:
         return {"extra_bytes": row.memory, "result_bytes": row.result}
+
+
+def _trained(module: nn.Module) -> Leaves:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 @lru_cache(maxsize=1)
