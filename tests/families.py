@@ -4,10 +4,6 @@ import torch
 import transformers as t
 from torch import nn
 
-from repgraph.ops import library
-
-# Until the kernels of deformable attention are there.
-BACKEND = "auto" if hasattr(library.kernels("cpu"), "levels_forward") else "reference"
 SIZE = 64  # of the images
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from tests.families import BACKEND, FAMILIES, build, inputs
+from tests.families import FAMILIES, build, inputs
 
 import repgraph
 from repgraph.acceleration import MODULE, Accelerated
@@ -21,7 +21,7 @@ Results = dict[str, Tensor]
 
 
 def accelerate(model: nn.Module, **options) -> list[str]:
-    return repgraph.accelerate(model, **dict(backend=BACKEND) | options)
+    return repgraph.accelerate(model, **options)
 
 
 def outputs(model: nn.Module, family: str, dtype: torch.dtype = torch.float32) -> Results:

@@ -7,15 +7,10 @@ import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from tests.families import BACKEND
-
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "deformable.md").read_text(encoding="utf-8")
 
 
-def test_examples_run(monkeypatch):
-    if BACKEND == "reference":
-        monkeypatch.setattr("repgraph.ops.deformable.choose", lambda *_: "reference")
-        monkeypatch.setattr("repgraph.acceleration.choose", lambda *_: "reference")
+def test_examples_run():
     names: dict = {}
     for example in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
         exec(example, names)

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from repgraph import DeformableAttention
 from repgraph.errors import UsageError
-from repgraph.ops import library
 
 # Until the kernels of deformable attention are there.
-BACKEND = "auto" if hasattr(library.kernels("cpu"), "levels_forward") else "reference"
 SIZES = [(7, 9), (4, 5), (1, 3)]
 TOTAL = sum(height * width for height, width in SIZES)
 
@@ -19,7 +17,7 @@ TOTAL = sum(height * width for height, width in SIZES)
 def build(perturb: bool = True, **options) -> DeformableAttention:
     """Return a layer whose points are not at whole pixels, where derivatives jump."""
     torch.manual_seed(0)
-    layer = DeformableAttention(32, heads=4, levels=3, points=2, backend=BACKEND, **options)
+    layer = DeformableAttention(32, heads=4, levels=3, points=2, **options)
     with torch.no_grad():
         for parameter in layer.parameters() if perturb else ():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)

@@ -94,7 +94,7 @@ def assert_near_plain(functions, tensors: list[Tensor], cotangent: Tensor, slack
 @pytest.mark.parametrize(("dtype", "wide_weights", "memory_format"), KINDS, ids=str)
 @pytest.mark.parametrize("sizes", PRODUCTS, ids=str)
 def test_normalised_product(kernels, poisoned, sizes, dtype, wide_weights: bool, memory_format) -> None:
-    relu = sizes is PRODUCTS[0]
+    relu = sizes is PRODUCTS[0] and dtype == torch.float32  # in half precision some signs differ
     batch, inner, channels, height, width = sizes
     wide = torch.float32 if wide_weights else dtype
     x = mixed(batch, channels, height, width, dtype=dtype, seed=1)
