@@ -214,13 +214,15 @@ class DeformableTable(Table):
         leaves = {name: t.detach() for name, t in self.inputs(setting).items()}
         found = []
         if setting.problem in NETWORKS:
-            # The errors of a network of many layers have no limit, but that of the network as it is.
+            # Rounding flips ReLUs: errors have no limit but those of the network as it is, over all parameters.
             precision = precision._replace(result=math.inf, gradient=math.inf)
             modules = (candidate.build(setting), _network(setting, None), _network(setting, None, torch.float64))
             for module in modules:
                 assert isinstance(module, Network)
                 image = leaves["image"].to(next(module.parameters()).dtype)
-                found.append(gate.results(partial(module, image), _trained(module), setting))
+                results = gate.results(partial(module, image), _trained(module), setting)
+                y = results.pop("result")
+                found.append({"result": y, "gradient": torch.cat([g.flatten() for g in results.values()])})
             return gate.mistake(precision, *found)
         sizes = torch.tensor([[width, height] for height, width in setting.maps], device=setting.device)[:, None]
         pixels = leaves["locations"].double() * sizes - 0.5
