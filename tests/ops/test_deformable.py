@@ -151,6 +151,7 @@ def test_opcheck(any_kernel: str) -> None:
         torch.library.opcheck(torch.ops.repgraph.levels.default, tuple(leaves))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # of PyTorch
 def test_compiles_once_for_all_sizes(any_kernel: str) -> None:
     torch._dynamo.reset()
 

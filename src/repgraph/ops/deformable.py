@@ -54,22 +54,19 @@ def multi_scale_deformable_attention(
         tuple(size) for size in (spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes)
     ]
     counts = _check(value, sizes, sampling_locations, attention_weights, points)
-    batch, queries, heads = sampling_locations.shape[:3]
-    rows = value.flatten(2)  # [B, N, M D]
-    locations = sampling_locations.reshape(batch, queries, heads, sum(counts), 2)
-    weights = attention_weights.reshape(batch, queries, heads, sum(counts))
     backend = choose(backend, value.device, value.dtype)
-    if backend == "reference":
-        dtype = position_dtype(value.dtype)
-        nodes = []
-        for (height, width), part in zip(sizes, locations.to(dtype).split(counts, 3), strict=True):
-            places = part * torch.tensor([width, height], dtype=dtype, device=value.device) - 0.5
-            nodes.append(places.permute(0, 2, 3, 4, 1).unsqueeze(4))  # [B, M, P, 2, 1, Q]
-        y = reference.deform(rows, sizes, nodes, weights.permute(0, 2, 3, 1).unsqueeze(3))
-    else:
+    if backend != "reference":
         check_not_forward_mode(value, sampling_locations, attention_weights)
-        locations, weights = (t.flatten(2).unsqueeze(1).permute(0, 3, 1, 2) for t in (locations, weights))
-        y = levels.deform(rows, locations, weights, sizes, counts, heads, backend)
+        return levels.deform(value, sampling_locations, attention_weights, sizes, counts, backend)
+    batch, queries, heads = sampling_locations.shape[:3]
+    dtype = position_dtype(value.dtype)
+    locations = sampling_locations.to(dtype).reshape(batch, queries, heads, sum(counts), 2)
+    weights = attention_weights.reshape(batch, queries, heads, sum(counts))
+    nodes = []
+    for (height, width), part in zip(sizes, locations.split(counts, 3), strict=True):
+        places = part * torch.tensor([width, height], dtype=dtype, device=value.device) - 0.5
+        nodes.append(places.permute(0, 2, 3, 4, 1).unsqueeze(4))  # [B, M, P, 2, 1, Q]
+    y = reference.deform(value.flatten(2), sizes, nodes, weights.permute(0, 2, 3, 1).unsqueeze(3))
     return y.squeeze(2).mT.contiguous()
 
 

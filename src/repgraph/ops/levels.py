@@ -60,23 +60,69 @@ def attend(
 
 def deform(
     value: Tensor, locations: Tensor, weights: Tensor, sizes: Sequence[Sequence[int]], points: Sequence[int],
-    heads: int, backend: str,
+    backend: str,
 ) -> Tensor:  # fmt: skip
-    """Return y (B, C, 1, Q) of given weights (B, M sum(points), 1, Q) at locations (B, 2 M sum(points), 1, Q)."""
-    numbers = ([n for size in sizes for n in size], list(points), heads, heads, 1, 1.0, backend)
-    return _call(None, None, value, locations, weights, *numbers, False)[0]
+    """Return the sums (B, Q, M D) of values (B, N, M, D) with given weights, as in multi-scale deformable attention.
+
+    Locations (B, Q, M, ..., 2) and weights (B, Q, M, ...) have sum(points) points for each query and head.
+    """
+    numbers = [n for size in sizes for n in size], list(points), value.shape[2], value.shape[2], 1, 1.0
+    if not direct(value, locations, weights):
+        y = torch.ops.repgraph.levels(None, None, *_as_maps(value, locations, weights), *numbers, backend, True, False)[
+            0
+        ]
+        return y.squeeze(2).mT
+    if needs_grad(value, locations, weights):
+        return _Deform.apply(value, locations, weights, numbers, backend)
+    return _deform(value, locations, weights, numbers, backend)
+
+
+def _as_maps(value: Tensor, locations: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return views: rows (B, N, M D), and maps (B, 2 M sum(points), 1, Q) and (B, M sum(points), 1, Q)."""
+    offsets, bias = (t.flatten(2)[:, None].permute(0, 3, 1, 2) for t in (locations, weights))
+    return value.flatten(2), offsets, bias
+
+
+def _deform(value, locations, weights, numbers, backend):
+    tensors = _as_maps(value, locations, weights)
+    y, *_ = kernels(backend).levels_forward(None, None, *tensors, *numbers, False, False)
+    return y.squeeze(2).mT
+
+
+class _Deform(torch.autograd.Function):
+    """Deformable attention in eager mode, whose views autograd need not record."""
+
+    @staticmethod
+    def forward(ctx, value, locations, weights, numbers, backend):
+        ctx.save_for_backward(value, locations, weights)
+        ctx.options = *numbers, backend
+        return _deform(value, locations, weights, numbers, backend)
+
+    @staticmethod
+    def backward(ctx, grad):
+        tensors = ctx.saved_tensors
+        grad, empty = grad.mT[:, :, None], grad.new_empty(0)
+        # with create_graph, call the operator, whose own backward raises
+        eager = direct(grad, *tensors) and not torch.is_grad_enabled()
+        backward = _backward if eager else torch.ops.repgraph.levels_backward
+        grads = backward(grad, None, None, None, *_as_maps(*tensors), empty, empty, *ctx.options)
+        rows, offsets, bias = grads[2:]
+        offsets, bias = (
+            t.permute(0, 2, 3, 1).reshape(like.shape) for t, like in zip((offsets, bias), tensors[1:], strict=True)
+        )
+        return rows.view(tensors[0].shape), offsets, bias, None, None
 
 
 def _call(query, key, value, offsets, bias, *options):
     """Call ``repgraph::levels``, without the dispatcher if that makes no difference."""
-    *numbers, with_weights = options
+    *numbers, backend, with_weights = options
     tensors = (query, key, value, offsets, bias)
     training = needs_grad(*tensors)
     if not direct(*tensors):
-        return torch.ops.repgraph.levels(*tensors, *numbers, training, with_weights)
+        return torch.ops.repgraph.levels(*tensors, *numbers, backend, training, with_weights)
     if training:
-        return _Levels.apply(*tensors, *numbers, training, with_weights)
-    return _forward(*tensors, *numbers, training, with_weights)
+        return _Levels.apply(*tensors, *numbers, backend, training, with_weights)
+    return kernels(backend).levels_forward(*tensors, *numbers, training, with_weights)
 
 
 def _forward(query, key, value, offsets, bias, sizes, points, groups, sets, grid, scale, backend, *flags):
