@@ -25,6 +25,12 @@ def test_text_and_json(capsys):
         assert row["runs"] == (row["reason"] is None)
 
 
+def test_command_line(monkeypatch):
+    for program in ("/opt/bin/repgraph", "/opt/site-packages/repgraph/__main__.py"):  # the second: python -m repgraph
+        monkeypatch.setattr("sys.argv", [program, "demo", "--out", "a b", "\udcff"])
+        assert info.command_line() == "repgraph demo --out 'a b' '?'"
+
+
 def test_gpu(monkeypatch):
     values = dict(name="Some GPU", total_memory=2**34, major=9, minor=0, multi_processor_count=132)
     facts = info.gather()

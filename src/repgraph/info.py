@@ -4,9 +4,12 @@ import contextlib
 import itertools
 import os
 import platform
+import shlex
+import sys
 import warnings
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +37,13 @@ def versions() -> dict[str, str | None]:
         "cudnn": None if cudnn is None else str(cudnn),
         "hip": torch.version.hip,
     }
+
+
+def command_line() -> str:
+    """Return the command line of this process; ``python -m repgraph`` is shown as ``repgraph``."""
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return shlex.join([name, *sys.argv[1:]]).encode(errors="replace").decode()
 
 
 def installed(*names: str) -> str | None:

@@ -316,6 +316,9 @@ def test_phones_and_dark(opened, scheme):
     page = opened("fixed", 390, 780, has_touch=True, is_mobile=True, device_scale_factor=2, color_scheme=scheme)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     assert (page.evaluate(BRIGHTNESS) < 200) is (scheme == "dark")
+    name = page.locator("#strip span").first
+    name.evaluate("one => { one.textContent = '2007_000033' }")  # the names of VOC differ at their end
+    assert name.evaluate("one => one.scrollWidth <= one.clientWidth && one.scrollHeight <= one.clientHeight")
     session = page.context.new_cdp_session(page)
 
     def touch(kind, *points):

@@ -1,6 +1,5 @@
 """``repgraph demo``."""
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -34,13 +33,13 @@ def demo(
 
     Trained networks stay in the folder: a second call uses them, or resumes training that was interrupted.
     """
+    from repgraph.info import command_line
     from repgraph.report.demo import Stopped, run_demo
 
     names = list(dict.fromkeys(networks or DEFAULT.split()))
     given = [*([] if iterations is None else [f"train.iterations={iterations}"]), *(settings or ())]
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     try:
-        page = run_demo(out, names, seeds=seeds, settings=given, pictures=pictures, tests=test, command=command)
+        page = run_demo(out, names, seeds=seeds, settings=given, pictures=pictures, tests=test, command=command_line())
     except Stopped as stopped:
         print(f"repgraph demo: {stopped.args[0]}", file=sys.stderr)
         return int(stopped.args[1])

@@ -1,6 +1,5 @@
 """``repgraph report``."""
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +35,7 @@ def report(
     """
     from repgraph import files
     from repgraph.distributed import parse_device
+    from repgraph.info import command_line
     from repgraph.report import Options
     from repgraph.report import report as make_report
 
@@ -43,8 +43,7 @@ def report(
     if out is not None or path.parent.is_dir():  # create no folder for a run that does not exist
         files.check_writable(path)
     given = Options(data, limit, pictures, not no_evaluate, parse_device(device), workers)
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    page = make_report(runs, given, show=sys.stderr, command=command)
+    page = make_report(runs, given, show=sys.stderr, command=command_line())
     files.write(path, page.encode(errors="replace"))
     print(f"written: {path}")
     return 0

@@ -22,7 +22,7 @@ MIN_SIDE = 480  # pixels: smaller pictures are enlarged, so that the text is leg
 FONT_SIZES = (13, 64)  # pixels: smallest and largest
 WHITE = (255, 255, 255)
 LIGHT = 100  # colours with a higher luma have dark text
-COVERED = 0.3  # share of an object that a label may cover
+COVERED = 0.3  # share of an object that all labels together may cover
 
 Colour = tuple[int, ...]
 # Vermillion, sky blue, yellow, bluish green, reddish purple, blue, orange, light grey
@@ -112,12 +112,14 @@ def _with_labels(
 def _free_place(
     box: np.ndarray, size: tuple[int, int], boxes: np.ndarray, taken: np.ndarray, room: tuple[int, int]
 ) -> np.ndarray | None:
-    """Return the rectangle at a box that covers no other label and least of an object; None if that is too much."""
+    """Return the rectangle at a box that covers no other label and leaves objects visible, or None."""
     (left, top, right, bottom), (width, height) = box.tolist(), size
     corners = [(x, y) for y in (top - height, bottom, top, bottom - height) for x in (left, right - width)]
     corners = np.clip([*corners, (right, top), (left - width, top)], 0, np.subtract(room, size))
     places = np.concatenate([corners, corners + size], axis=1)  # [P, 4]
-    covered = (_overlap(places, boxes) / _overlap(boxes, boxes).diagonal()).max(1)
+    own = _overlap(places, boxes)  # [P, N]
+    pixels = np.where(own > 0, own + _overlap(taken, boxes).sum(0), 0)  # labels do not overlap: a sum is exact
+    covered = (pixels / _overlap(boxes, boxes).diagonal()).max(1)
     covered[_overlap(places, taken).any(1)] = math.inf
     best = int(np.floor(10 * covered).argmin())  # the first of about equal ones
     return places[best] if covered[best] <= COVERED else None

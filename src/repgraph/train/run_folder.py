@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import hashlib
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel
 from repgraph import __version__, files
 from repgraph.constants import CHECKPOINTS, LAST, RECIPE
 from repgraph.errors import UsageError
-from repgraph.info import installed
+from repgraph.info import command_line, installed
 from repgraph.recipes import RESUMABLE, AnyRecipe, from_dict, to_json
 
 VERSIONS, SCORES = "versions.json", "scores.json"
@@ -120,9 +119,8 @@ def is_locked(folder: Path, timeout: float = 0.0) -> bool:
 
 def record_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
     """Append command, seed and versions of this session to ``versions.json``."""
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]).encode(errors="replace").decode()
     details: dict[str, Any] = dict(from_iteration=start, seed=recipe.train.seed, versions=versions())
-    _write_sessions(folder, [*sessions(folder), SessionRecord(command=command, started=_now(), **details)])
+    _write_sessions(folder, [*sessions(folder), SessionRecord(command=command_line(), started=_now(), **details)])
 
 
 def record_end(folder: Path, reason: str) -> None:
