@@ -37,6 +37,7 @@ def test_every_table_fits(dataset):
     assert [run.seed for run in layout.runs] == sorted(run.seed for run in layout.runs)
 
 
+@pytest.mark.slow
 def test_networks_of_the_scenes_can_be_built():
     layout = lay_out(Plan("all", "scenes", seeds=(0,)), {})
     assert [table.name for table, _ in layout.tables] == FIT_SCENES

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from tests import objects
@@ -62,6 +63,7 @@ def _child(rank: int, store: str, root: str, out: str, result: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
     annotations = [objects.annotation(k, image=k % 5 + 1, category=(3, 7, 90)[k % 3]) for k in range(12)]
     root = objects.write(tmp_path / "data", *annotations, images=[f"{k}.png" for k in range(5)])

@@ -91,6 +91,7 @@ def test_shapes_may_be_a_tensor():
     assert torch.equal(layer(**given, spatial_shapes=SIZES), layer(**given, spatial_shapes=torch.tensor(SIZES)))
 
 
+@pytest.mark.slow  # compiles the kernels for bfloat16
 @pytest.mark.parametrize("autocast", [False, True])
 def test_half_precision_keeps_positions_in_float32(autocast):
     layer = build()

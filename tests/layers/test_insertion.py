@@ -153,7 +153,8 @@ def test_new_hooks_do_not_replace_those_of_a_loaded_network(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch 2.11's tracer itself
-@pytest.mark.parametrize("training", [pytest.param(False, marks=pytest.mark.slow), True], ids=["eval", "train"])
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.slow
 def test_compiles_into_one_graph(training):
     model = changed().train(training)
     for module in model.modules():

@@ -57,7 +57,7 @@ SIZES = [(5, 6), (17, 23), (24, 9), (2, 8), (9, 5)]
 @pytest.mark.parametrize(
     ("kind", "options", "first"),
     [
-        (BottleneckRepGraph, dict(groups=2), (5, 7)),
+        pytest.param(BottleneckRepGraph, dict(groups=2), (5, 7), marks=pytest.mark.slow),
         pytest.param(BottleneckRepGraph, dict(grid=3), (17, 23), marks=pytest.mark.slow),
         pytest.param(SimpleRepGraph, dict(norm_qk=True, grid="map"), (17, 23), marks=pytest.mark.slow),
     ],

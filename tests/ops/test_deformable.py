@@ -98,6 +98,7 @@ def test_numbers_of_points_that_differ(backend: str) -> None:
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.slow  # compiles the kernels for bfloat16
 def test_dtypes(backend: str) -> None:
     value, locations, weights = problem(device_of(backend))
     half = torch.bfloat16 if backend == "cpu" or value.is_cuda else torch.float16

@@ -30,7 +30,9 @@ def terminate_group(_):
     os.killpg(os.getpgid(0), signal.SIGTERM)
 
 
-@pytest.mark.parametrize(("act", "code", "iteration"), [(kill, -9, 4), (terminate_group, 143, 6)])
+@pytest.mark.parametrize(
+    ("act", "code", "iteration"), [pytest.param(kill, -9, 4, marks=pytest.mark.slow), (terminate_group, 143, 6)]
+)
 def test_exact_resume_after_kill_9_and_sigterm(whole, data, tmp_path, act, code, iteration):
     """Workers live on for a few seconds after SIGKILL, and receive SIGTERM too."""
     run, log = tmp_path / "run", tmp_path / "log"

@@ -87,7 +87,7 @@ def representative_attention(
         y = y.contiguous(memory_format=memory_format(query))
     else:
         check_not_forward_mode(query, *keys, *values, offsets, bias)
-        if len(keys) == sets == 1 and bias is None and keys[0].shape[2:] == query.shape[2:]:
+        if len(keys) == sets == 1 and bias is None and geometry.same(keys[0].shape[2:], query.shape[2:]):
             own_value = None if shared else values[0]
             y, _, weights = library.attention(
                 query, keys[0], own_value, offsets, groups, grid, float(scale), backend, bool(return_nodes)

@@ -13,6 +13,7 @@ The anchor (x, y) of an H x W query map is at x_l = (x + 1/2) W_l / W - 1/2 on a
 backends evaluate this from left to right with exact division, so that their corners are the same.
 """
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -58,9 +59,18 @@ def nodes(
     return offsets.to(dtype) + torch.stack(anchors)[:, None]  # [L, 1, 2, Hc, Wc]
 
 
+def same(a: object, b: object) -> bool:
+    """Return whether sizes are equal. During ``torch.jit.trace`` PyTorch would warn that this becomes a constant."""
+    if not torch.jit.is_tracing():
+        return bool(a == b)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return bool(a == b)
+
+
 def _carried(x: Tensor, size: int, other: int) -> Tensor:
     """Carry positions from an axis of ``size`` pixels over to one of ``other`` pixels that covers the same picture."""
-    if size == other:
+    if same(size, other):
         return x
     divisor = torch.full((), size, dtype=x.dtype, device=x.device)  # PyTorch multiplies by 1 / size on CUDA otherwise
     return (x + 0.5) * other / divisor - 0.5

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import repgraph
-from repgraph.ops.cpu.jit import jit
+from repgraph.ops.cpu.jit import _lock, jit
 
 SOURCE = Path(repgraph.__file__).parent
 SCRIPT = """
@@ -89,7 +89,7 @@ def flip(content: bytes, at: int) -> bytes:
 
 
 def test_a_damaged_file_is_replaced(folder: Path) -> None:
-    whole = {file: file.read_bytes() for file in folder.iterdir()}
+    whole = {file: file.read_bytes() for file in folder.glob("*.nbc")}
     for file, content in whole.items():
         places = range(0, len(content), len(content) // 12)  # in the machine code a wrong bit could crash the process
         damaged = [b"", b"no pickle", content[: len(content) // 2], *(flip(content, at) for at in places)]
@@ -99,15 +99,15 @@ def test_a_damaged_file_is_replaced(folder: Path) -> None:
 
 
 def test_a_file_of_another_signature_is_not_used(folder: Path) -> None:
-    (of_float32,) = folder.iterdir()
+    (of_float32,) = folder.glob("*.nbc")
     jit(triple)(np.float64(5))
-    (of_float64,) = set(folder.iterdir()) - {of_float32}
+    (of_float64,) = set(folder.glob("*.nbc")) - {of_float32}
     of_float64.replace(of_float32)
     assert [hits(), hits()] == [0, 1]
 
 
 def test_a_folder_that_became_unusable(folder: Path) -> None:
-    (file,) = folder.iterdir()
+    (file,) = folder.glob("*.nbc")
     file.unlink()
     file.mkdir()
     assert [hits(), hits()] == [0, 0]
@@ -115,3 +115,13 @@ def test_a_folder_that_became_unusable(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.write_text("not a directory")
     assert kernel(np.float32(5)) == 15
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX locks")
+def test_two_processes_do_not_compile_the_same(tmp_path: Path) -> None:
+    first = _lock(tmp_path / "new" / "lock")
+    assert first is not None and _lock(tmp_path / "new" / "lock", seconds=0.1) is None
+    os.close(first)
+    second = _lock(tmp_path / "new" / "lock", seconds=0.1)
+    assert second is not None
+    os.close(second)

@@ -41,7 +41,7 @@ class _Recorder(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str)
 def test_nothing_is_computed_by_pytorch(dtype: torch.dtype) -> None:
     """Its thread pool hangs in a forked child."""
     t = prepare(vary(), dtype, torch.device("cpu"))
