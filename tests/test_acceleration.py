@@ -188,6 +188,7 @@ def gradients(layer: nn.Module, given: dict, call=None) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("family", FORMS)
+@pytest.mark.slow
 def test_bfloat16_is_as_exact_as_before(family):
     layer = attention(build(family)).bfloat16()
     given = problem(family, layer, torch.bfloat16)

@@ -112,6 +112,7 @@ def test_half_precision_keeps_positions_in_float32(autocast):
     assert (y - exact).norm() < 0.01 * exact.norm()
 
 
+@pytest.mark.slow
 def test_double_copy_empty():
     layer = build(dtype=torch.float64)
     y = copy.deepcopy(layer)(**problem(4, torch.float64), spatial_shapes=SIZES)

@@ -263,6 +263,7 @@ def test_maps_of_more_than_two_to_the_31_elements() -> None:
 
 
 @pytest.mark.skipif(why_not("triton", DEVICE) is not None, reason="no Triton")
+@pytest.mark.slow
 def test_training_kernels_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training step through all kernels that CUDA uses, against float64."""
     if DEVICE.type == "cpu":  # in the interpreter, whose kernels take maps on the CPU

@@ -43,6 +43,7 @@ def test_maps_of_the_last_two_stages(name: str, stride: int) -> None:
         ("swin_tiny_patch4_window7_224", 32, 32),  # the same; its maps are NHWC
     ],
 )
+@pytest.mark.slow
 def test_networks_of_certain_sizes_take_any(name: str, stride: int, multiple: int) -> None:
     backbone = Backbone(name, output_stride=stride).eval()
     assert backbone.multiple == multiple

@@ -112,6 +112,7 @@ def test_inserted_layers_start_as_the_identity(plain: MaskRCNN, whole: Path, con
     assert not torch.equal(detect(model)[0]["scores"], before[0]["scores"])
 
 
+@pytest.mark.slow
 def test_without_layers_it_is_torchvisions(plain: MaskRCNN, whole: Path) -> None:
     backbone = detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None)
     theirs = detection.MaskRCNN(backbone, 4, min_size=64, max_size=96, box_detections_per_img=5)
@@ -144,6 +145,7 @@ def test_training() -> None:
         assert_same(model.eval()([image.float() / 255 for image in in_bytes]), model([Image(i) for i in in_bytes]))
 
 
+@pytest.mark.slow
 def test_detections_do_not_depend_on_the_first_image(plain: MaskRCNN, tmp_path: Path) -> None:
     """Of an image of 40 pixels, torchvision's RoIAlign would infer wrong scales, and keep them."""
     plain.save_pretrained(tmp_path)
@@ -178,6 +180,7 @@ def coordinates(model: MaskRCNN) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.slow
 def test_coordinates_are_in_float32_under_autocast() -> None:
     model = network(max_size=400)
     fine, want = coordinates(model), detect(model)

@@ -57,6 +57,7 @@ class TestEveryNetwork:
         twin.load_state_dict(model.state_dict())
         assert twin.config == model.config and torch.equal(twin.eval()(x), want)
 
+    @pytest.mark.slow
     def test_autocast(self, options: dict) -> None:
         model, x = network(**options), images(33, 47)
         want = model(x)

@@ -51,6 +51,7 @@ def test_files(state: dict, suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["convnext_atto", "mobilenetv3_small_100", "densenet121", "vit_tiny_patch16_224"])
+@pytest.mark.slow
 def test_names_of_timm(name: str, tmp_path: Path) -> None:
     """timm's feature extractors rename lists, and end before the classifier and what is next to it."""
     state = whole(name)

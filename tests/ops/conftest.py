@@ -29,7 +29,7 @@ def any_kernel(request: pytest.FixtureRequest) -> str:
     return _skip_unless_available(request.param)
 
 
-@pytest.fixture(params=["reference", "cpu", "triton"])
+@pytest.fixture(params=["reference", "cpu", pytest.param("triton", marks=pytest.mark.slow)])
 def backend(request: pytest.FixtureRequest) -> str:
     """Any backend."""
     return _skip_unless_available(request.param)

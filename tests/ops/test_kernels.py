@@ -161,6 +161,7 @@ def test_layouts_on_triton(layout: str, grid: int) -> None:
     check_layout(vary(batch=2, values=16, height=2, width=3, grid=grid), "triton", FLOAT, layout)
 
 
+@pytest.mark.slow
 def test_expanded_tensors(kernel: str) -> None:
     problem = vary(batch=2, height=2)
     tensors = prepare(problem, FLOAT, device_of(kernel))
@@ -171,6 +172,7 @@ def test_expanded_tensors(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT, DOUBLE], ids=str)
+@pytest.mark.slow
 def test_offsets_of_any_dtype(kernel: str, dtype: torch.dtype) -> None:
     problem = vary(height=2)
     tensors = prepare(problem, FLOAT, device_of(kernel))
@@ -193,6 +195,7 @@ def to_one_place(offsets: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("is_deterministic", [False, True])
+@pytest.mark.slow
 def test_all_nodes_near_one_position(kernel: str, is_deterministic: bool) -> None:
     """The Triton kernels sum in several pieces there."""
     problem = vary(channels=4, values=4, height=8, width=9)

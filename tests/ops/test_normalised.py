@@ -188,6 +188,7 @@ def test_normalised_relu_of_a_large_mean(kernels) -> None:
     assert error < 2 * distance(plain, want) + 1e-5
 
 
+@pytest.mark.slow
 def test_normalised_relu_of_constants_and_of_nan(kernels) -> None:
     x = mixed(1, 4, 5, 7)
     x[:, 1] = 3.0

@@ -119,6 +119,7 @@ def test_one_run_is_compared_with_the_recipe_of_its_name(run):
     assert html.count('class="differs"') == first.count('scope="row"')
 
 
+@pytest.mark.slow
 def test_runs_on_other_images_are_not_compared(tmp_path, run):
     other = finished_run(tmp_path / "other", save_data(tmp_path / "data", count=3))
     html = report([run, other], Options(pictures=0))
@@ -135,6 +136,7 @@ def test_runs_on_other_images_are_not_compared(tmp_path, run):
         (["data.hold_out=2"], "data.hold_out is 2"),
     ],
 )
+@pytest.mark.slow
 def test_missing_data_are_reported(tmp_path, run, settings, problem):
     there = save_data(tmp_path / "data", count=1, split="train")
     given = settings if not settings or "root" in settings[0] else [f"data.root={there}", *settings]

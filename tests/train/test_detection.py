@@ -71,6 +71,7 @@ def test_exact_resume(whole, objects, tmp_path, monkeypatch):
     ],
     ids=["bf16", "no layer"],
 )
+@pytest.mark.slow
 def test_other_settings(objects, tmp_path, more, images):
     outcome = train(recipe(objects, *ONE_STEP, "optim.clip=0.5", *more), tmp_path / "run")
     assert outcome.exit_code == 0 and outcome.validation.scores.images == images

@@ -140,6 +140,7 @@ def fill_disk(_):
     ],
     ids=["SIGTERM", "loss", "validation", "full disk"],
 )
+@pytest.mark.slow
 def test_incidents_in_one_process_stop_both(data, tmp_path, incidents, codes, words):
     run = tmp_path / "run"
     assert processes.torchrun(command(data, run), tmp_path, incidents=incidents) == codes

@@ -117,6 +117,7 @@ def assert_forward(offsets: torch.Tensor, channels: int, shared: bool) -> torch.
 
 
 @pytest.mark.parametrize(("channels", "shared", "nodes"), [(8, False, 1), (12, True, 2)])
+@pytest.mark.slow
 def test_nodes_are_masked_unless_all_are_inside(channels: int, shared: bool, nodes: int) -> None:
     assert_forward(offsets_to(PLACES, nodes), channels, shared)
 
