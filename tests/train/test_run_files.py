@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 import pickle
 
 import pytest
@@ -101,6 +102,7 @@ def test_resume_drops_later_rows_and_truncated_ones(tmp_path):
     log(tmp_path, {10: 1.0, 20: 2.0, 30: 3.0})
     with open(tmp_path / "metrics.csv", "a") as file:
         file.write("2")  # killed while writing
+    time.sleep(1.1)  # TensorBoard orders files by the second and by numbers as text
     log(tmp_path, {30: 9.0}, start=20)
     assert [(row["iteration"], row["loss"]) for row in rows(tmp_path)] == [("10", "1"), ("20", "2"), ("30", "9")]
     events = EventAccumulator(str(tmp_path / "tensorboard"))
