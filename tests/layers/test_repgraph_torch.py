@@ -36,6 +36,7 @@ CLOSE = dict(rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "options"), VARIED, ids=str)
+@pytest.mark.slow
 def test_copies_compile_and_export(kind: type, options: dict) -> None:
     layer, x = build(kind, **options), torch.randn(1, 8, 3, 5)
     mechanics.assert_copies_compute_the_same(layer, build(kind, seed=1, **options), x)

@@ -47,7 +47,8 @@ LARGER = [  # whole vectors, blocks and tiles of the CPU kernels, and what is le
 ]
 
 
-# The interpreter is slow: six of them in the fast tests.
+# bfloat16 takes long to compile, and the interpreter is slow: six of its cases are in the fast tests.
+COMPILED = [pytest.param("cpu", *case, marks=pytest.mark.slow if case[1] == BFLOAT else ()) for case in PROBLEMS]
 INTERPRETED = [
     pytest.param("triton", *case, marks=() if number in (0, 1, 2, 9, 10, 12) else pytest.mark.slow)
     for number, case in enumerate(PROBLEMS)
@@ -56,7 +57,7 @@ INTERPRETED = [
 
 @pytest.mark.parametrize(
     ("kernel", "problem", "dtype"),
-    [*(("cpu", *case) for case in PROBLEMS), *INTERPRETED],
+    [*COMPILED, *INTERPRETED],
     indirect=["kernel"],
     ids=str,
 )
@@ -64,7 +65,9 @@ def test_accuracy(kernel: str, problem: Problem, dtype: torch.dtype) -> None:
     check(problem, kernel, dtype)
 
 
-@pytest.mark.parametrize("dtype", [FLOAT, BFLOAT, pytest.param(DOUBLE, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [FLOAT, *(pytest.param(d, marks=pytest.mark.slow) for d in (BFLOAT, DOUBLE))], ids=str
+)
 @pytest.mark.parametrize("problem", LARGER, ids=str)
 def test_accuracy_of_larger_maps_on_the_cpu(problem: Problem, dtype: torch.dtype) -> None:
     check(problem, "cpu", dtype)

@@ -151,6 +151,7 @@ def test_incidents_in_one_process_stop_both(data, tmp_path, incidents, codes, wo
     assert [row["iteration"] for row in rows(run)] == ["3", "4", "6", "8", "9", "10"]
 
 
+@pytest.mark.slow
 def test_two_processes_train_a_detector(objects, tmp_path):
     """Its losses are means over what is sampled, so they differ from those of one process."""
     more = shapes.settings(objects, *shapes.ONE_STEP, "train.batch=4")

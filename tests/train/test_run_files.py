@@ -2,8 +2,8 @@
 
 import errno
 import os
-import time
 import pickle
+import time
 
 import pytest
 import torch
