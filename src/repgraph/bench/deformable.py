@@ -214,8 +214,10 @@ class DeformableTable(Table):
         leaves = {name: t.detach() for name, t in self.inputs(setting).items()}
         found = []
         if setting.problem in NETWORKS:
-            # Rounding flips ReLUs: errors have no limit but those of the network as it is, over all parameters.
-            precision = precision._replace(result=math.inf, gradient=math.inf)
+            # Rounding flips ReLUs and corners of points: the usual limit of gradients is added to the errors of the network
+            # as it is, and the gradients of all parameters are one vector.
+            step = precision.gradient / gate.STEPS
+            precision = precision._replace(step=step, result=math.inf, gradient=math.inf)
             modules = (candidate.build(setting), _network(setting, None), _network(setting, None, torch.float64))
             for module in modules:
                 assert isinstance(module, Network)
