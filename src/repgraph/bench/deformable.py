@@ -214,8 +214,8 @@ class DeformableTable(Table):
         leaves = {name: t.detach() for name, t in self.inputs(setting).items()}
         found = []
         if setting.problem in NETWORKS:
-            # Rounding flips ReLUs and corners of points: the usual limit of gradients is added to the errors of the network
-            # as it is, and the gradients of all parameters are one vector.
+            # Rounding flips ReLUs and corners of points: the usual limit of gradients is added to the errors of the
+            # network as it is, and the gradients of all parameters are one vector.
             step = precision.gradient / gate.STEPS
             precision = precision._replace(step=step, result=math.inf, gradient=math.inf)
             modules = (candidate.build(setting), _network(setting, None), _network(setting, None, torch.float64))
