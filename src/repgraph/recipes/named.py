@@ -78,7 +78,7 @@ def _description(title: str, name: str) -> str:
     return title + command + (f"\n  The paper: {PAPER[name]}." if name in PAPER else "")
 
 
-# A small network for two cores and a few dozen photos: half an hour, against days for ResNet-50 (docs/training.md).
+# A small network for two cores and a few dozen photos; its time is estimated in docs/training.md.
 _LAPTOP_TITLE = "RGNet, ResNet-18, small, on a folder of images and masks, for a CPU."
 _LAPTOP: dict[str, Any] = dict(
     data=dict(name="folder", crop=256, scales=(0.75, 1.0, 1.25, 1.5)),
