@@ -273,7 +273,7 @@ def _warn_if_slow(session: Session, fabric: Fabric, batch: Any, progress: Progre
     images = (train.iterations - session.start) * train.batch / fabric.world_size
     seconds = 3 * images * (time.perf_counter() - begin)
     if seconds > SLOW:
-        advice = f"; on a few dozen photos, {SMALL} is made for two cores" if task.fixed_size else ""
+        advice = f"; {SMALL} is a smaller recipe, for a few dozen photos" if task.fixed_size else ""
         progress.print(
             f"warning: there is no GPU; on this CPU, {train.iterations} iterations of {train.batch} images will take "
             f"about {format_duration(seconds)}; use fewer --iterations, a smaller --batch or backbone{advice}"
