@@ -99,7 +99,7 @@ def test_printed_recipe_can_be_read_again(tmp_path):
         (["voc-r50-rgnet", "--set", "optim.momentm=1"], "optim.momentum"),
         (["voc-r50-rgnet", "--set", "train.batch=two"], "train.batch"),
         (["voc-r50-rgnet", "--set", "optim.lr=-1"], "optim.lr"),
-        (["voc-r50-rgnet", "--set", "model.context=nonlocal"], "non_local"),
+        (["voc-r50-rgnet", "--set", "model.decoder=pyramids"], "pyramid"),
         (["voc-r50-rgnet", "--set", "data.crop=1,2,3"], "data.crop"),
     ],
 )

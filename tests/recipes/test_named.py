@@ -14,11 +14,12 @@ PAPER = {  # lr, weight decay, batch, iterations, crop, test scales
     "pascal_context": (0.02, 1e-4, 16, 80_000, 520, (0.5, 0.75, 1.0, 1.25)),
 }
 CONTEXTS = {"baseline": "none", "nl": "non_local", "rgnet": "repgraph"}
+NETWORKS = {**CONTEXTS, "fpn": "none", "pyramid": "repgraph"}
 
 
 def test_names():
     sets = (*PAPER, "voc", "camvid", "stanford", "folder")
-    segmentation = {"-".join(parts) for parts in itertools.product(sets, ("r50", "r101"), CONTEXTS)}
+    segmentation = {"-".join(parts) for parts in itertools.product(sets, ("r50", "r101"), NETWORKS)}
     scenes = {f"scenes-{context}" for context in (*CONTEXTS, "control")}
     detection = {f"{name}-r50-{c}" for name in ("coco", "voc_instances") for c in ("baseline", "nl", "repgraph")}
     assert set(recipes.NAMES) == segmentation | scenes | detection | {"folder-r18-rgnet"}
@@ -26,7 +27,11 @@ def test_names():
     for name in recipes.NAMES:
         recipe, (data_set, *_, context) = recipes.get(name), name.split("-")
         assert recipe.name == name and f"repgraph train {name} " in recipe.description
-        assert recipe.model.context == CONTEXTS.get(context, context)
+        assert recipe.model.context == NETWORKS.get(context, context)
+        pyramid = context in ("fpn", "pyramid")
+        assert getattr(recipe.model, "decoder", "") == (
+            "" if name in detection else "pyramid" if pyramid else "dilated"
+        )
         assert recipe.model.weights == ("none" if data_set == "scenes" else "")  # has to be requested
     assert "45.8 mIoU, 81.76" in recipes.get("ade20k-r101-rgnet").description
 

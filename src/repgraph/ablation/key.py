@@ -12,7 +12,8 @@ import json
 from pathlib import PurePath
 from typing import Any
 
-from repgraph.models.context import LAYERS, REMOVED, full_options, head_options, resolve_preset
+from repgraph.constants import DECODERS
+from repgraph.models.context import LAYERS, REMOVED, context_name, full_options, head_options, resolve_preset
 from repgraph.recipes import Data, Recipe, to_dict
 
 GENERATION = 1  # increase it if the same recipe gives other results than before: it invalidates all of them
@@ -42,6 +43,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 KERNELS = ("backend", "attention")  # options that choose a kernel and do not count
 SAMPLING = ("repgraph", "simple")
+OFFSETS = (*SAMPLING, "pyramid")  # layers with an offset convolution
 
 
 def key(recipe: Recipe) -> str:
@@ -59,10 +61,13 @@ def content(recipe: Recipe) -> dict[str, Any]:
         if name not in LEFT_OUT.split() and (name in FIRST.split() or value != usual[name])
     }
     model, fusion = recipe.model, recipe.model.fusion
+    stride, channels = DECODERS[model.decoder]
+    found["model.output_stride"], found["model.channels"] = model.output_stride or stride, model.channels or channels
     found["model.weights"] = weights_name(model.weights)
     if recipe.data.name == "folder" and recipe.data.root:  # by name, as weights
         found["data.folder"] = PurePath(recipe.data.root).name
-    context, options = resolve_preset(model.context, head_options(model.context, model.context_options))
+    name = context_name(model.context, model.decoder)
+    context, options = resolve_preset(name, head_options(name, model.context_options))
     layers, found["model.context"] = {context}, context
     if context != "none":
         found["model.fusion"] = fusion if fusion != "auto" else ("sum" if context == "dual" else "concat")
@@ -73,7 +78,7 @@ def content(recipe: Recipe) -> dict[str, Any]:
         layers.add(layer)
         found["model.inserted"] = model.inserted
         found["model.inserted_options"] = {"layer": layer, **_effective(layer, options)}
-    if not layers & set(SAMPLING):
+    if not layers & set(OFFSETS):
         found.pop("optim.offset", None)
     return _plain(found)
 

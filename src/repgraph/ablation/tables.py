@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from repgraph.constants import DECODERS
 from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe, with_values
 
@@ -19,6 +20,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "nl": {"model.context": "non_local", "model.context_options": {}},
     "simple": {"model.context": "simple", "model.context_options.norm_expand": None},  # it has no such norm
     "rgnet": {"model.context": "repgraph"},
+    "psp": {"model.context": "psp", "model.context_options": {}},
+    "fpn": {"model.decoder": "pyramid", "model.context": "none", "model.context_options": {}},
+    "pyramid": {"model.decoder": "pyramid", "model.context": "repgraph", "model.context_options": {}},
 }
 TITLES = {
     "baseline": "backbone baseline",
@@ -26,6 +30,9 @@ TITLES = {
     "nl": "non-local (NL) baseline",
     "simple": "Simple RepGraph",
     "rgnet": "RGNet (Bottleneck RepGraph)",
+    "psp": "pyramid pooling (PSP)",
+    "fpn": "feature pyramid (FPN), output stride 32",
+    "pyramid": "RGNet with a feature pyramid, output stride 32",
 }
 PAPER_DATA = "ADE20K, ResNet-50"
 STAGES = {"res2": "layer1", "res3": "layer2", "res4": "layer3", "res5": "layer4"}  # the paper's and timm's names
@@ -212,6 +219,15 @@ _TABLES = (
         _form("scale-16", "scale 1/16", scale=1 / 16),
     ),
 )
+_CHOOSE = ("baseline", "nl", "psp", "rgnet", "fpn", "pyramid")
+_TABLES += (
+    Table(
+        "choose",
+        "Networks to choose from (not in the paper)",
+        "nl",
+        *(TableEntry(kind, TITLES[kind], kind) for kind in _CHOOSE),
+    ),
+)
 TABLES: dict[str, Table] = {table.name: table for table in _TABLES}
 
 
@@ -230,7 +246,8 @@ def resolve(entry: TableEntry, start: Recipe, tuned: Mapping[str, Any] | None = 
     recipe = with_values(start, {name: value for name, value in settings.items() if value is not None})
     options = {name: value for name, value in recipe.model.context_options.items() if name not in removed}
     recipe = with_values(recipe, {"model.context_options": options})
-    groups, inner = options.get("groups", 1), options.get("mid_channels") or model.channels // 2
+    channels = recipe.model.channels or DECODERS[recipe.model.decoder][1]
+    groups, inner = options.get("groups", 1), options.get("mid_channels") or channels // 2
     if not isinstance(groups, int) or not isinstance(inner, int) or groups < 1 or inner % groups:
         return start, f"groups={groups} does not divide the layer's {inner} inner channels"
     return recipe.model_copy(update={"name": f"{start.data.name}-{entry.name}", "description": ""}), ""

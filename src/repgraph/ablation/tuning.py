@@ -54,6 +54,13 @@ SPACES: dict[str, Space] = {
     },
     "simple": _NODES,
     "rgnet": _NODES,
+    "psp": _RATES,
+    "fpn": _RATES,
+    "pyramid": {
+        "optim.lr": tuple(map(Times, (0.5, 1.0, 2.0))),
+        "optim.head": (1.0, 3.0, 10.0),
+        "model.context_options.rounds": (2, 3, 4),
+    },
 }
 
 

@@ -1,5 +1,6 @@
 """The Typer application: the commands and their groups."""
 
+import os
 from typing import Any
 
 import typer
@@ -55,7 +56,14 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def version(show: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
+def version(
+    show: bool = typer.Option(False, "--version", help="Show the version and exit."),
+    modules: list[str] = typer.Option(  # noqa: B008
+        [], "--import", help="Module that registers context layers of your own; repeatable.", metavar="MODULE"
+    ),
+) -> None:
+    if modules:  # read by repgraph.models.context, in processes that a command starts as well
+        os.environ["REPGRAPH_IMPORT"] = ",".join(modules)
     if show:
         from repgraph import __version__
 
@@ -76,4 +84,5 @@ bench_app = typer.Typer(help="Benchmarks of speed and memory.", no_args_is_help=
 bench_app.command("operator", cls=Command)(bench.operator)
 bench_app.command("layers", cls=Command)(bench.layers)
 bench_app.command("deformable", cls=Command)(bench.deformable)
+bench_app.command("networks", cls=Command)(bench.networks)
 app.add_typer(bench_app, name="bench")

@@ -1,4 +1,4 @@
-"""``repgraph bench operator``, ``repgraph bench layers`` and ``repgraph bench deformable``."""
+"""``repgraph bench``: operator, layers, deformable and networks."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +19,7 @@ PROBLEMS = {
     "mask2former": "512x512 1024x1024",
 }
 QUICK_PROBLEMS = dict.fromkeys(("detr-encoder", "detr-decoder", "pixel-decoder"), "128x160")
+NETWORK_SIZES = {"cpu": "512x512", "cuda": "512x512 1024x2048"}
 QUICK_SIZE = {"cpu": "33x33", "cuda": "128x256"}
 QUICK_SECONDS = 0.2
 SIZES = "Sizes of the maps; several at once."
@@ -157,6 +158,33 @@ def deformable(
         for place in _places(size or (QUICK_PROBLEMS if run.quick else known).get(name, "128x160").split(), run)
     ]
     return _measure(DeformableTable(), settings, run)
+
+
+@flatten
+def networks(
+    run: Run,
+    size: Annotated[
+        list[str] | None, _device("Sizes of the images; several at once.", metavar="HxW", **NETWORK_SIZES)
+    ] = None,
+    backbone: Annotated[str, option("Name of a timm model.", metavar="NAME")] = "resnet50",
+) -> int:
+    """Measure segmentation networks: parameters, images per second, time and memory of a training step.
+
+    Examples:
+      repgraph bench networks --quick
+      repgraph bench networks --size 512x512 --batch 8 --dtype bfloat16
+      repgraph bench networks --size 320x320 --batch 16 --only rgnet pyramid nl
+
+    The networks have one backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and RGNet
+    at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Exit codes are those of
+    bench operator.
+    """
+    from repgraph.bench.networks import NetworkSetting, NetworkTable
+    from repgraph.distributed import parse_device
+
+    words = size or ("128x160" if run.quick else NETWORK_SIZES[parse_device(run.device).type]).split()
+    settings = [NetworkSetting(backbone=backbone, batch=run.batch, **place) for place in _places(words, run)]
+    return _measure(NetworkTable(), settings, run)
 
 
 def _run(

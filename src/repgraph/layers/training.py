@@ -15,6 +15,7 @@ from repgraph.errors import UsageError
 from repgraph.layers.checks import check_eval, check_number
 from repgraph.layers.non_local import NonLocal
 from repgraph.layers.offset import Offset
+from repgraph.layers.pyramid import PyramidRound
 from repgraph.layers.repgraph import RepGraph
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -148,7 +149,8 @@ def fuse(model: Model) -> Model:
 
     The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
     """
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, (RepGraph, NonLocal))]
+    kinds = (RepGraph, NonLocal, PyramidRound)
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, kinds)]
     for module in (model, *layers):  # check all of them before any is modified
         check_eval(module)
     for layer in layers:

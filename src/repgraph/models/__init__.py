@@ -2,10 +2,11 @@
 
 try:
     from repgraph.models.backbone import Backbone
-    from repgraph.models.context import Control
+    from repgraph.models.context import Control, register_context
     from repgraph.models.heads import AuxiliaryHead, SegmentationHead, upsample
     from repgraph.models.hub import load, param_groups
     from repgraph.models.mask_rcnn import MaskRCNN, mask_rcnn
+    from repgraph.models.pyramid import PyramidHead
     from repgraph.models.rgnet import RGNet, rgnet
 except ModuleNotFoundError as error:
     if error.name not in ("huggingface_hub", "pydantic", "safetensors", "timm", "torchvision"):
@@ -15,6 +16,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = [
-    "AuxiliaryHead", "Backbone", "Control", "MaskRCNN", "RGNet", "SegmentationHead", "load", "mask_rcnn",
-    "param_groups", "rgnet", "upsample",
+    "AuxiliaryHead", "Backbone", "Control", "MaskRCNN", "PyramidHead", "RGNet", "SegmentationHead", "load",
+    "mask_rcnn", "param_groups", "register_context", "rgnet", "upsample",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Backbones: timm models, dilated to an output stride, that return the maps of their last two stages."""
+"""Backbones: timm models, dilated to an output stride, that return the maps of their last stages."""
 
 from functools import cache
 from typing import Any
@@ -19,7 +19,6 @@ _ANY_SIZE: tuple[dict[str, Any], ...] = (
     {"strict_img_size": False},
     {},
 )
-_FEATURES: dict[str, Any] = {"features_only": True, "out_indices": (-2, -1)}
 _NO_POOLING = (nn.Identity, type(None))  # what a block has instead of anti-aliasing
 _MULTIPLES = (1, 32, 64, 128, 224, 256)
 
@@ -32,6 +31,7 @@ class Backbone(nn.Module):
     Args:
         name: a timm model with feature maps, such as "resnet50" or "convnext_tiny".
         output_stride: pixels of the image per position of the last map: 8, 16 or 32 where the model supports it.
+        maps: number of maps to return, those of the last stages.
         caffe_style: put the stride of a ResNet stage on its first 1 x 1 convolution, as Caffe's ResNets do, and not on
             the 3 x 3. Weights of one style do not work in the other. With dilation, all 3 x 3 convolutions of a stage
             have its dilation; in timm's style the first one keeps that of the previous stage. In both styles the maps
@@ -39,13 +39,15 @@ class Backbone(nn.Module):
 
     Attributes:
         body: the timm model; parameters keep their names.
-        channels: channels of the two maps.
+        channels: channels of the maps.
+        strides: pixels of the image per position of each map.
         multiple: the image sides that the model takes are multiples of this; other images are zero-padded on the right
             and below, and the maps cropped. 1 (no padding) for ResNets and most convolutional networks.
 
     Shape:
         - Input: (B, 3, H, W)
-        - Output: two maps (B, C, h, w); of a ResNet those of ``layer3`` and ``layer4``, the paper's stages 4 and 5.
+        - Output: the maps (B, C, h, w); by default two, of a ResNet those of ``layer3`` and ``layer4``, the paper's
+          stages 4 and 5.
 
     Example:
         >>> backbone = Backbone("resnet18", output_stride=8)
@@ -54,26 +56,28 @@ class Backbone(nn.Module):
         (torch.Size([1, 256, 9, 13]), torch.Size([1, 512, 9, 13]))
     """
 
-    def __init__(self, name: str = "resnet50", *, output_stride: int = 8, caffe_style: bool = False) -> None:
+    def __init__(
+        self, name: str = "resnet50", *, output_stride: int = 8, maps: int = 2, caffe_style: bool = False
+    ) -> None:
         super().__init__()
         self.name = check_timm_name(name)
         self.output_stride = check_int("output_stride", output_stride)
         self.caffe_style = caffe_style
-        options, self.multiple = _find_options(name, output_stride)
+        options, self.multiple = _find_options(name, output_stride, check_int("maps", maps))
         body: Any = timm.create_model(name, **options)
         if caffe_style:
             to_caffe_style(body, name)
         self.body = body
-        self.channels: tuple[int, int] = tuple(body.feature_info.channels())
+        self.channels: tuple[int, ...] = tuple(body.feature_info.channels())
+        self.strides: tuple[int, ...] = tuple(body.feature_info.reduction())
         self._channels_last_output = str(getattr(self.body, "output_fmt", "")).endswith("NHWC")
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the maps of the last two stages for images (B, 3, H, W)."""
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the maps of the last stages for images (B, 3, H, W)."""
         height, width = x.shape[2:]
         if self.multiple > 1:
             x = F.pad(x, (0, -width % self.multiple, 0, -height % self.multiple))
-        stage4, stage5 = self.body(x)
-        return self._crop(stage4, height, width, x), self._crop(stage5, height, width, x)
+        return tuple(self._crop(each, height, width, x) for each in self.body(x))
 
     def _crop(self, y: Tensor, height: int, width: int, padded: Tensor) -> Tensor:
         """Return the part of a map that shows the image without its padding."""
@@ -100,13 +104,14 @@ def check_timm_name(name: Any) -> str:
 
 
 @cache  # trying takes longer than building a small model
-def _find_options(name: str, output_stride: int) -> tuple[dict[str, Any], int]:
+def _find_options(name: str, output_stride: int, maps: int) -> tuple[dict[str, Any], int]:
     """Return options for timm that give the output stride, and the multiple to which image sides have to be padded."""
     cfg = timm.get_pretrained_cfg(name)
     strides, one_size = set(), False
+    features: dict[str, Any] = {"features_only": True, "out_indices": tuple(range(-maps, 0))}
     for stride in (output_stride, None, *STRIDES):
         for size_options in _ANY_SIZE if cfg is not None and cfg.fixed_input_size else ({},):
-            options = {**_FEATURES, **({} if stride is None else {"output_stride": stride}), **size_options}
+            options = {**features, **({} if stride is None else {"output_stride": stride}), **size_options}
             try:
                 body = create_without_data(name, **options)
             except (TypeError, AssertionError, ValueError, RuntimeError, IndexError, NotImplementedError):
@@ -123,7 +128,7 @@ def _find_options(name: str, output_stride: int) -> tuple[dict[str, Any], int]:
     if one_size:
         raise UsageError(f"{name!r} takes images of one size only; choose another backbone")
     if not strides:
-        raise UsageError(f"{name!r} has fewer than two feature maps in timm; choose another backbone")
+        raise UsageError(f"{name!r} has fewer than {maps} feature maps in timm; choose another backbone")
     raise UsageError(
         f"output_stride is {output_stride}; timm's {name!r} supports {' or '.join(map(str, sorted(strides)))}"
     )

@@ -1,6 +1,9 @@
 """Context layers of heads and backbones, by the names that recipes and configs use."""
 
+import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +12,8 @@ from torch import Tensor, nn
 from repgraph.errors import UsageError, nearest
 from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, checks, insert, spread
 from repgraph.layers.pointwise import Pointwise, fuse_input
+from repgraph.layers.pooling import PyramidPooling
+from repgraph.layers.pyramid import PyramidRepGraph
 
 
 class Control(nn.Module):
@@ -45,15 +50,19 @@ class NoContext(nn.Identity):
         self.out_channels = channels
 
 
-LAYERS: dict[str, Callable[..., nn.Module]] = {
+Layer = Callable[..., nn.Module]
+LAYERS: dict[str, Layer] = {
     "repgraph": BottleneckRepGraph,
     "paper": BottleneckRepGraph,
     "simple": SimpleRepGraph,
     "non_local": NonLocal,
     "dual": DualAttention,
+    "psp": PyramidPooling,
     "control": Control,
     "none": NoContext,
+    "pyramid": PyramidRepGraph,
 }
+IMPORT = "REPGRAPH_IMPORT"  # environment variable: modules that register context layers, separated by commas
 PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names of a layer with options
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # layers that start as the identity
 # Defaults of layers in a head (docs/results.md). Elsewhere layers have the defaults of their constructors.
@@ -65,30 +74,107 @@ HEAD: dict[str, dict[str, Any]] = {
 # Options that were removed, with the values that had no effect: existing configs contain them.
 REMOVED: dict[str, Any] = {"offset_view": 1, "offset_unit": "pixels", "learn_scale": False}
 # Arguments that are not options: set elsewhere, or not serializable.
-_NO_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
+_NO_OPTIONS = ("self", "channels", "maps", "fusion", "norm_layer", "act_layer", "device", "dtype")
 # Options that a config does not record: they depend on where the layer is and runs.
 _NOT_RECORDED = ("backend", "attention", "final_act", "map_size", "zero_init")
 
 
+def register_context(name: str, layer: Layer | None = None) -> Any:
+    """Make a context layer of your own available by name: in networks, recipes and on the command line.
+
+    Args:
+        name: its name in ``context`` and ``model.context``.
+        layer: a class or function. ``layer(channels, **options)`` returns a module that takes maps (B, channels, H, W),
+            and has the number of channels of its result as ``out_channels``. Its keyword arguments are the options in
+            ``context_options``; ``fusion`` ("concat" or "sum") is passed if it has such an argument. Default: return a
+            decorator.
+
+    A saved network stores the name alone, so register the layer before loading one. Commands import the modules that
+    ``repgraph --import MODULE`` or the environment variable ``REPGRAPH_IMPORT`` names.
+
+    Example:
+        >>> @register_context("double")
+        ... class Double(nn.Module):
+        ...     def __init__(self, channels):
+        ...         super().__init__()
+        ...         self.out_channels = channels
+        ...
+        ...     def forward(self, x):
+        ...         return 2 * x
+        >>> make_context("double", 8)
+        Double()
+    """
+    if layer is None:
+        return lambda given: register_context(name, given)
+    if not callable(layer):
+        raise TypeError(f"layer is {layer!r}; expected a class or function that returns a module")
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name is {name!r}; expected a string")
+    known = LAYERS.get(name)
+    if known is not None and known is not layer and _origin(known) != _origin(layer):
+        raise UsageError(f"there is a context {name!r} already, {_origin(known)}; choose another name")
+    LAYERS[name] = layer
+    return layer
+
+
+def _origin(layer: Layer) -> str:
+    return f"{getattr(layer, '__module__', '')}.{getattr(layer, '__qualname__', layer)}"
+
+
+def context_name(context: Any, decoder: str = "dilated") -> str:
+    """Return the name of a context layer given by name or class; "repgraph" in a pyramid is RepGraph over its maps.
+
+    Modules in ``REPGRAPH_IMPORT`` are imported if the name is unknown. A class is registered by its name.
+    """
+    if not isinstance(context, str) and callable(context):
+        found = [name for name, layer in LAYERS.items() if layer is context]
+        name = found[0] if found else getattr(context, "__name__", "context")
+        register_context(name, context)
+        return name
+    if context not in LAYERS:
+        _import_modules()
+    if context not in LAYERS:
+        hint = nearest(context, LAYERS, f"; choose one of {', '.join(LAYERS)}, or register it with register_context")
+        raise UsageError(f"context is {context!r}{hint}")
+    if context == "pyramid" and decoder != "pyramid":
+        raise UsageError("context 'pyramid' attends to several maps; it needs decoder='pyramid'")
+    return "pyramid" if (decoder, context) == ("pyramid", "repgraph") else context
+
+
+def _import_modules() -> None:
+    if os.getcwd() not in sys.path and "" not in sys.path:  # as for a script in this folder
+        sys.path.append(os.getcwd())
+    for module in filter(None, os.environ.get(IMPORT, "").split(",")):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UsageError(f"cannot import {module!r} ({IMPORT}, --import): {error}") from error
+
+
 def make_context(
-    name: str, channels: int, *, fusion: str | None = None, options: Mapping[str, Any] | None = None
-) -> nn.Module:
+    name: str, channels: int, *, fusion: str | None = None, options: Mapping[str, Any] | None = None, **sizes: int
+) -> Any:
     """Build the context layer of a head; it has an attribute ``out_channels``.
 
     Args:
         name: one of :data:`LAYERS`.
         fusion: "sum" or "concat". Default: "concat", and "sum" for dual attention.
         options: options of the layer, such as ``{"nodes": 27}``; they take precedence over those of :data:`HEAD`.
+        sizes: ``maps`` of a layer over several maps.
     """
-    layer = LAYERS[checks.check_choice("context", name, LAYERS)]
+    name = context_name(name, "pyramid" if sizes else "dilated")
+    layer = LAYERS[name]
     check_options("context_options", name, options)
     resolved = resolve_preset(name, head_options(name, options))[1]
     if "fusion" in inspect.signature(layer).parameters:
         resolved["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:
-        return layer(channels, **resolved)
+        made = layer(channels, **sizes, **resolved)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"context {name!r}: {error}") from error
+    if not isinstance(getattr(made, "out_channels", None), int):
+        raise UsageError(f"context {name!r} has no attribute out_channels, the number of channels of its result")
+    return made
 
 
 def insert_context(

@@ -51,17 +51,17 @@ class SegmentationHead(nn.Module):
     ) -> None:
         super().__init__()
         sizes = check_int("in_channels", in_channels), check_int("channels", channels)
-        self.project = _initialize(nn.Conv2d(*sizes, 3, padding=1, bias=False))
+        self.project = initialize(nn.Conv2d(*sizes, 3, padding=1, bias=False))
         self.norm = nn.BatchNorm2d(channels)
         self.act = nn.ReLU(inplace=True)
         self.context = make_context(context, channels, fusion=fusion, options=context_options)
         if isinstance(self.context, (BottleneckRepGraph, Control)):
             # Layers with separate query and key keep PyTorch's initialization, which determines the size of the logits.
-            _initialize(self.context.reduce)
-            _initialize(self.context.expand)
+            initialize(self.context.reduce)
+            initialize(self.context.expand)
         self.dropout = nn.Dropout2d(dropout)
         out_channels: Any = self.context.out_channels
-        self.classifier = _initialize(Pointwise(out_channels, check_int("classes", classes)))
+        self.classifier = initialize(Pointwise(out_channels, check_int("classes", classes)))
 
     def forward(self, x: Tensor, return_nodes: bool = False) -> Any:
         x = self.act(self.norm(self.project(check_map(x, self.project.in_channels))))
@@ -80,7 +80,8 @@ class AuxiliaryHead(SegmentationHead):
         super().__init__(in_channels, classes, channels=channels, context="none", dropout=dropout)
 
 
-def _initialize(convolution: nn.Conv2d) -> nn.Conv2d:
+def initialize(convolution: nn.Conv2d) -> nn.Conv2d:
+    """Initialize a new convolution of a head, in place."""
     nn.init.kaiming_normal_(convolution.weight, mode="fan_in", nonlinearity="relu")
     if convolution.bias is not None:
         nn.init.zeros_(convolution.bias)
@@ -92,11 +93,15 @@ def upsample(logits: Tensor, size: Sequence[int]) -> Tensor:
 
     Half precision is converted to float32 before: a softmax takes float32 anyway, and rounded logits would tie.
     """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return resize(logits.to(torch.promote_types(logits.dtype, torch.float32)), size)
+
+
+def resize(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Resize a map (B, C, h, w) to ``size`` (H, W), bilinearly with ``align_corners=False``."""
     height, width = size
-    if logits.is_cuda and logits.requires_grad and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
-        return Upsample.apply(logits, height, width)  # type: ignore[no-any-return, no-untyped-call]
-    return F.interpolate(logits, size=(height, width), mode="bilinear", align_corners=False)
+    if x.is_cuda and x.requires_grad and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+        return Upsample.apply(x, height, width)  # type: ignore[no-any-return, no-untyped-call]
+    return F.interpolate(x, size=(height, width), mode="bilinear", align_corners=False)
 
 
 class Upsample(torch.autograd.Function):

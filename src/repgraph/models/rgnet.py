@@ -1,5 +1,6 @@
-"""RGNet: a dilated backbone, a segmentation head with a RepGraph layer, and an auxiliary head for training."""
+"""RGNet: a backbone, a segmentation head with RepGraph layers, and an auxiliary head for training."""
 
+import inspect
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repgraph.constants import MEAN, STD
+from repgraph.constants import DECODERS, MEAN, STD
 from repgraph.errors import UsageError
 from repgraph.layers.checks import check_bool, check_choice, check_map, check_size
 from repgraph.layers.repgraph import RepGraph
@@ -15,9 +16,10 @@ from repgraph.layers.spread import shrink_factor
 from repgraph.layers.training import evaluation_mode
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import Backbone
-from repgraph.models.context import INSERTABLE, full_options, head_options, insert_context
+from repgraph.models.context import INSERTABLE, context_name, full_options, head_options, insert_context
 from repgraph.models.heads import AuxiliaryHead, SegmentationHead, upsample
 from repgraph.models.hub import Hub, model_card
+from repgraph.models.pyramid import MAPS, PyramidHead
 
 _DESCRIPTION = """\
 An RGNet for semantic segmentation, from the library repgraph: a backbone, and a layer in which every position attends
@@ -37,11 +39,16 @@ class RGNet(
     Args:
         classes: number of classes.
         backbone: name of a timm model; see :class:`~repgraph.models.Backbone`.
-        output_stride: of the backbone: 8, 16 or 32.
-        context: the layer in the head: "repgraph", "paper" (the same in the paper's plain form), "simple", "non_local",
-            "dual", "control" or "none" (the paper's backbone baseline).
+        decoder: "dilated" (the paper's: a dilated backbone and :class:`~repgraph.models.SegmentationHead`) or "pyramid"
+            (a backbone as it is, and :class:`~repgraph.models.PyramidHead` on the maps of its last four stages).
+        output_stride: of the backbone: 8, 16 or 32. Default: 8, and 32 for a pyramid, which takes no other.
+        context: the layer in the head: "repgraph" (in a pyramid, RepGraph over its maps), "paper" (the same in the
+            paper's plain form), "simple", "non_local", "dual", "psp" (pyramid pooling), "control", "none" (the paper's
+            backbone baseline), or a layer of your own, by class or by its name in
+            :func:`~repgraph.models.register_context`.
         context_options: options of that layer, such as ``{"nodes": 27, "radius": 8}``.
-        channels: channels after the 3 x 3 convolution of either head.
+        channels: channels after the 3 x 3 convolution of either head; in a pyramid, those of its maps. Default: 512,
+            and 256 for a pyramid.
         fusion: of the context layer: "concat" or "sum". Default: "concat", and "sum" for dual attention.
         inserted: number of layers to insert into each stage of the backbone, such as ``{"layer3": 1}``; see
             :func:`repgraph.insert`. They have sum fusion and start as the identity.
@@ -80,10 +87,11 @@ class RGNet(
         classes: int,
         backbone: str = "resnet50",
         *,
-        output_stride: int = 8,
-        context: str = "repgraph",
+        decoder: str = "dilated",
+        output_stride: int | None = None,
+        context: Any = "repgraph",
         context_options: dict[str, Any] | None = None,
-        channels: int = 512,
+        channels: int | None = None,
         fusion: str | None = None,
         inserted: dict[str, int] | None = None,
         inserted_options: dict[str, Any] | None = None,
@@ -95,9 +103,17 @@ class RGNet(
         mean: Sequence[float] = MEAN,
         std: Sequence[float] = STD,
     ) -> None:
-        super().__init__({name: value for name, value in locals().items() if name not in ("self", "__class__")})
+        stride, width = DECODERS[check_choice("decoder", decoder, DECODERS)]
+        output_stride = stride if output_stride is None else output_stride
+        channels = width if channels is None else channels
+        context, names = context_name(context, decoder), inspect.signature(RGNet).parameters
+        super().__init__({name: value for name, value in locals().items() if name in names})
+        self.decoder, pyramid = decoder, decoder == "pyramid"
+        if pyramid and output_stride != stride:
+            raise UsageError(f"output_stride is {output_stride}; a pyramid takes a backbone as it is, with {stride}")
         style = check_bool("caffe_style", caffe_style)
-        self.backbone = Backbone(backbone, output_stride=output_stride, caffe_style=style)
+        maps = MAPS if pyramid else 2
+        self.backbone = Backbone(backbone, output_stride=output_stride, maps=maps, caffe_style=style)
         if inserted:
             options = dict(self.config["inserted_options"] or {})
             layer = check_choice("layer in inserted_options", options.pop("layer", "repgraph"), INSERTABLE)
@@ -105,9 +121,12 @@ class RGNet(
             self.config["inserted_options"] = {"layer": layer, **full_options(layer, options)}
         elif inserted_options:
             raise UsageError("inserted_options needs inserted, the number of layers for each stage")
-        stage4, stage5 = self.backbone.channels
         settings: dict[str, Any] = dict(context=context, context_options=context_options, fusion=fusion)
-        self.head = SegmentationHead(stage5, classes, channels=channels, dropout=dropout, **settings)
+        settings |= dict(channels=channels, dropout=dropout)
+        *_, stage4, stage5 = stages = self.backbone.channels
+        self.head: Any = (
+            PyramidHead(stages, classes, **settings) if pyramid else SegmentationHead(stage5, classes, **settings)
+        )
         options = head_options(context, self.config["context_options"])
         self.config["context_options"] = full_options(context, options, self.head.context)
         self.auxiliary = None
@@ -115,6 +134,8 @@ class RGNet(
             self.auxiliary = AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
         if not map_sizes:
             del self.config["map_sizes"]
+        if not pyramid:
+            del self.config["decoder"]
         if not isinstance(map_sizes, dict | None):
             raise UsageError(f"map_sizes is {map_sizes!r}; expected a dict from layers to sizes")
         for path, size in (map_sizes or {}).items():
@@ -147,13 +168,16 @@ class RGNet(
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         size = _check_images(x).shape[2:]
-        stage4, stage5 = self.backbone(x)
-        logits = upsample(self.head(stage5), size)
+        maps = self.backbone(x)
+        logits = upsample(self.head(self._head_input(maps)), size)
         if self.auxiliary is None or not self.training:
             return logits
-        return logits, upsample(self.auxiliary(stage4), size)
+        return logits, upsample(self.auxiliary(maps[-2]), size)
 
-    def nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _head_input(self, maps: tuple[Tensor, ...]) -> Any:
+        return maps if self.decoder == "pyramid" else maps[-1]
+
+    def nodes(self, x: Tensor) -> tuple[Any, Any]:
         """Return the representative nodes of the head's RepGraph layer and their weights.
 
         Args:
@@ -162,17 +186,27 @@ class RGNet(
         Returns:
             Nodes (B, S, 2, h, w): [x, y] in pixels of the image for each position of the h x w map (for a grid, for
             each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. Position (i, j) of the
-            map itself is at pixel ((j + 0.5) W / w - 0.5, (i + 0.5) H / h - 0.5).
+            map itself is at pixel ((j + 0.5) W / w - 0.5, (i + 0.5) H / h - 0.5). For a pyramid, tuples with the nodes
+            (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S, h, w) of each round: S on each map of strides 8, 16
+            and 32.
         """
-        stage5 = self.backbone(_check_images(x))[1]
-        _, nodes, weights = self.head(stage5, return_nodes=True)
-        scale = torch.tensor([x.shape[3] / stage5.shape[3], x.shape[2] / stage5.shape[2]], device=nodes.device)
-        scale = scale.to(nodes.dtype).view(1, 1, 2, 1, 1)
-        return (nodes + 0.5) * scale - 0.5, weights
+        maps = self.backbone(_check_images(x))
+        _, nodes, weights = self.head(self._head_input(maps), return_nodes=True)
+        if self.decoder != "pyramid":
+            return to_image(nodes, maps[-1:], x.shape[2:]), weights
+        return tuple(to_image(each, maps[1:], x.shape[2:]) for each in nodes), weights
 
     @property
     def pretrained(self) -> nn.Module:
         return self.backbone
+
+
+def to_image(nodes: Tensor, maps: Sequence[Tensor], size: Sequence[int]) -> Tensor:
+    """Return nodes (..., maps * S, 2, h, w) in pixels of their maps as pixels of an image of ``size`` (H, W)."""
+    steps = [[size[1] / each.shape[3], size[0] / each.shape[2]] for each in maps]
+    scale = torch.tensor(steps, dtype=nodes.dtype, device=nodes.device)  # [maps, 2]
+    scale = scale.repeat_interleave(nodes.shape[-4] // len(maps), 0)[:, :, None, None]
+    return (nodes + 0.5) * scale - 0.5
 
 
 def _check_images(x: Tensor) -> Tensor:

@@ -11,10 +11,13 @@ from repgraph.errors import UsageError, nearest
 from repgraph.recipes.schema import AnyRecipe, DetectionRecipe, Recipe
 
 BACKBONES = {"r50": ("resnet50", "ResNet-50"), "r101": ("resnet101", "ResNet-101")}
-CONTEXTS: dict[str, tuple[Any, str]] = {
-    "baseline": ("none", "The backbone baseline"),
-    "nl": ("non_local", "The non-local baseline"),
-    "rgnet": ("repgraph", "RGNet"),
+# The network without its backbone, and a title.
+NETWORKS: dict[str, tuple[dict[str, Any], str]] = {
+    "baseline": ({"context": "none"}, "The backbone baseline"),
+    "nl": ({"context": "non_local"}, "The non-local baseline"),
+    "rgnet": ({"context": "repgraph"}, "RGNet"),
+    "fpn": ({"context": "none", "decoder": "pyramid"}, "A feature pyramid (FPN)"),
+    "pyramid": ({"context": "repgraph", "decoder": "pyramid"}, "RGNet with a feature pyramid"),
 }
 PAPER = {  # its scores
     "ade20k-r50-baseline": "36.48 mIoU, 77.57 pixel accuracy, on val",
@@ -34,6 +37,7 @@ def _slide(*scales: float) -> dict[str, Any]:
 
 
 _HEAD = dict(lr=0.01, head=10.0, offset=10.0)  # offsets learn at the rate of the head that they are in
+_PYRAMID = dict(lr=0.01, head=3.0, offset=3.0)
 _SHORT = dict(optim=_HEAD, train=dict(batch=16, iterations=2_500))
 _PAPER = dict(optim=dict(lr=0.02, weight_decay=1e-4), test=_slide(0.5, 0.75, 1.0, 1.25))
 _LONG = dict(batch=16, period=1_000, validate_every=10)
@@ -61,16 +65,18 @@ SEGMENTATION: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _segmentation(row: str, backbone: str, context: str) -> Recipe:
+def _segmentation(row: str, backbone: str, network: str) -> Recipe:
     data, crop, sections = SEGMENTATION[row]
-    (network, network_title), (layer, title) = BACKBONES[backbone], CONTEXTS[context]
-    name = f"{row}-{backbone}-{context}"
+    (body, body_title), (model, title) = BACKBONES[backbone], NETWORKS[network]
+    name = f"{row}-{backbone}-{network}"
     sections = sections | {
         "data": dict(name=row, crop=crop) | sections.get("data", {}),
-        "model": dict(backbone=network, context=layer),
+        "model": dict(backbone=body, **model),
         "test": dict(crop=crop) | sections.get("test", {}),
     }
-    return Recipe(name=name, description=_description(f"{title}, {network_title}, on {data}.", name), **sections)
+    if sections["optim"] is _HEAD and "decoder" in model:
+        sections["optim"] = _PYRAMID
+    return Recipe(name=name, description=_description(f"{title}, {body_title}, on {data}.", name), **sections)
 
 
 def _description(title: str, name: str) -> str:
@@ -118,10 +124,10 @@ def _scenes(context: str) -> Recipe:
 
 # Mask R-CNN. On COCO this is the usual short schedule, since the paper does not give its own. VOC's is for one GPU: the
 # images of its segmentation, with the shorter side at 320 pixels.
-DETECTION_CONTEXTS: dict[str, tuple[Any, str]] = {
-    "baseline": ("none", "Mask R-CNN"),
-    "nl": ("non_local", "Mask R-CNN with a non-local block in res4"),
-    "repgraph": ("repgraph", "Mask R-CNN with a RepGraph layer in res4"),
+DETECTION_NETWORKS: dict[str, tuple[dict[str, Any], str]] = {
+    "baseline": ({"context": "none"}, "Mask R-CNN"),
+    "nl": ({"context": "non_local"}, "Mask R-CNN with a non-local block in res4"),
+    "repgraph": ({"context": "repgraph"}, "Mask R-CNN with a RepGraph layer in res4"),
 }
 DETECTION: dict[str, tuple[str, dict[str, Any]]] = {
     "coco": ("COCO 2017", dict(train=dict(iterations=90_000, **_LONG))),
@@ -136,19 +142,20 @@ DETECTION: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _detection(row: str, context: str) -> DetectionRecipe:
-    (data, sections), (layer, title) = DETECTION[row], DETECTION_CONTEXTS[context]
-    name = f"{row}-r50-{context}"
-    model = sections.get("model", {}) | {"context": layer}
+def _detection(row: str, network: str) -> DetectionRecipe:
+    (data, sections), (model, title) = DETECTION[row], DETECTION_NETWORKS[network]
+    name = f"{row}-r50-{network}"
     description = _description(f"{title}, ResNet-50-FPN, on {data}.", name)
-    return DetectionRecipe(name=name, description=description, **sections | {"model": model})
+    return DetectionRecipe(
+        name=name, description=description, **sections | {"model": sections.get("model", {}) | model}
+    )
 
 
 _ALL: list[AnyRecipe] = [
-    *(_segmentation(row, backbone, context) for row in SEGMENTATION for backbone in BACKBONES for context in CONTEXTS),
+    *(_segmentation(row, backbone, network) for row in SEGMENTATION for backbone in BACKBONES for network in NETWORKS),
     Recipe(name="folder-r18-rgnet", description=_description(_LAPTOP_TITLE, "folder-r18-rgnet"), **_LAPTOP),
     *(_scenes(context) for context in SCENES),
-    *(_detection(row, context) for row in DETECTION for context in DETECTION_CONTEXTS),
+    *(_detection(row, network) for row in DETECTION for network in DETECTION_NETWORKS),
 ]
 RECIPES: dict[str, AnyRecipe] = {recipe.name: recipe for recipe in _ALL}
 NAMES: tuple[str, ...] = tuple(RECIPES)
@@ -164,15 +171,23 @@ def renamed(recipe: Any) -> Any:
     """Return the recipe with a name for the network that it trains, if settings changed that of a named recipe."""
     base = RECIPES.get(recipe.name)
     model = recipe.model
-    if base is None or (base.model.backbone, base.model.context) == (model.backbone, model.context):
+    if base is None or (base.model.backbone, _network(base.model)) == (model.backbone, _network(model)):
         return recipe
     row, *parts = recipe.name.split("-")
     if model.backbone != base.model.backbone:
         short = {network: name for name, (network, _) in BACKBONES.items()}
         parts = [short.get(model.backbone, re.sub(r"[^\w.]", "_", model.backbone)), parts[-1]]
-    if model.context != base.model.context:
-        contexts = DETECTION_CONTEXTS if recipe.task == "detection" else CONTEXTS
-        parts[-1] = {layer: name for name, (layer, _) in contexts.items()}.get(model.context, model.context)
+    if (network := _network(model)) != _network(base.model):
+        networks = DETECTION_NETWORKS if recipe.task == "detection" else NETWORKS
+        usual = "_".join(network[key] for key in sorted(network))
+        parts[-1] = next((name for name, (each, _) in networks.items() if each == network), usual)
     name = "-".join([row, *parts])
     description = RECIPES[name].description if name in RECIPES else ""
     return recipe.model_copy(update={"name": name, "description": description})
+
+
+def _network(model: Any) -> dict[str, str]:
+    """Return what distinguishes the network of a recipe, as in :data:`NETWORKS`."""
+    if getattr(model, "decoder", "dilated") == "dilated":
+        return {"context": model.context}
+    return {"context": "repgraph" if model.context == "pyramid" else model.context, "decoder": model.decoder}

@@ -27,7 +27,6 @@ def _as_pair(value: Any) -> Any:
     return found * 2 if isinstance(found, tuple) and len(found) == 1 else found
 
 
-Context = Literal["repgraph", "paper", "simple", "non_local", "dual", "control", "none"]
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -88,10 +87,11 @@ class Model(Section):
     weights: str = (
         ""  # a file, a run, "timm:NAME", "pretrained" (may download) or "none"; empty is an error in training
     )
-    output_stride: Positive = 8
-    context: Context = "repgraph"
+    decoder: Literal["dilated", "pyramid"] = "dilated"
+    output_stride: Positive | None = None  # of the backbone; null is 8, and 32 for a pyramid
+    context: str = Field("repgraph", min_length=1)  # see RGNet, or a name given to repgraph.models.register_context
     context_options: dict[str, Any] = {}
-    channels: Positive = 512
+    channels: Positive | None = None  # of the head; null is 512, and 256 for a pyramid
     fusion: Literal["auto", "concat", "sum"] = "auto"
     inserted: dict[str, int] = {}
     inserted_options: dict[str, Any] = {}

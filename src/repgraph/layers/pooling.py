@@ -1,0 +1,45 @@
+"""Pyramid pooling (PSPNet): means of the map over a few coarse grids."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from repgraph.layers import checks
+from repgraph.layers.pointwise import Pointwise, make_norm_act
+from repgraph.ops.formats import memory_format
+
+
+class PyramidPooling(nn.Module):
+    """Pyramid pooling: the map is averaged over ``bins`` x ``bins`` cells, projected, upsampled and concatenated.
+
+    Args:
+        channels: channels C of the input.
+        mid_channels: channels of each branch. Default: C / number of branches.
+        bins: sides of the grids.
+
+    Shape:
+        - Input: (B, C, H, W)
+        - Output: (B, C + branches * C', H, W), with the input first
+    """
+
+    def __init__(
+        self, channels: int, mid_channels: int | None = None, *, bins: tuple[int, ...] | list[int] = (1, 2, 3, 6)
+    ) -> None:
+        super().__init__()
+        self.channels = checks.check_int("channels", channels)
+        self.bins = tuple(checks.check_int("bins", side) for side in bins)
+        width = max(1, channels // max(1, len(self.bins)))
+        self.mid_channels = width if mid_channels is None else checks.check_int("mid_channels", mid_channels)
+        self.out_channels = channels + len(self.bins) * self.mid_channels
+        self.branches = nn.ModuleList(
+            nn.Sequential(Pointwise(channels, self.mid_channels, bias=False), make_norm_act(True, self.mid_channels))
+            for _ in self.bins
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = checks.check_map(x, self.channels).shape[2:]
+        maps = [x]
+        for side, branch in zip(self.bins, self.branches, strict=True):
+            means = branch(F.adaptive_avg_pool2d(x, side))
+            maps.append(F.interpolate(means, size=size, mode="bilinear", align_corners=False))
+        return torch.cat(maps, 1).contiguous(memory_format=memory_format(x))

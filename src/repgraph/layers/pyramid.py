@@ -1,0 +1,155 @@
+"""Rounds of attention to representative nodes on the maps of a feature pyramid."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from repgraph.errors import UsageError
+from repgraph.layers import checks
+from repgraph.layers.offset import Offset
+from repgraph.layers.pointwise import Pointwise, add_conv_norm, fold, norm_act
+from repgraph.layers.spread import Spread
+from repgraph.ops import representative_attention
+from repgraph.ops.backends import NAMES
+
+
+class PyramidRound(nn.Module):
+    """One round: each position of a map attends to nodes on that map and on others, then passes a feed-forward part.
+
+    Query, keys and values are 1 x 1 convolutions; every map has its own key and value. Each channel group has its own
+    nodes, ``nodes`` on every map, regressed from the first map by ``offset``, and a learned ``bias`` on the logit of
+    each node. Both parts are residual branches that end in a batch normalization.
+
+    Nodes of group k start along the direction 2 pi k / groups, at 1, 2, ... pixels of their map.
+    """
+
+    def __init__(
+        self, channels: int, maps: int, nodes: int, groups: int, expansion: int, backend: str, **factory: Any
+    ) -> None:
+        super().__init__()
+        self.channels, self.maps, self.nodes, self.groups, self.backend = channels, maps, nodes, groups, backend
+        self.scale = (channels / groups) ** -0.5
+        hidden = channels * expansion
+        self.query = Pointwise(channels, channels, bias=False, **factory)
+        self.keys = nn.ModuleList(Pointwise(channels, channels, bias=False, **factory) for _ in range(maps))
+        self.values = nn.ModuleList(Pointwise(channels, channels, bias=False, **factory) for _ in range(maps))
+        self.offset = Offset(channels, _rays(groups, maps, nodes), groups * maps * nodes, **factory)
+        self.bias = nn.Parameter(torch.zeros(groups * maps * nodes, **factory))
+        self.project = Pointwise(channels, channels, bias=False, **factory)
+        self.project_norm = nn.BatchNorm2d(channels, **factory)
+        self.widen = Pointwise(channels, hidden, bias=False, **factory)
+        self.widen_norm = nn.BatchNorm2d(hidden, **factory)
+        self.act = nn.ReLU()
+        self.narrow = Pointwise(hidden, channels, bias=False, **factory)
+        self.narrow_norm = nn.BatchNorm2d(channels, **factory)
+
+    def forward(self, x: Tensor, coarser: Sequence[Tensor] = (), return_nodes: bool = False) -> Any:
+        """Return ``x`` after the round; with ``return_nodes`` also nodes and weights of the operator.
+
+        Args:
+            x: the map of the queries (B, C, H, W).
+            coarser: the other maps (B, C, H_l, W_l).
+        """
+        maps = (x, *coarser)
+        result = representative_attention(
+            self.query(x),
+            [key(each) for key, each in zip(self.keys, maps, strict=True)],
+            [value(each) for value, each in zip(self.values, maps, strict=True)],
+            self.offset(x),
+            groups=self.groups,
+            own_nodes=True,
+            scale=self.scale,
+            bias=self.bias.view(1, -1, 1, 1),
+            backend=self.backend,
+            return_nodes=return_nodes,
+        )
+        response, *nodes = result if return_nodes else (result,)
+        x = add_conv_norm(x, response, self.project, self.project_norm)
+        x = add_conv_norm(x, norm_act(self.widen(x), self.widen_norm, self.act), self.narrow, self.narrow_norm)
+        return (x, *nodes) if return_nodes else x
+
+    def fuse(self) -> Self:
+        """Fold batch normalization into the convolutions for inference, in place."""
+        checks.check_eval(self)
+        for name in ("project", "widen", "narrow"):
+            convolution, norm = fold(getattr(self, name), getattr(self, f"{name}_norm"))
+            setattr(self, name, convolution)
+            setattr(self, f"{name}_norm", norm)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, maps={self.maps}, nodes={self.nodes}, groups={self.groups}, backend={self.backend!r}"
+
+
+class PyramidRepGraph(nn.Module):
+    """RepGraph over several maps: in each round, positions of the finest map attend to nodes on all maps.
+
+    The result of a round is the finest map of the next, so that information travels along the nodes of all rounds.
+
+    Args:
+        channels: channels C of all maps.
+        maps: number of maps, the finest one first.
+        rounds: number of rounds T, each with parameters of its own.
+        nodes: number S of nodes on each map, for each group.
+        groups: number of channel groups with attention and nodes of their own; a divisor of C.
+        expansion: width of the feed-forward part as a multiple of C.
+        backend: of :func:`repgraph.representative_attention`.
+
+    Shape:
+        - Input: ``maps`` tensors (B, C, H_l, W_l)
+        - Output: (B, C, H_0, W_0). With ``return_nodes=True`` also, for each round, the nodes (B, groups, maps * S, 2,
+          H_0, W_0), [x, y] in pixels of their own map, and the weights (B, groups, maps * S, H_0, W_0).
+
+    Example:
+        >>> layer = PyramidRepGraph(32, maps=2, rounds=2, groups=4)
+        >>> layer([torch.randn(1, 32, 16, 24), torch.randn(1, 32, 8, 12)]).shape
+        torch.Size([1, 32, 16, 24])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        maps: int = 3,
+        *,
+        rounds: int = 3,
+        nodes: int = 4,
+        groups: int = 8,
+        expansion: int = 4,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.channels = self.out_channels = checks.check_int("channels", channels)
+        self.maps = checks.check_int("maps", maps)
+        self.nodes, self.groups = checks.check_int("nodes", nodes), checks.check_int("groups", groups)
+        checks.check_choice("backend", backend, NAMES)
+        if channels % groups:
+            raise UsageError(f"groups is {groups}; expected a divisor of the {channels} channels")
+        sizes = channels, maps, nodes, groups, checks.check_int("expansion", expansion)
+        count = checks.check_int("rounds", rounds)
+        self.rounds = nn.ModuleList(
+            PyramidRound(*sizes, backend=backend, device=device, dtype=dtype) for _ in range(count)
+        )
+
+    def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
+        if len(maps) != self.maps:
+            raise UsageError(f"got {len(maps)} maps; this layer was made for maps={self.maps}")
+        x, *coarser = (checks.check_map(each, self.channels) for each in maps)
+        found: list[tuple[Tensor, Tensor]] = []
+        for each in self.rounds:
+            x, *nodes = each(x, coarser, True) if return_nodes else (each(x, coarser),)
+            found += [tuple(nodes)] if return_nodes else []
+        return (x, *zip(*found, strict=True)) if return_nodes else x
+
+
+def _rays(groups: int, maps: int, nodes: int) -> Spread:
+    """Return initial offsets in the operator's order (group, map, node): along a direction for each group."""
+    points = []
+    for group in range(groups):
+        x, y = (round(turn(2 * math.pi * group / groups), 12) + 0.0 for turn in (math.cos, math.sin))
+        points += [(step * x, step * y) for step in range(1, nodes + 1)] * maps
+    return Spread("rays", tuple(points))
