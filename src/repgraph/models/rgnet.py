@@ -121,7 +121,8 @@ class RGNet(
             layer = dict(self.named_modules()).get(path)
             if not isinstance(layer, RepGraph):
                 raise UsageError(f"map_sizes has {path!r}, which is no RepGraph layer of this network")
-            layer.offset.map_size = check_size("map_sizes", size)
+            for offset in layer.offsets():
+                offset.map_size = check_size("map_sizes", size)
         self.built = frozenset(self.state_dict())
 
     def keep_reach(self, height: int, width: int) -> dict[str, tuple[int, int]]:
@@ -133,14 +134,15 @@ class RGNet(
         layers = {path: layer for path, layer in self.named_modules() if isinstance(layer, RepGraph)}
         stride = self.backbone.output_stride  # of the smallest map
         smallest = -(-height // stride), -(-width // stride)
-        if all(shrink_factor(layer.offset.extent, *smallest) == 1 for layer in layers.values()):
+        if not any(_shrinks(layer, smallest) for layer in layers.values()):
             return {}
         with evaluation_mode(self):
             self(torch.zeros(1, 3, height, width, device=next(self.parameters()).device))
         sizes = {path: layer.offset.seen[1:] for path, layer in layers.items() if layer.offset.seen is not None}
-        small = {path: size for path, size in sizes.items() if shrink_factor(layers[path].offset.extent, *size) < 1}
+        small = {path: size for path, size in sizes.items() if _shrinks(layers[path], size)}
         for path, size in small.items():
-            layers[path].offset.map_size = size
+            for offset in layers[path].offsets():
+                offset.map_size = size
         if small:
             self.config["map_sizes"] = {path: list(size) for path, size in small.items()}
         return small
@@ -153,7 +155,7 @@ class RGNet(
             return logits
         return logits, upsample(self.auxiliary(stage4), size)
 
-    def nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def nodes(self, x: Tensor) -> tuple[Any, Any]:
         """Return the representative nodes of the head's RepGraph layer and their weights.
 
         Args:
@@ -161,18 +163,25 @@ class RGNet(
 
         Returns:
             Nodes (B, S, 2, h, w): [x, y] in pixels of the image for each position of the h x w map (for a grid, for
-            each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. Position (i, j) of the
-            map itself is at pixel ((j + 0.5) W / w - 0.5, (i + 0.5) H / h - 0.5).
+            each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. With several rounds,
+            tuples of one tensor for each. Position (i, j) of the map itself is at pixel ((j + 0.5) W / w - 0.5,
+            (i + 0.5) H / h - 0.5).
         """
         stage5 = self.backbone(_check_images(x))[1]
         _, nodes, weights = self.head(stage5, return_nodes=True)
-        scale = torch.tensor([x.shape[3] / stage5.shape[3], x.shape[2] / stage5.shape[2]], device=nodes.device)
-        scale = scale.to(nodes.dtype).view(1, 1, 2, 1, 1)
-        return (nodes + 0.5) * scale - 0.5, weights
+        sides = [x.shape[3] / stage5.shape[3], x.shape[2] / stage5.shape[2]]
+        rounds = nodes if isinstance(nodes, tuple) else (nodes,)
+        pixels = tuple((each + 0.5) * each.new_tensor(sides).view(1, 1, 2, 1, 1) - 0.5 for each in rounds)
+        return (pixels if isinstance(nodes, tuple) else pixels[0]), weights
 
     @property
     def pretrained(self) -> nn.Module:
         return self.backbone
+
+
+def _shrinks(layer: RepGraph, size: tuple[int, int]) -> bool:
+    """Return whether initial nodes of a layer do not fit a map of this size."""
+    return any(shrink_factor(offset.extent, *size) < 1 for offset in layer.offsets())
 
 
 def _check_images(x: Tensor) -> Tensor:
