@@ -23,6 +23,7 @@ SMALL = LayerSetting(height=5, width=7, batch=2, channels=24, mid_channels=16, n
         ("nl-plain", 68.719, 549.756, 0),
         ("nl-sdpa-cudnn", 68.719, 549.756, 0),
         ("bottleneck", 34.360 + 0.151, 0.151, 0.302),
+        ("bottleneck-rounds-3", 4 * 17.180 + 3 * 0.151, 3 * 0.151, 3 * 0.302),
         ("simple", 68.719 + 1.208, 0.151, 0.604),
         ("danet-head", 784.788, 635.655, 0),
     ],
@@ -44,11 +45,12 @@ def test_grids_and_groups(grid, groups, size):
     assert list(count_products(block, setting).values()) == expected
 
 
-def test_facts():
-    facts = LayerTable().facts(NAMED["bottleneck"], INPUT)
-    assert facts["parameters"] == sum(p.numel() for p in BottleneckRepGraph(2048, 256).parameters())
-    assert (facts["paper_gmacs"], facts["paper_ms"]) == PAPER["bottleneck"]
+@pytest.mark.parametrize(("name", "rounds"), [("bottleneck", 1), ("bottleneck-rounds-3", 3)])
+def test_facts(name, rounds):
+    facts = LayerTable().facts(NAMED[name], INPUT)
+    assert facts["parameters"] == sum(p.numel() for p in BottleneckRepGraph(2048, 256, rounds=rounds).parameters())
+    assert (facts["paper_gmacs"], facts["paper_ms"]) == PAPER.get(name, (None, None))
     n, c, mid, s = INPUT.positions, 2048, 256, 9
-    elements = 2 * n * mid + 2 * n * c + n * 2 * s + 3 * n * s  # norms, activation, residual, bias of offsets, softmax
+    elements = 2 * n * mid + 2 * n * c + rounds * n * (2 * s + 3 * s)  # norms, activation, residual; biases, softmax
     assert facts["macs_all"] == facts["macs_products"] + elements
     assert LayerTable().facts(NAMED["bottleneck"], SMALL)["paper_gmacs"] is None

@@ -18,8 +18,8 @@ def build(kind: type, channels: int = 8, seed: int = 0, training: bool = False, 
         for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
             if tensor.is_floating_point():
                 tensor.copy_(torch.rand_like(tensor) + 0.5 if "var" in name else torch.randn_like(tensor))
-        if hasattr(layer, "offset"):
-            layer.offset.weight.mul_(0.5)
+        for offset in layer.offsets() if hasattr(layer, "offset") else ():
+            offset.weight.mul_(0.5)
     return layer.train(training)
 
 
@@ -44,7 +44,7 @@ def cells(size: int, grid: int) -> list[slice]:
     return [slice(start, min(start + grid, size)) for start in range(0, size, grid)]
 
 
-def offsets_of(layer: nn.Module, x: Tensor) -> Tensor:
+def offsets_of(layer: nn.Module, x: Tensor, offset: nn.Module) -> Tensor:
     """Return offsets (B, 2S, Hc, Wc): a product with the means of the cells, and a bias that is scaled to the map."""
     grid = ONE_CELL if layer.grid == "map" else layer.grid
     height, width = x.shape[2:]
@@ -53,8 +53,8 @@ def offsets_of(layer: nn.Module, x: Tensor) -> Tensor:
         for row in cells(height, grid)
     ]
     means = torch.stack(rows, -2)
-    moved = torch.einsum("oc,bchw->bohw", layer.offset.weight[:, :, 0, 0], means)
-    bias, spread = layer.offset.bias, layer.spread
+    moved = torch.einsum("oc,bchw->bohw", offset.weight[:, :, 0, 0], means)
+    bias, spread = offset.bias, offset.spread
     if spread.relative:
         bias = bias * torch.tensor([width - 1, height - 1]).repeat(layer.nodes).to(bias) / 2
     elif spread.points is not None and (extent := max(abs(c) for point in spread.points for c in point)):
@@ -108,11 +108,20 @@ def respond(layer: nn.Module, query: Tensor, key: Tensor, value: Tensor, offsets
     return torch.stack(found).view(batch, height, width, channels).permute(0, 3, 1, 2)
 
 
+def respond_in_rounds(layer: nn.Module, response: Tensor) -> Tensor:
+    """Return the responses of all rounds side by side, for that of the first."""
+    responses = [response]
+    for offset in layer.next_offsets:
+        last = responses[-1]
+        responses.append(respond(layer, last, last, last, offsets_of(layer, last, offset)))
+    return torch.cat(responses, 1)
+
+
 def equations(layer: nn.Module, x: Tensor) -> Tensor:
     if isinstance(layer, BottleneckRepGraph):
         feature = layer.act(normalise(layer.reduce_norm, project(layer.reduce, x)))
-        response = respond(layer, feature, feature, feature, offsets_of(layer, feature))
-        added = normalise(layer.expand_norm, project(layer.expand, response))
+        response = respond(layer, feature, feature, feature, offsets_of(layer, feature, layer.offset))
+        added = normalise(layer.expand_norm, project(layer.expand, respond_in_rounds(layer, response)))
         return layer.final_act(x + added if layer.fusion == "sum" else torch.cat((x, added), 1))
     assert isinstance(layer, SimpleRepGraph)
 
@@ -121,5 +130,6 @@ def equations(layer: nn.Module, x: Tensor) -> Tensor:
 
     query = norm_act(project(layer.theta, x), layer.theta_norm)
     key = norm_act(project(layer.phi, x), layer.phi_norm)
-    added = project(layer.w_y, respond(layer, query, key, project(layer.g, x), offsets_of(layer, x)))
+    response = respond(layer, query, key, project(layer.g, x), offsets_of(layer, x, layer.offset))
+    added = project(layer.w_y, respond_in_rounds(layer, response))
     return x + added if layer.fusion == "sum" else torch.cat((x, added), 1)

@@ -30,6 +30,8 @@ SHARED = [
     dict(nodes=3, spread="default", mid_channels=1),
     dict(nodes=3, node_view=3, groups=2, spread="grid"),
     dict(nodes=2, node_view=9, grid=2),
+    dict(nodes=3, rounds=2, groups=2, radius=[3.0, 1.5]),
+    dict(nodes=2, rounds=3, grid=2, node_view=3, fusion="concat", scale=0.1),
 ]
 VARIANTS = [
     *((kind, options) for kind in KINDS for options in SHARED),
@@ -102,6 +104,7 @@ def test_shapes_of_output_nodes_and_weights(kind: type, grid) -> None:
 
 
 FORMATTED = [dict(), dict(fusion="concat", grid=3), dict(grid="map", groups=2), dict(fusion="concat", mid_channels=1)]
+FORMATTED += [dict(rounds=2, scale=0.1)]
 
 
 @pytest.mark.parametrize("options", FORMATTED, ids=name)
@@ -131,8 +134,10 @@ def test_in_place_activations(norm) -> None:
         (BottleneckRepGraph, dict(norm_layer=None)),
         (BottleneckRepGraph, dict(norm_expand=False)),
         (BottleneckRepGraph, dict(norm_layer=Group, grid=2)),
+        (BottleneckRepGraph, dict(rounds=3)),
         (SimpleRepGraph, dict()),
         (SimpleRepGraph, dict(norm_qk=True, grid="map")),
+        (SimpleRepGraph, dict(rounds=2)),
     ],
     ids=name,
 )
@@ -165,6 +170,17 @@ def test_returned_nodes_and_weights() -> None:
     (nodes.square().sum() + weights.square().sum()).backward()
     for key in ("theta.weight", "phi.weight", "offset.weight", "offset.bias"):
         assert layer.get_parameter(key).grad.abs().max() > 0, key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_round_returns_its_nodes(kind: type) -> None:
+    """Rings from far to near, around each query of the round."""
+    one, layer = kind(8, nodes=5), kind(8, nodes=5, rounds=3, radius=8, groups=2)
+    assert set(one.state_dict()) < set(layer.state_dict())
+    _, nodes, weights = layer(torch.randn(1, 8, 33, 35), return_nodes=True)
+    assert len(nodes) == len(weights) == 3 and {each.shape for each in weights} == {(1, 2, 5, 33, 35)}
+    for each, radius in zip(nodes, (8, 4, 2), strict=True):
+        torch.testing.assert_close(each[0, 1, :, 3, 7], torch.tensor([7.0 + radius, 3.0]))
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
@@ -207,6 +223,7 @@ def test_default_scale_and_the_papers_form() -> None:
         (dict(spread=POINTS), ValueError, r"spread has 3 points; expected one \(x, y\) for each of the 9 nodes"),
         (dict(spread=[(1.0, float("inf"))] * 9), ValueError, "spread has a coordinate that is not finite"),
         (dict(radius=0), ValueError, "radius is 0; expected a positive number of pixels"),
+        (dict(radius=[4.0], rounds=2), ValueError, r"radius is \[4.0\]; .* one for each of 2 rounds"),
         (dict(radius=4.0, spread="grid"), ValueError, "radius is 4.0, but spread 'grid' with grid=1 has none"),
         (dict(node_view=2), ValueError, "node_view is 2; expected an odd integer"),
         (dict(backend="cuda"), ValueError, "backend is 'cuda'; expected one of 'auto', 'reference'"),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from repgraph import representative_attention
 from repgraph.layers import BottleneckRepGraph, SimpleRepGraph, pointwise
+from repgraph.layers.offset import Offset
 from repgraph.ops import product
 from repgraph.ops.backends import why_not
 
@@ -19,6 +20,7 @@ HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 KINDS = [BottleneckRepGraph, SimpleRepGraph]
 CASES = {
     "small": (dict(channels=8, mid_channels=4, nodes=3), (2, 8, 9, 7)),
+    "rounds": (dict(channels=8, mid_channels=4, nodes=3, rounds=3), (2, 8, 9, 7)),
     "wide": (dict(channels=256, mid_channels=64, nodes=9), (2, 256, 33, 47)),
     "odd": (dict(channels=72, mid_channels=40, nodes=5, groups=5), (3, 72, 17, 3)),
     "no kernel": (dict(channels=10, mid_channels=5, nodes=4), (2, 10, 13, 11)),
@@ -39,13 +41,18 @@ def plain_pytorch(layer: nn.Module, x: Tensor) -> Tensor:
         options = dict(groups=layer.groups, grid=layer.grid, scale=layer.scale)
         return representative_attention(query, key, value, offsets, backend="reference", **options)
 
+    def further_rounds(*responses: Tensor) -> Tensor:
+        for offset in layer.next_offsets:
+            responses += (attend(*[responses[-1]] * 3, offset(responses[-1])),)
+        return torch.cat(responses, 1)
+
     if isinstance(layer, SimpleRepGraph):
         query = layer.theta_norm(torch.conv2d(x, layer.theta.weight))
         key = layer.phi_norm(torch.conv2d(x, layer.phi.weight))
-        response = attend(query, key, torch.conv2d(x, layer.g.weight), layer.offset(x))
+        response = further_rounds(attend(query, key, torch.conv2d(x, layer.g.weight), layer.offset(x)))
         return x + torch.conv2d(response, layer.w_y.weight, layer.w_y.bias)
     feature = layer.act(layer.reduce_norm(torch.conv2d(x, layer.reduce.weight)))
-    response = attend(feature, feature, feature, layer.offset(feature))
+    response = further_rounds(attend(feature, feature, feature, layer.offset(feature)))
     return layer.final_act(x + layer.expand_norm(torch.conv2d(response, layer.expand.weight)))
 
 
@@ -55,9 +62,10 @@ def make_smooth(kind: type, options: dict, training: bool) -> nn.Module:
     own = dict(norm_qk=True) if kind is SimpleRepGraph else dict(final_act=False)
     layer = build(kind, training=training, scale=0.2 / options["mid_channels"], **own, **options)
     with torch.no_grad():
-        layer.offset.weight.zero_()
         for name, module in layer.named_modules():
-            if isinstance(module, nn.Conv2d) and module is not layer.offset:
+            if isinstance(module, Offset):
+                module.weight.zero_()
+            elif isinstance(module, nn.Conv2d):
                 module.weight.div_(module.in_channels**0.5)
             if isinstance(module, nn.BatchNorm2d) and "expand" not in name:
                 module.weight.fill_(0.5)
@@ -135,9 +143,10 @@ def assert_as_exact_as_plain(kind: type, case: str, precision: str, training: bo
 @pytest.mark.parametrize("memory_format", FORMATS, ids=str)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast bfloat16"])
+@pytest.mark.parametrize("case", ["small", "rounds"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_as_exact_as_plain_pytorch(kind: type, precision: str, training: bool, memory_format) -> None:
-    assert_as_exact_as_plain(kind, "small", precision, training, memory_format, "cpu")
+def test_as_exact_as_plain_pytorch(kind: type, case: str, precision: str, training: bool, memory_format) -> None:
+    assert_as_exact_as_plain(kind, case, precision, training, memory_format, "cpu")
 
 
 @pytest.mark.gpu

@@ -31,6 +31,8 @@ VARIED = [
         marks=pytest.mark.slow,
     ),
     pytest.param(SimpleRepGraph, dict(nodes=3, norm_qk=True, grid="map"), marks=pytest.mark.slow),
+    (SimpleRepGraph, dict(nodes=3, rounds=3)),
+    (BottleneckRepGraph, dict(nodes=3, rounds=2)),
 ]
 CLOSE = dict(rtol=1e-4, atol=1e-4)
 
@@ -59,7 +61,7 @@ SIZES = [(5, 6), (17, 23), (24, 9), (2, 8), (9, 5)]
     ("kind", "options", "first"),
     [
         pytest.param(BottleneckRepGraph, dict(groups=2), (5, 7), marks=pytest.mark.slow),
-        pytest.param(BottleneckRepGraph, dict(grid=3), (17, 23), marks=pytest.mark.slow),
+        pytest.param(BottleneckRepGraph, dict(grid=3, rounds=2), (17, 23), marks=pytest.mark.slow),
         pytest.param(SimpleRepGraph, dict(norm_qk=True, grid="map"), (17, 23), marks=pytest.mark.slow),
     ],
     ids=str,

@@ -45,6 +45,8 @@ def test_reach_of_known_offsets() -> None:
     layer = BottleneckRepGraph(8, nodes=9, radius=6.0)
     assert reach(layer, torch.randn(1, 8, 4, 99))[""].p95 == pytest.approx(1.5)  # a ring that has shrunk
     assert math.isnan(reach(layer, torch.randn(0, 8, 5, 7))[""].mean)
+    layer = BottleneckRepGraph(8, nodes=2, rounds=2, radius=[6.0, 2.0])
+    assert reach(layer, torch.randn(1, 8, 33, 33))[""].mean == pytest.approx(4.0)  # over all rounds
 
 
 class Noisy(nn.Module):
@@ -95,15 +97,15 @@ class Everything(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3)
-        self.layer = BottleneckRepGraph(8, nodes=3)
+        self.layer = BottleneckRepGraph(8, nodes=3, rounds=2)
         self.dual = DualAttention(8)
         self.layer_norm = nn.LayerNorm((8, 5, 7))
         self.table = nn.Parameter(torch.zeros(4, 4))
 
 
 GROUPS = {
-    "offset weights": {"layer.offset.weight"},
-    "offset biases": {"layer.offset.bias"},
+    "offset weights": {"layer.offset.weight", "layer.next_offsets.0.weight"},
+    "offset biases": {"layer.offset.bias", "layer.next_offsets.0.bias"},
     "norms and biases": {
         *(f"layer.{norm}.{key}" for norm in ("reduce_norm", "expand_norm") for key in ("weight", "bias")),
         *(f"dual.position.{key}.bias" for key in ("query", "key", "value")),

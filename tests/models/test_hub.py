@@ -13,6 +13,7 @@ import repgraph
 from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph
 from repgraph.models import RGNet, load
+from repgraph.models.context import HEAD
 
 LABELS = {
     "names": ["sky", "tree", "road", "car", "bär"],
@@ -85,9 +86,10 @@ WRITTEN = {
 }  # fmt: skip
 
 
-def test_removed_options_in_a_config(folder: Path) -> None:
+def test_configs_of_earlier_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     want = RGNet.from_pretrained(folder)
     edit(folder, context_options=WRITTEN)
+    monkeypatch.setitem(HEAD["repgraph"], "rounds", 3)  # not what the config stands for
     found = load(folder)
     assert torch.equal(found(images(33, 47)), want(images(33, 47))) and found.config == want.config
     edit(folder, context_options={**WRITTEN, "offset_view": 3})

@@ -218,14 +218,11 @@ _TABLES = (
         _form("scale-1", "scale 1, as in the paper", scale=1.0),
         _form("scale-16", "scale 1/16", scale=1 / 16),
     ),
-)
-_CHOOSE = ("baseline", "nl", "psp", "rgnet", "fpn", "pyramid")
-_TABLES += (
     Table(
         "choose",
         "Networks to choose from (not in the paper)",
         "nl",
-        *(TableEntry(kind, TITLES[kind], kind) for kind in _CHOOSE),
+        *(TableEntry(kind, TITLES[kind], kind) for kind in ("baseline", "nl", "psp", "rgnet", "fpn", "pyramid")),
     ),
 )
 TABLES: dict[str, Table] = {table.name: table for table in _TABLES}

@@ -70,11 +70,11 @@ def _simple_elements(s: LayerSetting) -> int:
     return s.positions * ((2 + SOFTMAX) * s.nodes + 2 * s.channels)  # bias of offsets, softmax, bias of w_y, residual
 
 
-def _bottleneck_elements(s: LayerSetting, grid: int, groups: int) -> int:
+def _bottleneck_elements(s: LayerSetting, grid: int, groups: int, rounds: int) -> int:
     n, nodes = s.positions, s.nodes * cells(s.height, grid) * cells(s.width, grid)
     offsets = 2 * nodes + (n * s.mid_channels if grid > 1 else 0)  # bias, and the means of the cells
     # After reduce: norm and activation; after expand: norm and residual.
-    return offsets + SOFTMAX * n * s.nodes * groups + 2 * n * (s.mid_channels + s.channels)
+    return rounds * (offsets + SOFTMAX * n * s.nodes * groups) + 2 * n * (s.mid_channels + s.channels)
 
 
 def _danet_elements(s: LayerSetting) -> int:
@@ -159,12 +159,13 @@ def _repgraph(s: LayerSetting, plain: bool = False, layer: Any = BottleneckRepGr
     return layer(s.channels, s.mid_channels, nodes=s.nodes, backend=backend, **options, **_factory(s))
 
 
-def _bottleneck_block(name: str, grid: int = 1, groups: int = 1) -> Block:
+def _bottleneck_block(name: str, grid: int = 1, groups: int = 1, rounds: int = 1) -> Block:
     def reason(s: LayerSetting) -> str | None:
         return f"{groups} groups do not divide C' {s.mid_channels}" if s.mid_channels % groups else None
 
-    build = partial(_repgraph, grid=grid, groups=groups, final_act=False)
-    return Block(name, build, REPGRAPH, reason, partial(_bottleneck_elements, grid=grid, groups=groups))
+    options: dict[str, Any] = dict(grid=grid, groups=groups, rounds=rounds)
+    build = partial(_repgraph, final_act=False, **options)
+    return Block(name, build, REPGRAPH, reason, partial(_bottleneck_elements, **options))
 
 
 BLOCKS = (
@@ -183,6 +184,7 @@ BLOCKS = (
     _bottleneck_block("bottleneck"),
     *(_bottleneck_block(f"bottleneck-grid-{n}", grid=n) for n in (2, 4, 8)),
     *(_bottleneck_block(f"bottleneck-groups-{n}", groups=n) for n in (4, 8, 16)),
+    _bottleneck_block("bottleneck-rounds-3", rounds=3),
 )
 
 
@@ -234,13 +236,13 @@ def _spread_nodes(layer: SimpleRepGraph | BottleneckRepGraph, sigma: float) -> N
     if isinstance(layer, BottleneckRepGraph):
         layer.reduce.weight.div_(layer.reduce.weight.norm(dim=1, keepdim=True))
         deviation = (0.5 - 0.5 / torch.pi) ** 0.5
-    weight, bias = layer.offset.weight, layer.offset.bias
-    rows = torch.randn(weight.shape, device=weight.device)
-    rows = rows - rows.mean(1, keepdim=True)  # the mean of the features cancels
-    rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-6)
-    weight.copy_(rows * (sigma * grid / deviation))  # the mean over a cell has 1 / grid of the deviation
-    assert bias is not None
-    bias.fill_((grid - 1) / 2)
+    for offset in layer.offsets():
+        rows = torch.randn(offset.weight.shape, device=offset.weight.device)
+        rows = rows - rows.mean(1, keepdim=True)  # the mean of the features cancels
+        rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-6)
+        offset.weight.copy_(rows * (sigma * grid / deviation))  # the mean over a cell has 1 / grid of the deviation
+        offset.bias.fill_((grid - 1) / 2)
+        deviation *= 0.8 / layer.nodes**0.5  # about, of responses: means over the nodes
 
 
 class LayerTable(Table):

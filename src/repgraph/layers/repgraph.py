@@ -16,13 +16,13 @@ from repgraph.layers import checks, pointwise
 from repgraph.layers.non_local import ContextLayer
 from repgraph.layers.offset import ONE_CELL, Offset
 from repgraph.layers.pointwise import Activation, Norm, Pointwise, fuse_input, is_plain
-from repgraph.layers.spread import Points, make_spread
+from repgraph.layers.spread import Points, make_spreads
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
 from repgraph.ops.product import fork, relu_product
 from repgraph.ops.separable import around
 
-Result = Tensor | tuple[Tensor, ...]  # y, or (y, nodes, weights)
+Result = Tensor | tuple[Any, ...]  # y, or (y, nodes, weights)
 
 
 class RepGraph(ContextLayer):
@@ -31,7 +31,8 @@ class RepGraph(ContextLayer):
     # The paper's plain form: unscaled logits, and offsets as PyTorch initializes a convolution.
     PAPER: ClassVar[dict[str, Any]] = {"scale": 1.0, "spread": "default"}
 
-    offset: Offset
+    offset: Offset  # of the first round
+    next_offsets: nn.ModuleList | tuple[()]  # of the others
 
     def __init__(
         self,
@@ -44,15 +45,18 @@ class RepGraph(ContextLayer):
         fusion: str = "sum",
         scale: float | None = None,
         spread: str | Points = "ring",
-        radius: float | None = None,
+        radius: float | Sequence[float] | None = None,
         node_view: int = 1,
+        rounds: int = 1,
         map_size: Sequence[int] | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__(channels, mid_channels, groups, fusion, scale)
         self.nodes = checks.check_int("nodes", nodes)
         self.grid: Any = "map" if grid == "map" else checks.check_int("grid", grid)
-        self.spread = make_spread(spread, self.nodes, grid, radius)
+        self.rounds = checks.check_int("rounds", rounds)
+        self.spreads = make_spreads(spread, self.nodes, grid, radius, self.rounds)
+        self.spread = self.spreads[0]
         self.map_size = None if map_size is None else checks.check_size("map_size", map_size)
         self.node_view = checks.check_int("node_view", node_view)
         if node_view % 2 == 0:
@@ -71,6 +75,20 @@ class RepGraph(ContextLayer):
         """Build the layer in the paper's plain form (:data:`PAPER`); ``options`` take precedence."""
         return cls(channels, mid_channels, **{**cls.PAPER, **options})
 
+    def add_offsets(self, channels: int, **factory: Any) -> None:
+        """Add the offset convolutions: of the first round for maps of ``channels``, of the others for responses."""
+        widths = [channels] + [self.mid_channels] * (self.rounds - 1)
+        first, *others = (
+            Offset(width, spread, self.nodes, self.grid, self.map_size, **factory)
+            for width, spread in zip(widths, self.spreads, strict=True)
+        )
+        self.offset = first
+        self.next_offsets = nn.ModuleList(others) if others else ()
+
+    def offsets(self) -> list[Offset]:
+        """Return the offset convolutions of all rounds."""
+        return [self.offset, *self.next_offsets]  # type: ignore[list-item]
+
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, return_nodes: bool
     ) -> tuple[Tensor, ...]:
@@ -83,17 +101,45 @@ class RepGraph(ContextLayer):
         result = representative_attention(query, key, value, offsets, **options, return_nodes=return_nodes)
         return result if isinstance(result, tuple) else (result,)
 
+    def further_rounds(self, response: Tensor, nodes: list[Tensor]) -> tuple[Any, ...]:
+        """Run the rounds after the first: a round's response is the query, key and value of the next.
+
+        Args:
+            response: of the first round (B, C', H, W).
+            nodes: nodes and weights of the first round, if they are to be returned.
+
+        Returns:
+            The responses of all T rounds side by side (B, T C', H, W), followed by nodes and weights if given: tuples
+            of one tensor per round, for T = 1 the tensors themselves.
+        """
+        if self.rounds == 1:
+            return response, *nodes
+        responses, found = [], [nodes]
+        for offset in self.next_offsets:
+            offsets, feature = regress(offset, response)
+            response, *nodes = self.attend(feature, feature, feature, offsets, bool(nodes))
+            responses.append(feature)
+            found.append(nodes)
+        return torch.cat((*responses, response), 1), *zip(*found, strict=True)
+
     def extra_repr(self) -> str:
         options = f"nodes={self.nodes}, grid={self.grid!r}, groups={self.groups}, fusion={self.fusion!r}"
         options += f", scale={self.scale}, spread={self.spread.name!r}, node_view={self.node_view}"
+        options += f", rounds={self.rounds}"
         return f"{self.channels}, {self.mid_channels}, {options}, backend={self.backend!r}"
+
+
+def regress(offset: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the offsets (B, 2S, Hc, Wc), and the features ``x`` for their other consumers."""
+    return offset.fork(x) if is_plain(offset) else (offset(x), x)  # type: ignore[no-any-return]
 
 
 class BottleneckRepGraph(RepGraph):
     """Bottleneck RepGraph layer: reduce, attend to representative nodes, expand, fuse with the input.
 
     ``reduce`` (1 x 1, C -> C'), ``reduce_norm`` and the activation give one feature, which is query, key and value, and
-    from which ``offset`` regresses the nodes. ``expand`` (1 x 1, C' -> C) and ``expand_norm`` project back.
+    from which ``offset`` regresses the nodes. ``expand`` (1 x 1, C' -> C) and ``expand_norm`` project back. With T > 1
+    rounds, the response of each is the feature of the next, and ``expand`` (T C' -> C) reads all responses.
 
     Args:
         channels: channels C of the input.
@@ -111,8 +157,10 @@ class BottleneckRepGraph(RepGraph):
         final_act: whether there is an activation after the fusion; a layer inserted into a trained network has none.
         spread: initial nodes: "ring", "grid" (over the map, around the query), "default" (PyTorch's initialization) or
             one (x, y) per node in pixels. See :func:`repgraph.layers.spread.make_spread`.
-        radius: radius of the ring in pixels.
+        radius: radius of the ring in pixels. With several rounds, that of the first, which halves from round to round,
+            or a list of one for each.
         node_view: side of the window of positions whose mean is a node: an odd integer; 1 as in the paper.
+        rounds: number T of rounds, each with nodes of its own; 1 as in the paper.
         map_size: height and width of the map in training, if it was too small for the ring, which then shrank: nodes
             start equally far on maps of other sizes. Default: the ring is scaled to each map.
         zero_init: start as the identity (for "sum" without final activation): weight and bias of the last normalization
@@ -122,7 +170,7 @@ class BottleneckRepGraph(RepGraph):
     Shape:
         - Input: (B, C, H, W)
         - Output: (B, C, H, W) or (B, 2C, H, W). With ``return_nodes=True`` also the nodes (B, S, 2, Hc, Wc), [x, y] in
-          pixels, and the weights (B, groups, S, H, W).
+          pixels, and the weights (B, groups, S, H, W); with several rounds, tuples of one tensor for each.
 
     Example:
         >>> layer = BottleneckRepGraph(64, nodes=9)
@@ -156,8 +204,8 @@ class BottleneckRepGraph(RepGraph):
         self.reduce = Pointwise(channels, self.mid_channels, bias=False, **factory)
         self.reduce_norm = norm_layer(self.mid_channels).to(**factory) if norm_layer else nn.Identity()
         self.act = act_layer().to(**factory)
-        self.offset = Offset(self.mid_channels, self.spread, self.nodes, self.grid, self.map_size, **factory)
-        self.expand = Pointwise(self.mid_channels, channels, bias=False, **factory)
+        self.add_offsets(self.mid_channels, **factory)
+        self.expand = Pointwise(self.rounds * self.mid_channels, channels, bias=False, **factory)
         self.expand_norm = last_norm(channels).to(**factory) if last_norm else nn.Identity()
         self.final_act = act_layer().to(**factory) if final_act else nn.Identity()
         if zero_init:
@@ -167,12 +215,13 @@ class BottleneckRepGraph(RepGraph):
         feature, offsets, x = self.regressed(checks.check_map(x, self.channels))
         response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
         del feature  # free its memory
+        response, *nodes = self.further_rounds(response, nodes)
         y = fuse_input(x, response, self.expand, self.expand_norm, self.fusion, self.final_act)
         return (y, *nodes) if return_nodes else y
 
     def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the feature (B, C', H, W), the offsets (B, 2S, Hc, Wc), and the input for the residual."""
-        reduce, norm, act, offset = self.reduce, self.reduce_norm, self.act, self.offset
+        reduce, norm, act = self.reduce, self.reduce_norm, self.act
         plain, fused = type(reduce) is Pointwise and is_plain(reduce, norm, act), type(norm) is nn.Identity
         if plain and reduce.bias is None and not fused:
             feature, x = fork(x, reduce.weight.flatten(1))
@@ -181,9 +230,7 @@ class BottleneckRepGraph(RepGraph):
             feature = relu_product(x, reduce.weight.flatten(1), reduce.bias)  # bias and ReLU in one product
         else:
             feature = act(norm(reduce(x)))
-        if not is_plain(offset):
-            return feature, offset(feature), x
-        offsets, feature = offset.fork(feature)
+        offsets, feature = regress(self.offset, feature)
         return feature, offsets, x
 
     def fuse(self) -> Self:
@@ -197,12 +244,14 @@ class BottleneckRepGraph(RepGraph):
 class SimpleRepGraph(RepGraph):
     """Simple RepGraph layer: query, key and value by ``theta``, ``phi`` and ``g``, output projection ``w_y``.
 
-    The nodes are regressed by ``offset`` from the input itself.
+    The nodes are regressed by ``offset`` from the input itself. With T > 1 rounds, the response of each is query, key
+    and value of the next, and ``w_y`` (T C' -> C) reads all responses.
 
     Args:
         channels: channels C of the input.
         mid_channels: inner channels C'. Default: C / 2.
-        nodes, grid, groups, fusion, spread, radius, node_view, map_size, backend: see :class:`BottleneckRepGraph`.
+        nodes, grid, groups, fusion, spread, radius, node_view, rounds, map_size, backend: see
+            :class:`BottleneckRepGraph`.
         scale: factor on the logits. Default: 1 / sqrt(C' / groups). The paper has none (1.0).
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
@@ -222,8 +271,8 @@ class SimpleRepGraph(RepGraph):
         super().__init__(channels, mid_channels, **options)
         factory: dict[str, Any] = dict(device=device, dtype=dtype)
         self.add_projections(norm_qk, **factory)
-        self.offset = Offset(channels, self.spread, self.nodes, self.grid, self.map_size, **factory)
-        self.w_y = Pointwise(self.mid_channels, channels, **factory)
+        self.add_offsets(channels, **factory)
+        self.w_y = Pointwise(self.rounds * self.mid_channels, channels, **factory)
         if zero_init:
             pointwise.zero_(self.w_y, nn.Identity())
 
@@ -231,5 +280,6 @@ class SimpleRepGraph(RepGraph):
         query, key = self.query_and_key(x)
         response, *nodes = self.attend(query, key, self.g(x), self.offset(x), return_nodes)
         del query, key  # free their memory
+        response, *nodes = self.further_rounds(response, nodes)
         y = fuse_input(x, response, self.w_y, nn.Identity(), self.fusion)
         return (y, *nodes) if return_nodes else y

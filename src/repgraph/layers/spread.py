@@ -74,6 +74,28 @@ def make_spread(
     return Spread(spread, points, relative=True)
 
 
+def make_spreads(
+    spread: str | Points,
+    nodes: int,
+    grid: int | Literal["map"] = 1,
+    radius: float | Sequence[float] | None = None,
+    rounds: int = 1,
+) -> tuple[Spread, ...]:
+    """Build the spread of each round of a layer.
+
+    ``radius`` is that of the first ring, and halves from round to round; a list has one for each. Other spreads are the
+    same in every round.
+    """
+    if isinstance(radius, (list, tuple)):
+        if len(radius) != rounds:
+            raise UsageError(f"radius is {radius!r}; expected one number, or one for each of {rounds} rounds")
+        return tuple(make_spread(spread, nodes, grid, each) for each in radius)
+    first: Any = RADIUS if radius is None and has_radius(spread, grid) else radius
+    if rounds == 1 or not isinstance(first, (int, float)):
+        return (make_spread(spread, nodes, grid, first),) * rounds
+    return tuple(make_spread(spread, nodes, grid, first / 2**index) for index in range(rounds))
+
+
 def has_radius(spread: str | Points | None, grid: int | Literal["map"] = 1) -> bool:
     """Return whether a spread is a ring with a radius in pixels."""
     return isinstance(spread, str) and spread == "ring" and grid != "map"

@@ -25,7 +25,7 @@ _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 @dataclass(frozen=True)
 class Reach:
-    """Distances of a layer's nodes from their query, or from the center of its cell.
+    """Distances of a layer's nodes, of all rounds, from their query, or from the center of its cell.
 
     Attributes:
         mean, p95: mean and 95th percentile in pixels.
@@ -63,9 +63,10 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
         raise UsageError(f"this {type(model).__name__} has no RepGraph layer; reach measures their nodes")
     if inputs or kwargs:
         for layer in layers.values():
-            layer.offset.seen = None
+            for offset in layer.offsets():
+                offset.seen = None
         _run(model, inputs, kwargs)
-    found = {path: _reach(layer.offset) for path, layer in layers.items() if layer.offset.seen is not None}
+    found = {path: _reach(layer) for path, layer in layers.items() if layer.offset.seen is not None}
     if not found:
         raise UsageError("no RepGraph layer has run, except perhaps in compiled code; give reach an input of the model")
     return found
@@ -93,10 +94,11 @@ def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         model(*inputs, **kwargs)
 
 
-def _reach(offset: Offset) -> Reach:
-    assert offset.seen is not None
-    offsets, height, width = offset.seen
-    sides = (width, height) if offset.grid == "map" else (min(offset.grid, width), min(offset.grid, height))
+def _reach(layer: RepGraph) -> Reach:
+    assert layer.offset.seen is not None
+    _, height, width = layer.offset.seen
+    offsets = torch.cat([offset.seen[0] for offset in layer.offsets() if offset.seen is not None], 1)
+    sides = (width, height) if layer.grid == "map" else (min(layer.grid, width), min(layer.grid, height))
     x, y = ((side - 1) / 2 for side in sides)  # center of a cell, from its top-left position
     distances = torch.hypot(offsets[:, 0::2].double() - x, offsets[:, 1::2].double() - y).flatten()
     # Sorted, as torch.quantile takes no more than 16 million numbers in older versions.

@@ -73,6 +73,8 @@ HEAD: dict[str, dict[str, Any]] = {
 }
 # Options that were removed, with the values that had no effect: existing configs contain them.
 REMOVED: dict[str, Any] = {"offset_view": 1, "offset_unit": "pixels", "learn_scale": False}
+# Options that were added, with the value that configs without them stand for, whatever the default is.
+ADDED: dict[str, Any] = {"rounds": 1}
 # Arguments that are not options: set elsewhere, or not serializable.
 _NO_OPTIONS = ("self", "channels", "maps", "fusion", "norm_layer", "act_layer", "device", "dtype")
 # Options that a config does not record: they depend on where the layer is and runs.
@@ -228,6 +230,10 @@ def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module 
     return {option: getattr(layer, option, value) if value is None else value for option, value in found.items()}
 
 
-def drop_removed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options without those in :data:`REMOVED`, unless their value had an effect."""
-    return {option: value for option, value in options.items() if option not in REMOVED or value != REMOVED[option]}
+def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of an existing config as this version has them.
+
+    Those in :data:`REMOVED` are dropped, unless their value had an effect; RepGraph layers get those in :data:`ADDED`.
+    """
+    kept = {option: value for option, value in options.items() if option not in REMOVED or value != REMOVED[option]}
+    return {**ADDED, **kept} if "nodes" in kept else kept

@@ -18,7 +18,7 @@ from repgraph.errors import UsageError, first_line, out_of_memory
 from repgraph.layers import inserted
 from repgraph.layers import param_groups as layer_param_groups
 from repgraph.layers.checks import check_int, check_number
-from repgraph.models.context import drop_removed
+from repgraph.models.context import stored_options
 from repgraph.models.weights import load_strict, read_file, read_pickle
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
@@ -151,7 +151,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         arguments = {name: value for name, value in config.items() if name != NETWORK}
         for name in ("context_options", "inserted_options"):
             if isinstance(arguments.get(name), Mapping):
-                arguments[name] = drop_removed(arguments[name])
+                arguments[name] = stored_options(arguments[name])
         with building(source):
             return cls(**arguments)
 

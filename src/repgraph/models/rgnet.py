@@ -142,7 +142,8 @@ class RGNet(
             layer = dict(self.named_modules()).get(path)
             if not isinstance(layer, RepGraph):
                 raise UsageError(f"map_sizes has {path!r}, which is no RepGraph layer of this network")
-            layer.offset.map_size = check_size("map_sizes", size)
+            for offset in layer.offsets():
+                offset.map_size = check_size("map_sizes", size)
         self.built = frozenset(self.state_dict())
 
     def keep_reach(self, height: int, width: int) -> dict[str, tuple[int, int]]:
@@ -154,14 +155,15 @@ class RGNet(
         layers = {path: layer for path, layer in self.named_modules() if isinstance(layer, RepGraph)}
         stride = self.backbone.output_stride  # of the smallest map
         smallest = -(-height // stride), -(-width // stride)
-        if all(shrink_factor(layer.offset.extent, *smallest) == 1 for layer in layers.values()):
+        if not any(_shrinks(layer, smallest) for layer in layers.values()):
             return {}
         with evaluation_mode(self):
             self(torch.zeros(1, 3, height, width, device=next(self.parameters()).device))
         sizes = {path: layer.offset.seen[1:] for path, layer in layers.items() if layer.offset.seen is not None}
-        small = {path: size for path, size in sizes.items() if shrink_factor(layers[path].offset.extent, *size) < 1}
+        small = {path: size for path, size in sizes.items() if _shrinks(layers[path], size)}
         for path, size in small.items():
-            layers[path].offset.map_size = size
+            for offset in layers[path].offsets():
+                offset.map_size = size
         if small:
             self.config["map_sizes"] = {path: list(size) for path, size in small.items()}
         return small
@@ -186,15 +188,16 @@ class RGNet(
         Returns:
             Nodes (B, S, 2, h, w): [x, y] in pixels of the image for each position of the h x w map (for a grid, for
             each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. Position (i, j) of the
-            map itself is at pixel ((j + 0.5) W / w - 0.5, (i + 0.5) H / h - 0.5). For a pyramid, tuples with the nodes
-            (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S, h, w) of each round: S on each map of strides 8, 16
-            and 32.
+            map itself is at pixel ((j + 0.5) W / w - 0.5, (i + 0.5) H / h - 0.5). With several rounds, tuples of one
+            tensor for each. For a pyramid, nodes (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S, h, w) of each
+            round: S on each map of strides 8, 16 and 32.
         """
         maps = self.backbone(_check_images(x))
         _, nodes, weights = self.head(self._head_input(maps), return_nodes=True)
-        if self.decoder != "pyramid":
-            return to_image(nodes, maps[-1:], x.shape[2:]), weights
-        return tuple(to_image(each, maps[1:], x.shape[2:]) for each in nodes), weights
+        maps = maps[1:] if self.decoder == "pyramid" else maps[-1:]
+        if isinstance(nodes, tuple):
+            return tuple(to_image(each, maps, x.shape[2:]) for each in nodes), weights
+        return to_image(nodes, maps, x.shape[2:]), weights
 
     @property
     def pretrained(self) -> nn.Module:
@@ -207,6 +210,11 @@ def to_image(nodes: Tensor, maps: Sequence[Tensor], size: Sequence[int]) -> Tens
     scale = torch.tensor(steps, dtype=nodes.dtype, device=nodes.device)  # [maps, 2]
     scale = scale.repeat_interleave(nodes.shape[-4] // len(maps), 0)[:, :, None, None]
     return (nodes + 0.5) * scale - 0.5
+
+
+def _shrinks(layer: RepGraph, size: tuple[int, int]) -> bool:
+    """Return whether initial nodes of a layer do not fit a map of this size."""
+    return any(shrink_factor(offset.extent, *size) < 1 for offset in layer.offsets())
 
 
 def _check_images(x: Tensor) -> Tensor:
