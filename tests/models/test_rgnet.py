@@ -11,7 +11,7 @@ from tests.models.networks import FAST, SIZES, assert_same_state, images, networ
 import repgraph
 from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph
-from repgraph.models import RGNet, param_groups
+from repgraph.models import RGNet, context, param_groups, register_context
 
 # What the compiler of PyTorch 2.11 itself does with functions of autograd.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -23,6 +23,9 @@ CONFIGS = {
     "non_local": dict(context="non_local", output_stride=16),
     "dual": dict(context="dual"),
     "control": dict(context="control"),
+    "psp": dict(context="psp"),
+    "pyramid": dict(decoder="pyramid", context_options=dict(rounds=2, nodes=2, groups=4)),
+    "pyramid, non_local": dict(decoder="pyramid", context="non_local"),
     "none, inserted": dict(context="none", auxiliary=False, inserted={"layer2": 1, "layer4": 1}),
 }
 
@@ -141,6 +144,58 @@ def test_nodes_are_in_pixels_of_the_image() -> None:
         network(context="non_local").nodes(images(33, 33))
 
 
+def test_nodes_of_a_pyramid_are_in_pixels_of_the_image() -> None:
+    model = network(decoder="pyramid", context_options=dict(rounds=2, nodes=3, groups=4))
+    nodes, weights = model.nodes(images(64, 96))
+    assert [n.shape for n in nodes] == [(1, 4, 9, 2, 8, 12)] * 2 and [w.shape for w in weights] == [(1, 4, 9, 8, 12)] * 2
+    # Group 0 looks to the right, 1, 2 and 3 pixels of the maps of strides 8, 16 and 32.
+    right = torch.tensor([stride * step for stride in (8.0, 16.0, 32.0) for step in (1, 2, 3)])
+    centre = torch.tensor([3.5 + 8 * 5, 3.5 + 8 * 2])
+    torch.testing.assert_close(nodes[0][0, 0, :, 0, 2, 5], centre[0] + right)
+    torch.testing.assert_close(nodes[0][0, 0, :, 1, 2, 5], centre[1].expand(9))
+    with pytest.raises(UsageError, match="NonLocal has no nodes on the pyramid's maps"):
+        network(decoder="pyramid", context="non_local").nodes(images(33, 33))
+
+
+@pytest.mark.parametrize("backbone", ["test_convnext", "test_vit", pytest.param("swin_t", marks=pytest.mark.slow)])
+def test_backbones_of_a_pyramid(backbone: str) -> None:
+    if backbone == "test_vit":
+        with pytest.raises(UsageError, match="output_stride is 32; timm's 'test_vit' supports 16"):
+            RGNet(5, backbone, decoder="pyramid", channels=16)
+        return
+    name = "swin_tiny_patch4_window7_224" if backbone == "swin_t" else backbone
+    model = RGNet(5, name, decoder="pyramid", channels=16).eval()
+    assert model.backbone.strides == (4, 8, 16, 32)
+    with torch.no_grad():
+        assert model(images(65, 97)).shape == (1, 5, 65, 97)
+
+
+def test_a_context_layer_of_ones_own(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "LAYERS", dict(context.LAYERS))
+
+    class Shift(torch.nn.Module):
+        def __init__(self, channels: int, by: float = 1.0) -> None:
+            super().__init__()
+            self.out_channels, self.by = channels, by
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.by
+
+    model = network(context=Shift, context_options={"by": 2.0})
+    assert model.config["context"] == "Shift" and model.config["context_options"] == {"by": 2.0}
+    assert model.head.context.by == 2.0
+    model.save_pretrained(tmp_path)
+    assert RGNet.from_pretrained(tmp_path).head.context.by == 2.0
+    assert register_context("shift")(Shift) is Shift and network(context="shift", decoder="pyramid")
+    with pytest.raises(UsageError, match="there is a context 'non_local' already"):
+        register_context("non_local", Shift)
+    with pytest.raises(UsageError, match="has no attribute out_channels"):
+        network(context=lambda channels: torch.nn.Identity())
+    monkeypatch.setattr(context, "LAYERS", {"none": context.NoContext})
+    with pytest.raises(UsageError, match="context is 'Shift'; choose one of none, or register it"):
+        RGNet.from_pretrained(tmp_path)
+
+
 def test_param_groups() -> None:
     model = RGNet(5, inserted={"layer3": 1}, **FAST)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -163,7 +218,11 @@ def test_param_groups() -> None:
     ("options", "message"),
     [
         (dict(channels=0), "channels is 0; expected a positive integer"),
-        (dict(context="xyz"), "context is 'xyz'; expected one of 'repgraph', 'paper', 'simple', 'non_local'"),
+        (dict(context="xyz"), "context is 'xyz'; choose one of repgraph, paper, simple, non_local"),
+        (dict(context="nonlocal"), "context is 'nonlocal'; did you mean 'non_local'?"),
+        (dict(context="pyramid"), "context 'pyramid' attends to several maps; it needs decoder='pyramid'"),
+        (dict(decoder="pyramid", output_stride=8), "output_stride is 8; a pyramid takes a backbone as it is, with 32"),
+        (dict(decoder="fpn"), "decoder is 'fpn'; expected one of 'dilated', 'pyramid'"),
         (
             dict(context_options={"node": 9}),
             "context_options of 'repgraph' has no option 'node'; did you mean 'nodes'?",

@@ -13,7 +13,7 @@ from repgraph.layers.offset import Offset
 from repgraph.layers.pointwise import Pointwise, add_conv_norm, fold, norm_act
 from repgraph.layers.spread import Spread
 from repgraph.ops import representative_attention
-from repgraph.ops.backends import NAMES
+from repgraph.ops.backends import NAMES, direct
 
 
 class PyramidRound(nn.Module):
@@ -24,7 +24,12 @@ class PyramidRound(nn.Module):
     each node. Both parts are residual branches that end in a batch normalization.
 
     Nodes of group k start along the direction 2 pi k / groups, at 1, 2, ... pixels of their map.
+
+    Attributes:
+        sizes: height and width of the maps of the last eager call, for :func:`repgraph.reach`.
     """
+
+    grid = 1
 
     def __init__(
         self, channels: int, maps: int, nodes: int, groups: int, expansion: int, backend: str, **factory: Any
@@ -32,6 +37,7 @@ class PyramidRound(nn.Module):
         super().__init__()
         self.channels, self.maps, self.nodes, self.groups, self.backend = channels, maps, nodes, groups, backend
         self.scale = (channels / groups) ** -0.5
+        self.sizes: list[tuple[int, int]] = []
         hidden = channels * expansion
         self.query = Pointwise(channels, channels, bias=False, **factory)
         self.keys = nn.ModuleList(Pointwise(channels, channels, bias=False, **factory) for _ in range(maps))
@@ -54,6 +60,8 @@ class PyramidRound(nn.Module):
             coarser: the other maps (B, C, H_l, W_l).
         """
         maps = (x, *coarser)
+        if direct(x):
+            self.sizes = [(each.shape[2], each.shape[3]) for each in maps]
         result = representative_attention(
             self.query(x),
             [key(each) for key, each in zip(self.keys, maps, strict=True)],
@@ -70,6 +78,16 @@ class PyramidRound(nn.Module):
         x = add_conv_norm(x, response, self.project, self.project_norm)
         x = add_conv_norm(x, norm_act(self.widen(x), self.widen_norm, self.act), self.narrow, self.narrow_norm)
         return (x, *nodes) if return_nodes else x
+
+    def offsets(self) -> list[Offset]:
+        return [self.offset]
+
+    def in_query_pixels(self, offsets: Tensor) -> Tensor:
+        """Return offsets (B, 2 groups maps nodes, H, W), which are in pixels of their maps, in pixels of the first."""
+        height, width = self.sizes[0]
+        units = offsets.new_tensor([[width / w, height / h] for h, w in self.sizes])  # [maps, 2]
+        parts = offsets.unflatten(1, (self.groups, self.maps, self.nodes, 2))
+        return (parts * units[:, None, :, None, None]).flatten(1, 4)
 
     def fuse(self) -> Self:
         """Fold batch normalization into the convolutions for inference, in place."""

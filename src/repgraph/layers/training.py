@@ -20,6 +20,7 @@ from repgraph.layers.repgraph import RepGraph
 
 Model = TypeVar("Model", bound=nn.Module)
 
+LAYERS = (RepGraph, PyramidRound)  # layers with representative nodes
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -28,7 +29,7 @@ class Reach:
     """Distances of a layer's nodes, of all rounds, from their query, or from the center of its cell.
 
     Attributes:
-        mean, p95: mean and 95th percentile in pixels.
+        mean, p95: mean and 95th percentile in pixels of the map of the queries.
         mean_share, p95_share: the same as fractions of the map's diagonal ``hypot(height, width)``.
         height, width: size of the map.
     """
@@ -58,7 +59,7 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
     Returns:
         A :class:`Reach` for the path of each layer that has run ("" is the model itself).
     """
-    layers = {path: module for path, module in model.named_modules() if isinstance(module, RepGraph)}
+    layers = {path: module for path, module in model.named_modules() if isinstance(module, LAYERS)}
     if not layers:
         raise UsageError(f"this {type(model).__name__} has no RepGraph layer; reach measures their nodes")
     if inputs or kwargs:
@@ -94,10 +95,12 @@ def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         model(*inputs, **kwargs)
 
 
-def _reach(layer: RepGraph) -> Reach:
+def _reach(layer: RepGraph | PyramidRound) -> Reach:
     assert layer.offset.seen is not None
     _, height, width = layer.offset.seen
     offsets = torch.cat([offset.seen[0] for offset in layer.offsets() if offset.seen is not None], 1)
+    if isinstance(layer, PyramidRound):
+        offsets = layer.in_query_pixels(offsets)
     sides = (width, height) if layer.grid == "map" else (min(layer.grid, width), min(layer.grid, height))
     x, y = ((side - 1) / 2 for side in sides)  # center of a cell, from its top-left position
     distances = torch.hypot(offsets[:, 0::2].double() - x, offsets[:, 1::2].double() - y).flatten()
@@ -151,8 +154,7 @@ def fuse(model: Model) -> Model:
 
     The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
     """
-    kinds = (RepGraph, NonLocal, PyramidRound)
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, kinds)]
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, (*LAYERS, NonLocal))]
     for module in (model, *layers):  # check all of them before any is modified
         check_eval(module)
     for layer in layers:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from repgraph.ops import geometry, levels, library, reference
@@ -81,6 +82,8 @@ def representative_attention(
     check(query, keys, values, offsets, groups, grid, scale, bias, own_nodes)
     grid = min(grid, 2**30)  # larger than any map, and no overflow in kernels
     sets = groups if own_nodes else 1
+    if backend == "auto" and len(keys) > 1 and torch.jit.is_tracing():
+        backend = "reference"  # a trace cannot pass sizes of maps to an operator
     backend = choose(backend, query.device, query.dtype)
     if backend == "reference":
         y, weights = reference.attend(query, keys, values, offsets, groups, grid, scale, bias, sets)

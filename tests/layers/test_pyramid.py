@@ -1,0 +1,139 @@
+"""RepGraph over several maps, against its equations, and pyramid pooling."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.layers import mechanics
+
+import repgraph
+from repgraph.errors import UsageError
+from repgraph.layers.pooling import PyramidPooling
+from repgraph.layers.pyramid import PyramidRepGraph
+
+SIZES = ((9, 13), (5, 7), (2, 3))
+
+
+def maps(channels: int = 16, dtype: torch.dtype = torch.float64, batch: int = 2) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, channels, *size, generator=generator, dtype=dtype) for size in SIZES]
+
+
+@torch.no_grad()
+def randomized(layer: torch.nn.Module) -> torch.nn.Module:
+    """Parameters and statistics away from where they start; offsets between pixels."""
+    torch.manual_seed(0)
+    for name, tensor in layer.state_dict().items():
+        if "running_var" in name or name.endswith("norm.weight"):
+            tensor.uniform_(0.5, 1.5)
+        elif tensor.is_floating_point() and "offset.bias" not in name:
+            tensor.normal_(0, 0.2)
+    for each in layer.rounds:
+        each.offset.bias.add_(torch.rand_like(each.offset.bias))
+    return layer
+
+
+def expected(layer: PyramidRepGraph, x: torch.Tensor, coarser: list[torch.Tensor]) -> torch.Tensor:
+    """One position after the other, with grid_sample for single points."""
+
+    def conv(module, y):
+        return F.conv2d(y, module.weight, module.bias)
+
+    for each in layer.rounds:
+        found = [x, *coarser]
+        query = conv(each.query, x)
+        keys = [conv(key, y) for key, y in zip(each.keys, found, strict=True)]
+        values = [conv(value, y) for value, y in zip(each.values, found, strict=True)]
+        offsets = conv(each.offset, x).unflatten(1, (each.groups, each.maps, each.nodes, 2))
+        bias = each.bias.view(each.groups, each.maps, each.nodes)
+        (batch, channels, height, width), part = x.shape, x.shape[1] // each.groups
+        response = torch.empty_like(x)
+        for k in range(each.groups):
+            own = slice(k * part, (k + 1) * part)
+            logits, read = [], []
+            for level, (key, value) in enumerate(zip(keys, values, strict=True)):
+                h, w = key.shape[2:]
+                ys, xs = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
+                for n in range(each.nodes):
+                    px = (xs + 0.5) * w / width - 0.5 + offsets[:, k, level, n, 0]
+                    py = (ys + 0.5) * h / height - 0.5 + offsets[:, k, level, n, 1]
+                    grid = torch.stack(((px + 0.5) * 2 / w - 1, (py + 0.5) * 2 / h - 1), -1)
+                    at = [F.grid_sample(y[:, own], grid, align_corners=False) for y in (key, value)]
+                    logits.append((query[:, own] * at[0]).sum(1) * part**-0.5 + bias[k, level, n])
+                    read.append(at[1])
+            weights = torch.stack(logits, 1).softmax(1)
+            response[:, own] = sum(weights[:, i, None] * each_read for i, each_read in enumerate(read))
+        x = x + each.project_norm(conv(each.project, response))
+        hidden = F.relu(each.widen_norm(conv(each.widen, x)))
+        x = x + each.narrow_norm(conv(each.narrow, hidden))
+    return x
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_it_is_what_the_equations_say(training: bool) -> None:
+    layer = randomized(PyramidRepGraph(16, rounds=2, nodes=3, groups=4, expansion=2, dtype=torch.float64))
+    twin = PyramidRepGraph(16, rounds=2, nodes=3, groups=4, expansion=2, dtype=torch.float64)
+    twin.load_state_dict(layer.state_dict())
+    x, *coarser = maps()
+    y, want = layer.train(training)([x, *coarser]), expected(twin.train(training), x, coarser)
+    torch.testing.assert_close(y, want)
+    cotangent = torch.randn_like(y)
+    for network, result in ((layer, y), (twin, want)):
+        result.backward(cotangent)
+        assert all(p.grad is not None and p.grad.abs().max() > 0 for p in network.parameters())
+    for (name, p), q in zip(layer.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-6, atol=1e-8, msg=name)
+    for (name, p), q in zip(layer.named_buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(p, q, msg=name)
+
+
+def test_nodes_of_all_rounds_and_their_reach() -> None:
+    layer, given = PyramidRepGraph(16, rounds=2, nodes=4, groups=4).eval(), maps(dtype=torch.float32)
+    y, nodes, weights = layer(given, return_nodes=True)
+    torch.testing.assert_close(layer(given), y)
+    assert len(nodes) == len(weights) == 2
+    for n, w in zip(nodes, weights, strict=True):
+        assert n.shape == (2, 4, 12, 2, 9, 13) and w.shape == (2, 4, 12, 9, 13)
+        torch.testing.assert_close(w.sum(2), torch.ones(2, 4, 9, 13))
+    # On the first map, node i of group 1 starts i + 1 pixels below its query.
+    below = nodes[0][0, 1, :4, :, 3, 5] - torch.tensor([5.0, 3.0])
+    torch.testing.assert_close(below, torch.tensor([[0.0, i + 1.0] for i in range(4)]))
+    found = repgraph.reach(layer, given)
+    assert list(found) == ["rounds.0", "rounds.1"]
+    steps = [i * math.hypot(*(u * c for u, c in zip((13 / w, 9 / h), d, strict=True)))
+             for d in ((1, 0), (0, 1), (-1, 0), (0, -1)) for h, w in SIZES for i in range(1, 5)]  # fmt: skip
+    assert found["rounds.0"].mean == pytest.approx(sum(steps) / len(steps))
+
+
+def test_fused_and_compiled_and_copied() -> None:
+    layer, given = randomized(PyramidRepGraph(16, rounds=1, groups=2)).eval(), maps(dtype=torch.float32)
+    mechanics.assert_copies_compute_the_same(layer, PyramidRepGraph(16, rounds=1, groups=2).eval(), given)
+    want = layer(given)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(given), want)
+    last = layer([each.to(memory_format=torch.channels_last) for each in given])
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(last, want, rtol=1e-4, atol=1e-5)
+    with pytest.raises(RuntimeError, match="training mode"):
+        repgraph.fuse(PyramidRepGraph(16, groups=2))
+    torch.testing.assert_close(repgraph.fuse(layer)(given), want, rtol=1e-4, atol=1e-4)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UsageError, match="groups is 3; expected a divisor of the 16 channels"):
+        PyramidRepGraph(16, groups=3)
+    with pytest.raises(UsageError, match="got 2 maps; this layer was made for maps=3"):
+        PyramidRepGraph(16)(maps(dtype=torch.float32)[:2])
+    with pytest.raises(UsageError, match=r"input has shape \(2, 16, 9, 13\); expected \(B, 8, H, W\)"):
+        PyramidRepGraph(8)(maps(dtype=torch.float32))
+
+
+def test_pyramid_pooling() -> None:
+    layer, x = PyramidPooling(8, bins=(1, 2)).eval(), torch.randn(2, 8, 6, 10)
+    y = layer(x)
+    assert y.shape == (2, 16, 6, 10) == (2, layer.out_channels, 6, 10) and torch.equal(y[:, :8], x)
+    conv, (norm, _) = layer.branches[0]
+    want = F.relu(norm(F.conv2d(x.mean((2, 3), keepdim=True), conv.weight)))
+    torch.testing.assert_close(y[:, 8:12], want.expand(-1, -1, 6, 10))
+    assert layer(x.to(memory_format=torch.channels_last)).is_contiguous(memory_format=torch.channels_last)
