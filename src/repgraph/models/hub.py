@@ -264,7 +264,7 @@ def param_groups(
     pretrained = set(model.pretrained.parameters()) - new
     parts = [("backbone {}", lr, pretrained)]
     if check_number("layer_decay", layer_decay, 0) != 1:
-        by_stage = reversed(_by_stage(model.pretrained).items())
+        by_stage = reversed(_by_stage(getattr(model.pretrained, "body", model.pretrained)).items())
         parts = [(f"backbone {{}} of {s}", lr * layer_decay**i, p - new) for i, (s, p) in enumerate(by_stage)]
     parts.append(("new {}", new_lr, set(model.parameters()) - pretrained))
     groups = []

@@ -32,6 +32,7 @@ Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[tuple[Beta, ...], Field(min_length=2, max_length=2), BeforeValidator(_as_tuple)]
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 Crop = Annotated[tuple[Side, Side], BeforeValidator(_as_pair)]  # height, width
 Sides = Annotated[tuple[Annotated[int, Field(gt=1, le=MAX_SIDE)], ...], Field(min_length=1), BeforeValidator(_as_tuple)]
@@ -126,7 +127,7 @@ class Optimizer(Section):
     offset: float = Field(1.0, ge=0)  # factor on the rate of the offset convolutions
     layer_decay: float = Field(1.0, gt=0, le=1)  # factor on the rate of a backbone stage for each stage after it
     momentum: float = Field(0.9, ge=0, lt=1)  # of SGD
-    betas: Annotated[tuple[Beta, Beta], BeforeValidator(_as_tuple)] = (0.9, 0.999)  # of AdamW
+    betas: Betas = (0.9, 0.999)  # of AdamW
     weight_decay: float = Field(1e-4, ge=0)
     no_decay: Flag = True  # exclude normalization layers and biases from weight decay
     clip: float = Field(0.0, ge=0)  # maximum norm of the gradients; 0 is no limit

@@ -24,7 +24,8 @@ def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch
     # PyTorch's fused step may spoil the momentum when gradients overflow, as they do at first in fp16.
     fused = True if device.type == "cuda" and recipe.train.precision != "fp16" else None
     if optim.optimizer == "adamw":
-        return torch.optim.AdamW(groups, optim.lr, optim.betas, weight_decay=optim.weight_decay, fused=fused)
+        first, second = optim.betas
+        return torch.optim.AdamW(groups, optim.lr, (first, second), weight_decay=optim.weight_decay, fused=fused)
     return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=fused)
 
 
