@@ -43,7 +43,7 @@ def dice(logits: Tensor, masks: Tensor) -> Tensor:
     probabilities, own = _probabilities(logits), masks[:, None] == classes
     hits = torch.where(own, probabilities, 0.0).sum((0, 2, 3))
     guesses = torch.where(masks[:, None] != IGNORE, probabilities, 0.0).sum((0, 2, 3))
-    sums = torch.stack((hits, guesses, own.sum((0, 2, 3)).to(hits.dtype))).double()
+    sums = torch.stack((hits.double(), guesses.double(), own.sum((0, 2, 3)).double()))
     # The sums of all devices, with the gradient of this device's. It is multiplied by the number of devices, by which
     # the loss is divided.
     hits, guesses, counts = all_reduce(sums.detach().clone()) + world_size() * (sums - sums.detach())
@@ -68,9 +68,9 @@ def lovasz_softmax(logits: Tensor, masks: Tensor) -> Tensor:
             order = errors.argsort(descending=True)
             hits = own[order].cumsum(0)
             misses = torch.arange(1, len(hits) + 1, device=hits.device) - hits
-            losses_of_iou = 1 - (hits[-1] - hits).double() / (hits[-1] + misses)
+            jaccard = 1 - (hits[-1] - hits).double() / (hits[-1] + misses)
             weights = torch.empty_like(errors)
-            weights[order] = losses_of_iou.diff(prepend=losses_of_iou.new_zeros(1)).to(weights.dtype)
+            weights[order] = jaccard.diff(prepend=jaccard.new_zeros(1)).to(weights.dtype)
         losses.append((errors * weights).sum())
     return torch.stack(losses).sum() / max(len(losses) - 1, 1)
 
