@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision.tv_tensors import BoundingBoxes, Image, Mask
 
 from repgraph.constants import IGNORE, MEAN, STD
-from repgraph.data.transforms import SCALES, RandomFlip, TrainTransform, normalise, resize
+from repgraph.data.transforms import SCALES, RandomFlip, TrainTransform, distort_colors, normalise, resize
 
 SIDES = st.integers(1, 40)
 
@@ -68,10 +68,11 @@ def test_offsets_are_uniform(length, crop):
     assert len(counts) == abs(length - crop) + 1 and min(counts) > 60  # 100 expected for three offsets
 
 
-def test_only_the_generator_decides():
+@pytest.mark.parametrize("photometric", [0.0, 1.0])
+def test_only_the_generator_decides(photometric):
     image, mask = coded(torch.randint(0, 200, (31, 45), dtype=torch.uint8))
     kept = image.clone(), mask.clone()
-    transform = TrainTransform((24, 24))
+    transform = TrainTransform((24, 24), photometric=photometric)
     first = transform(image, mask, generator(5))
     torch.manual_seed(2)
     state = torch.get_rng_state()
@@ -80,9 +81,24 @@ def test_only_the_generator_decides():
     assert torch.equal(torch.get_rng_state(), state)
     drawn = [transform(image, mask, generator(seed))[1] for seed in range(40)]
     assert len({tuple(each.flatten().tolist()) for each in drawn}) > 30
-    for part in TrainTransform((31, 45), scales=(1.0,))(image, mask, generator()):
+    for part in TrainTransform((31, 45), scales=(1.0,), photometric=photometric)(image, mask, generator()):
         part.zero_()
     assert torch.equal(image, kept[0]) and torch.equal(mask, kept[1])  # inputs do not change
+
+
+def test_colors_change_neither_crops_nor_padding():
+    plain, colored = (TrainTransform((40, 30), photometric=strength) for strength in (0.0, 1.0))
+    image, mask = coded(torch.randint(0, 200, (31, 45), dtype=torch.uint8))
+    shifts = []
+    for seed in range(40):
+        (before, where), (after, other) = (each(image, mask, generator(seed)) for each in (plain, colored))
+        assert torch.equal(where, other) and after.dtype == torch.uint8
+        assert torch.equal(before[:, where == IGNORE], after[:, where == IGNORE])
+        shifts.append((after.float() - before.float())[:, where != IGNORE].abs().mean().item())
+    assert shifts.count(0.0) < 8 and 1 < sum(shifts) / 40 < 40  # one in 16 has none of the four changes
+    gray = Image(torch.full((3, 4, 4), 100, dtype=torch.uint8))  # only brightness changes it, and rounding
+    levels = {int(distort_colors(gray, 1.0, generator(seed))[0, 0, 0]) for seed in range(200)}
+    assert levels <= set(range(86, 113)) and {88, 111} <= levels
 
 
 def test_errors():

@@ -215,6 +215,29 @@ def test_param_groups() -> None:
 
 
 @pytest.mark.parametrize(
+    ("backbone", "stages"),
+    [
+        ("test_resnet", ["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"]),
+        ("convnext_atto", ["stem_0", "stem_1", "stages_0", "stages_1", "stages_2", "stages_3"]),
+    ],
+)
+def test_rates_of_stages(backbone: str, stages: list[str]) -> None:
+    model = RGNet(5, backbone, output_stride=32, channels=8)
+    groups = param_groups(model, 0.01, new_lr=0.1, offset_lr=0.05, layer_decay=0.5)
+    rates = {id(p): (group["lr"], group.get("weight_decay")) for group in groups for p in group["params"]}
+    expected = dict(zip(stages, (0.01 * 0.5**k for k in (4, 4, 3, 2, 1, 0)), strict=True))
+    for name, parameter in model.named_parameters():
+        rate = expected[name.split(".")[2]] if name.startswith("backbone.") else 0.05 if ".offset." in name else 0.1
+        assert rates.pop(id(parameter)) == (pytest.approx(rate), 0.0 if parameter.dim() == 1 else None), name
+    assert not rates
+
+
+def test_rates_of_stages_need_stages() -> None:
+    with pytest.raises(UsageError, match=r"layer_decay needs a backbone with stages; .* finds \['model'\]"):
+        param_groups(RGNet(5, "test_vit", output_stride=16, channels=8), 0.01, layer_decay=0.5)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (dict(channels=0), "channels is 0; expected a positive integer"),

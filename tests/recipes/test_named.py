@@ -44,6 +44,8 @@ def test_numbers_of_the_paper(data_set):
     assert found == PAPER[data_set] and recipe.data.crop == test.crop and (test.mode, test.flip) == ("slide", True)
     assert (optim.auxiliary_weight, optim.power, optim.momentum) == (0.4, 0.9, 0.9)
     assert recipe.rate(train.iterations // 2) == 0.5**0.9
+    warm = recipes.with_settings(recipe, ["train.iterations=10", "optim.warmup=4", "optim.warmup_factor=0.2"])
+    assert [warm.rate(k) for k in (0, 1, 4, 5)] == pytest.approx([0.2, 0.4 * 0.9**0.9, 0.6**0.9, 0.5**0.9])
 
 
 def test_mask_rcnn_on_coco_has_the_usual_schedule():

@@ -71,6 +71,7 @@ def test_crop_of_the_test_follows_that_of_the_data():
         (SEGMENTATION, "train.accumulate=3", "train.accumulate is 3; expected a divisor of train.batch=16"),
         (SEGMENTATION, "optim.class_weights=0,0", "optim.class_weights are all 0; "),
         (SEGMENTATION, "model.inserted.layer3=one", "model.inserted.layer3 is 'one': "),
+        (SEGMENTATION, "optim.betas=0.9", "optim.betas is (0.9,): "),
         (SEGMENTATION, "data.crop=1,2,3", "data.crop is (1, 2, 3): "),
         (SEGMENTATION, "data.hold_out=1", "data.hold_out is 1, which leaves no image to train on; "),
         (DETECTION, "data.crop=320", "unknown setting 'data.crop'; choose one of by_orientation, cache, "),

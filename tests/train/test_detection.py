@@ -86,6 +86,18 @@ def test_images_of_one_orientation_in_a_batch(objects):
     assert {True} in found and {False} in found and {True, False} not in found
 
 
+def test_colors_do_not_change_other_draws(objects):
+    """The image differs, but boxes are flipped as without."""
+    plain, colored = (make_task(recipe(objects, f"data.photometric={strength}")) for strength in (0, 1))
+    image, target = plain.splits()[0][0]
+    same = 0
+    for seed in range(8):
+        draws = [task.transform(None)(image, target, torch.Generator().manual_seed(seed)) for task in (plain, colored)]
+        assert torch.equal(draws[0][1]["boxes"], draws[1][1]["boxes"])
+        same += torch.equal(draws[0][0], draws[1][0])
+    assert same < 4
+
+
 def test_validation_on_other_classes_is_refused(tmp_path):
     root = make_data(tmp_path / "data", 2, 1)
     edit(root, "val", lambda content: content["categories"][0].update(name="cup"))

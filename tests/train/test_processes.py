@@ -72,6 +72,14 @@ def test_two_processes_compute_what_one_does(one, data, tmp_path, nodes):
     assert (tmp_path / "1.log").read_text() == ""
 
 
+def test_two_processes_with_dice_and_averages(data, tmp_path):
+    more = (*ONE_STEP, "data.val_split=val", "optim.dice=2", "train.ema=0.5")
+    train(recipe(data, *more), tmp_path / "one")
+    assert processes.torchrun(command(data, tmp_path / "run", *more), tmp_path) == [0, 0]
+    assert_close(tmp_path / "run", tmp_path / "one")
+    torch.testing.assert_close(*(last(tmp_path / name)["state_dict"] for name in ("run", "one")), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["--devices", "torchrun"])
 def test_processes_of_a_launcher_compute_what_one_does(one, data, tmp_path, launcher):
@@ -94,8 +102,8 @@ from repgraph.train import loop
 
 step = loop.step
 
-def stepped(fabric, task, model, optimizer, batch, losses=None):
-    step(fabric, task, model, optimizer, batch, losses)
+def stepped(fabric, task, model, optimizer, batch, *more):
+    step(fabric, task, model, optimizer, batch, *more)
     if batch.iteration == 5 and fabric.global_rank == 1:
         os.kill(os.getpid(), 9)
 
@@ -154,7 +162,8 @@ def test_incidents_in_one_process_stop_both(data, tmp_path, incidents, codes, wo
 @pytest.mark.slow
 def test_two_processes_train_a_detector(objects, tmp_path):
     """Its losses are means over what is sampled, so they differ from those of one process."""
-    more = shapes.settings(objects, *shapes.ONE_STEP, "train.batch=4")
+    options = ("optim.optimizer=adamw", "optim.layer_decay=0.5", "train.ema=0.9", "data.photometric=1")
+    more = shapes.settings(objects, *shapes.ONE_STEP, "train.batch=4", "model.trainable_stages=2", *options)
     arguments = ["voc_instances-r50-repgraph", "--out", tmp_path / "run", "--set", *more]
     assert processes.torchrun(arguments, tmp_path) == [0, 0]
     (row,) = rows(tmp_path / "run")

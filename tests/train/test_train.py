@@ -1,5 +1,6 @@
 """Runs from the first iteration to the last: what they leave, what they compute, and how they are resumed."""
 
+import copy
 import io
 import json
 import os
@@ -127,6 +128,54 @@ def test_exact_resume_after_failures(whole, data, tmp_path, monkeypatch):
     assert_same(run, whole[0])
 
 
+OPTIONS = (
+    *("optim.optimizer=adamw", "optim.lr=0.002", "optim.warmup=6", "optim.layer_decay=0.5", "optim.dice=0.5"),
+    *("optim.lovasz=0.5", "data.photometric=1", "train.ema=0.6", "train.accumulate=2"),
+)
+
+
+@pytest.fixture(scope="module")
+def with_options(data, tmp_path_factory):
+    """The folder of a run with options that are off by default, and the weights after each of its iterations."""
+    run, task, found = tmp_path_factory.mktemp("options") / "run", make_task(recipe(data, *OPTIONS)), []
+    found.append(task.network(task.splits()[0].labels).state_dict())
+    with pytest.MonkeyPatch.context() as patch:
+        for iteration in range(10):
+            at_iteration(patch, iteration, lambda model: found.append(copy.deepcopy(model.state_dict())))
+        train(recipe(data, *OPTIONS), run)
+    return run, found
+
+
+def test_exact_resume_with_options(with_options, data, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        at_iteration(patch, 6, fail)
+        train(recipe(data, *OPTIONS), run)
+    assert resume(run).iteration == 10
+    assert_same(run, with_options[0])
+    rates = {int(row["iteration"]): float(row["rate"]) for row in rows(run) if row["rate"]}
+    expected = 0.002 * (0.001 + 0.999 * 2 / 6) * 0.8**0.9  # in a warm-up of 6 iterations
+    assert rates[3] == pytest.approx(expected, rel=1e-5) and rates[9] == pytest.approx(0.002 * 0.2**0.9, rel=1e-5)
+
+
+def test_averages_of_weights_are_saved_and_validated(with_options, data):
+    run, (start, *iterations) = with_options
+    average = {name: value.double() for name, value in start.items()}
+    for t, weights_then in enumerate(iterations):
+        decay = min(0.6, (1 + t) / (10 + t))
+        for name, value in weights_then.items():
+            average[name] = decay * average[name] + (1 - decay) * value if value.is_floating_point() else value.double()
+    saved = weights(run)
+    for name, value in average.items():
+        torch.testing.assert_close(saved[name].double(), value, rtol=1e-5, atol=1e-6)
+    assert float((saved["head.classifier.weight"] - iterations[-1]["head.classifier.weight"]).abs().max()) > 1e-4
+    file = run / "checkpoints" / "last.ckpt"
+    torch.testing.assert_close(models.load(file).state_dict(), saved, rtol=0, atol=0)
+    torch.testing.assert_close(last(run)["unaveraged"], {f"model.{k}": v for k, v in iterations[-1].items()})
+    task = make_task(recipe(data, *OPTIONS))
+    assert rows(run)[-1]["val_miou"] == f"{task.validate(models.load(run), task.splits()[1]).metrics['miou']:.6g}"
+
+
 def test_resume_of_a_finished_run_in_another_environment(whole, monkeypatch):
     run, shown = whole[0], io.StringIO()
     before = (run / "metrics.csv").read_text()
@@ -160,13 +209,16 @@ def test_clipping_frozen_norm_and_hard_pixels(data, tmp_path):
     assert hard["auxiliary_loss"] == every["auxiliary_loss"]
 
 
-def test_rates_and_decay_of_parameter_groups(data, tmp_path):
-    train(recipe(data, "train.iterations=1", "data.val_split=", "optim.head=10", "optim.offset=3"), tmp_path / "run")
+@pytest.mark.parametrize("more", [(), ("optim.optimizer=adamw", "optim.betas=0.8,0.99")], ids=["sgd", "adamw"])
+def test_rates_and_decay_of_parameter_groups(data, tmp_path, more):
+    settings = ("train.iterations=1", "data.val_split=", "optim.head=10", "optim.offset=3", *more)
+    train(recipe(data, *settings), tmp_path / "run")
     groups = last(tmp_path / "run")["optimizer_states"][0]["param_groups"]
     rates = {group["name"]: (group["lr"], group["weight_decay"]) for group in groups}
     assert rates["backbone weights"] == (0.02, 1e-4) and rates["backbone norms and biases"] == (0.02, 0.0)
     assert rates["new weights"] == (0.2, 1e-4) and rates["new norms and biases"] == (0.2, 0.0)
     assert rates["offset weights"] == (pytest.approx(0.06), 1e-4)
+    assert {group.get("betas") for group in groups} == ({(0.8, 0.99)} if more else {None})
 
 
 def test_images_without_labels(tmp_path):

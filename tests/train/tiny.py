@@ -72,7 +72,7 @@ def assert_same(run: Path, other: Path) -> None:
     ours, theirs = last(run), last(other)
     for found in (ours, theirs):
         found["momenta"] = found["optimizer_states"][0]["state"]
-    for name in ("state_dict", "momenta", "sums", "best", "iteration"):
+    for name in ("state_dict", "unaveraged", "momenta", "sums", "best", "iteration"):
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
     for row, expected in zip(rows(run), rows(other), strict=True):
         assert row | {name: expected[name] for name in ("images_per_second", "peak_memory_mib")} == expected
@@ -82,8 +82,8 @@ def at_iteration(monkeypatch, number: int, act) -> None:
     """Call ``act(model)`` after the step of an iteration, counted from 0."""
     step = loop.step
 
-    def stepped(fabric, task, model, optimizer, batch, losses=None):
-        step(fabric, task, model, optimizer, batch, losses)
+    def stepped(fabric, task, model, optimizer, batch, *more):
+        step(fabric, task, model, optimizer, batch, *more)
         if batch.iteration == number:
             act(model.module)
 

@@ -51,20 +51,46 @@ def resize(image: Image, mask: Mask | None, scale: float) -> tuple[Image, Mask |
     return resized, Mask(interpolate(mask[None, None], size, mode="nearest-exact")[0, 0])
 
 
+# The operation, the factor that changes nothing, and how far from it factors are at most at strength 1.
+_COLOR_CHANGES = (
+    (F.adjust_brightness, 1.0, 0.125),
+    (F.adjust_contrast, 1.0, 0.5),
+    (F.adjust_saturation, 1.0, 0.5),
+    (F.adjust_hue, 0.0, 0.05),
+)
+
+
+def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+    """Change brightness, contrast, saturation and hue of a uint8 image (3, H, W), each with probability 1/2.
+
+    At strength 1 the ranges are those of torchvision's ``RandomPhotometricDistort``. Draws four random numbers from
+    ``generator``, none at strength 0, which returns the image as it is.
+    """
+    if not strength:
+        return image
+    draws = torch.rand(4, dtype=torch.float64, generator=generator).tolist()
+    # Below 1/2 nothing is changed; the rest is stretched to -1 .. 1.
+    for draw, (adjust, middle, reach) in zip(draws, _COLOR_CHANGES, strict=True):
+        if draw >= 0.5:
+            image = adjust(image, middle + strength * reach * (4 * draw - 3))
+    return image
+
+
 @dataclass(frozen=True)
 class TrainTransform:
-    """The paper's augmentation: random scale, random crop with padding, random horizontal flip.
+    """The paper's augmentation: random scale, random crop with padding, random horizontal flip; optionally of colors.
 
     ``transform(image, mask, generator)`` takes a uint8 image (3, H, W) and its mask (H, W), and returns a uint8 image
-    and mask of the size ``crop`` (h, w). It draws four random numbers, all from ``generator``. Along a side that is
-    shorter than the crop, the position of the image within the crop is random; the rest is padded with the colour
-    ``mean`` (0 to 1), and with IGNORE in the mask.
+    and mask of the size ``crop`` (h, w). It draws four random numbers, all from ``generator``, and then those of
+    :func:`distort_colors`. Along a side that is shorter than the crop, the position of the image within the crop is
+    random; the rest is padded with the colour ``mean`` (0 to 1), and with IGNORE in the mask.
     """
 
     crop: tuple[int, int]
     scales: tuple[float, ...] = SCALES
     flip: bool = True
     mean: tuple[float, ...] = MEAN
+    photometric: float = 0.0  # strength
 
     def __call__(self, image: Image, mask: Mask, generator: torch.Generator) -> tuple[Image, Mask]:
         if image.shape[-2:] != mask.shape[-2:]:
@@ -78,7 +104,8 @@ class TrainTransform:
         pixels = padding.repeat(*self.crop, 1).permute(2, 0, 1)  # channels last, as images are read
         classes = torch.full(self.crop, IGNORE, dtype=mask.dtype)
         inside = slice(from_top, from_top + rows), slice(from_left, from_left + columns)
-        pixels[:, *inside] = image[:, top : top + rows, left : left + columns]
+        part = image[:, top : top + rows, left : left + columns]
+        pixels[:, *inside] = distort_colors(part, self.photometric, generator)
         classes[inside] = resized[top : top + rows, left : left + columns]
         if self.flip and flip < 0.5:
             return F.horizontal_flip(Image(pixels)), F.horizontal_flip(Mask(classes))

@@ -30,6 +30,8 @@ def _as_pair(value: Any) -> Any:
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[tuple[Beta, ...], Field(min_length=2, max_length=2), BeforeValidator(_as_tuple)]
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 Crop = Annotated[tuple[Side, Side], BeforeValidator(_as_pair)]  # height, width
 Sides = Annotated[tuple[Annotated[int, Field(gt=1, le=MAX_SIDE)], ...], Field(min_length=1), BeforeValidator(_as_tuple)]
@@ -53,6 +55,7 @@ class Images(Section):
     val_split: str = "val"  # empty: no validation
     options: dict[str, Any] = {}  # keyword arguments of the data set's reader
     flip: Flag = True  # mirror images with probability 1/2
+    photometric: float = Field(0.0, ge=0, le=2)  # strength of random brightness, contrast, saturation and hue
     workers: int = Field(-1, ge=-1)  # processes that load images; -1 is one for each core, at most 16
     cache: Flag = False  # keep all decoded images in memory
     limit: NotNegative = 0  # use the first images only; 0 is all
@@ -115,19 +118,30 @@ class DetectionModel(Section):
     caffe_style: Literal["auto", "yes", "no"] = "auto"  # where a ResNet has its strides; "auto" follows the weights
 
 
-class SGD(Section):
-    """SGD with momentum, for every task."""
+class Optimizer(Section):
+    """SGD with momentum or AdamW, for every task."""
 
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
     head: float = Field(1.0, gt=0)  # factor on the rate of every layer but the backbone
     offset: float = Field(1.0, ge=0)  # factor on the rate of the offset convolutions
-    momentum: float = Field(0.9, ge=0, lt=1)
+    layer_decay: float = Field(1.0, gt=0, le=1)  # factor on the rate of a backbone stage for each stage after it
+    momentum: float = Field(0.9, ge=0, lt=1)  # of SGD
+    betas: Betas = (0.9, 0.999)  # of AdamW
     weight_decay: float = Field(1e-4, ge=0)
     no_decay: Flag = True  # exclude normalization layers and biases from weight decay
     clip: float = Field(0.0, ge=0)  # maximum norm of the gradients; 0 is no limit
+    warmup: NotNegative = 0  # iterations in which the rate grows linearly
+    warmup_factor: Fraction = 0.001  # of the rate, at the first iteration of the warm-up
+
+    def warm_up(self, iteration: int) -> float:
+        """Return the factor on all learning rates; 1 after the warm-up."""
+        if iteration >= self.warmup:
+            return 1.0
+        return self.warmup_factor + (1 - self.warmup_factor) * iteration / self.warmup
 
 
-class Optim(SGD):
+class Optim(Optimizer):
     """Polynomial decay of the rate, (1 - iteration / iterations) ** power, and the loss."""
 
     power: float = Field(0.9, ge=0)
@@ -135,6 +149,8 @@ class Optim(SGD):
     ohem: float = Field(0.0, ge=0, lt=1)  # if > 0, learn only from pixels whose true class has a lower probability
     ohem_least: NotNegative = 10_000  # minimum number of such pixels per image, on average
     class_weights: Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_as_tuple)] = ()  # empty: equal
+    dice: float = Field(0.0, ge=0)  # weight of the soft Dice loss beside cross-entropy
+    lovasz: float = Field(0.0, ge=0)  # weight of the Lovász-softmax loss
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -143,12 +159,11 @@ class Optim(SGD):
         return self
 
 
-class DetectionOptim(SGD):
-    """Linear warm-up from ``warmup_factor``, then decay by ``gamma`` after each of ``steps``."""
+class DetectionOptim(Optimizer):
+    """Linear warm-up, then decay by ``gamma`` after each of ``steps``."""
 
     lr: float = Field(0.02, gt=0)
-    warmup: NotNegative = 500  # iterations
-    warmup_factor: Fraction = 0.001
+    warmup: NotNegative = 500
     steps: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_as_tuple)] = (2 / 3, 8 / 9)
     gamma: float = Field(0.1, gt=0)
 
@@ -161,6 +176,7 @@ class Train(Section):
     period: Positive = 500  # iterations between checkpoints
     validate_every: NotNegative = 1  # periods; 0 is at the end only
     accumulate: Positive = 1  # parts in which a device processes its share of the batch
+    ema: float = Field(0.0, ge=0, lt=1)  # decay of the weights' moving average, which is validated and saved; 0 is off
     seed: int = Field(0, ge=0, lt=2**63)
     precision: Precision = "bf16"
     norm: Literal["sync", "local", "frozen"] = "sync"  # statistics of all GPUs, of each, or fixed
@@ -214,7 +230,7 @@ class Recipe(Section):
 
     def rate(self, iteration: int) -> float:
         """Return the factor on all learning rates at an iteration."""
-        return (1 - iteration / self.train.iterations) ** self.optim.power
+        return self.optim.warm_up(iteration) * (1 - iteration / self.train.iterations) ** self.optim.power
 
 
 class DetectionRecipe(Section):
@@ -232,12 +248,8 @@ class DetectionRecipe(Section):
 
     def rate(self, iteration: int) -> float:
         """Return the factor on all learning rates at an iteration."""
-        optim, total = self.optim, self.train.iterations
-        steps = sum(iteration >= round(fraction * total) for fraction in optim.steps)
-        warm = 1.0
-        if iteration < optim.warmup:
-            warm = optim.warmup_factor + (1 - optim.warmup_factor) * iteration / optim.warmup
-        return warm * optim.gamma**steps
+        steps = sum(iteration >= round(fraction * self.train.iterations) for fraction in self.optim.steps)
+        return self.optim.warm_up(iteration) * self.optim.gamma**steps
 
 
 AnyRecipe = Recipe | DetectionRecipe

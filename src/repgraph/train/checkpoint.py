@@ -28,6 +28,9 @@ def content(
 ) -> dict[str, Any]:
     """Return everything that a run needs to go on exactly, as tensors and plain data.
 
+    ``state_dict`` has the weights that are validated; if they are averages (``train.ema``), ``unaveraged`` has those
+    that training goes on from.
+
     Args:
         scaler: State of the gradient scaler; empty but for fp16.
         iteration: Iterations done.
@@ -35,7 +38,8 @@ def content(
         sums: Of the losses since they were last logged.
     """
     return {
-        "state_dict": {f"model.{name}": tensor for name, tensor in session.model.state_dict().items()},
+        "state_dict": _prefixed(session.network.state_dict()),
+        "unaveraged": {} if session.average is None else _prefixed(session.model.state_dict()),
         "optimizer_states": [optimizer.state_dict()],
         "scaler": scaler,
         "iteration": iteration,
@@ -47,6 +51,10 @@ def content(
         "data": session.identity,
         "versions": versions(),
     }
+
+
+def _prefixed(state: dict[str, Any]) -> dict[str, Any]:
+    return {f"model.{name}": tensor for name, tensor in state.items()}
 
 
 def write(folder: Path, checkpoint: dict[str, Any], *, best: bool) -> None:

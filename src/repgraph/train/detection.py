@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torchvision.tv_tensors import Image
 
 from repgraph import data as datasets
 from repgraph.data.coco import InstanceData
 from repgraph.data.labels import Labels
-from repgraph.data.transforms import RandomFlip
+from repgraph.data.transforms import RandomFlip, distort_colors
 from repgraph.errors import UsageError
 from repgraph.evaluation import DetectionScores, evaluate_detection
 from repgraph.evaluation.detection import SUMMARY
@@ -75,10 +74,12 @@ class Detection(Task):
         return mask_rcnn(len(labels), labels=labels.to_dict(), **options)
 
     def transform(self, model: Any) -> Transform:
-        flip, max_size = RandomFlip(0.5 if self.recipe.data.flip else 0.0), self.recipe.model.max_size
+        data, max_size = self.recipe.data, self.recipe.model.max_size
+        flip = RandomFlip(0.5 if data.flip else 0.0)
 
-        def augment(image: Image, target: dict[str, Any], generator: torch.Generator) -> tuple[Any, Any]:
+        def augment(image: Tensor, target: dict[str, Any], generator: torch.Generator) -> tuple[Any, Any]:
             image, target = flip(image, target, generator)
+            image = distort_colors(image, data.photometric, generator)
             return stretch(image, drop_thin_boxes(target), max_size)
 
         return augment

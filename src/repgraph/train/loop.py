@@ -28,6 +28,7 @@ from repgraph.progress import Clock, Progress, format_duration
 from repgraph.recipes import RESUMABLE, AnyRecipe, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
+from repgraph.train.ema import Average
 from repgraph.train.metrics import LossReport, MetricsLog, RunningLoss
 from repgraph.train.session import Session, describe, make_stream, prepare, set_up
 from repgraph.train.signals import StopSignals
@@ -179,7 +180,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             batch = fabric.to_device(batch)
             if now == start and show and where.kind == "cpu":
                 _warn_if_slow(session, fabric, batch, progress)
-            step(fabric, task, wrapped, optimizer, batch, losses)
+            step(fabric, task, wrapped, optimizer, batch, losses, session.average)
             now = batch.iteration + 1
             progress.update(now, line=now == start + 1)
             log_now = now % train.log_every == 0 or now == last
@@ -234,7 +235,15 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
     return Outcome(folder, now, validation, best, stop, where.is_first)
 
 
-def step(fabric: Fabric, task: Task, model: Any, optimizer: Any, batch: Any, losses: RunningLoss | None = None) -> None:
+def step(
+    fabric: Fabric,
+    task: Task,
+    model: Any,
+    optimizer: Any,
+    batch: Any,
+    losses: RunningLoss | None = None,
+    average: Average | None = None,
+) -> None:
     """Do one iteration over all devices, with a model and optimizer of :func:`set_up`; add its losses to ``losses``."""
     recipe, parts = task.recipe, task.recipe.train.accumulate
     torch.manual_seed(seed_from(recipe.train.seed, "step", batch.iteration, fabric.global_rank))
@@ -256,6 +265,8 @@ def step(fabric: Fabric, task: Task, model: Any, optimizer: Any, batch: Any, los
             fabric.clip_gradients(model, optimizer, max_norm=recipe.optim.clip, error_if_nonfinite=False)
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    if average is not None:
+        average.update(model.module, batch.iteration)
     if losses is not None:
         losses.add(batch.iteration, logged, amount)
 
@@ -347,13 +358,13 @@ def _lost(reason: str, folder: Path, progress: Progress) -> None:
 
 
 def _validate(session: Session, folder: Path, now: int, progress: Progress) -> Validation:
-    where, model = session.devices, session.model
+    where, network = session.devices, session.network
     if where.world_size > 1:
-        for buffer in model.buffers():  # the batch norms' statistics of the first process
+        for buffer in network.buffers():  # the batch norms' statistics of the first process
             torch.distributed.broadcast(buffer, 0)
     last = session.recipe.train.iterations
     validation = session.task.validate(
-        model,
+        network,
         session.validation_images,
         progress=lambda done, total: progress.update(now, f"validating {int(done)}/{total} images"),
     )
@@ -391,7 +402,7 @@ def _save(
 
 def _write_model(session: Session, folder: Path) -> None:
     if session.devices.is_first:
-        session.model.cpu().save_pretrained(folder / MODEL)
+        session.network.cpu().save_pretrained(folder / MODEL)
 
 
 def _with_absolute_root(recipe: AnyRecipe) -> AnyRecipe:

@@ -1,4 +1,4 @@
-"""Semantic segmentation: crops of one size, cross-entropy over pixels, mIoU."""
+"""Semantic segmentation: crops of one size, losses over pixels, mIoU."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
 from repgraph.recipes import Recipe
-from repgraph.train.loss import count_labelled, cross_entropy, hard_pixels
+from repgraph.train.loss import count_labelled, cross_entropy, dice, hard_pixels, lovasz_softmax
 from repgraph.train.stream import Transform
 from repgraph.train.task import Task, Validation
 
@@ -74,7 +74,7 @@ class Segmentation(Task):
 
     def transform(self, model: Any) -> Transform:
         data = self.recipe.data
-        return TrainTransform(data.crop, data.scales, data.flip, model.mean)
+        return TrainTransform(data.crop, data.scales, data.flip, model.mean, data.photometric)
 
     def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Batch:
         images, masks = ([pair[k].as_subclass(Tensor) for pair in pairs] for k in (0, 1))
@@ -95,7 +95,7 @@ class Segmentation(Task):
         return (normalise(part.images, model.mean, model.std).contiguous(memory_format=layout),)
 
     def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the part's sum of losses divided by the labelled pixels of the whole batch."""
+        """Return the part's sum of losses divided by the labelled pixels of the whole batch, and Dice and Lovász."""
         optim = self.recipe.optim
         result = model(*self.inputs(model, part))
         logits, auxiliary = result if isinstance(result, tuple) else (result, None)
@@ -104,6 +104,10 @@ class Segmentation(Task):
             targets = hard_pixels(logits, part.masks, optim.ohem, optim.ohem_least * len(part.masks))
             total = all_reduce(count_labelled(targets, self.class_weights)) * self.recipe.train.accumulate
         loss = cross_entropy(logits, targets, total, self.class_weights)
+        if optim.dice > 0:  # exact over devices; the mean over the parts of each
+            loss = loss + optim.dice * dice(logits, part.masks) / self.recipe.train.accumulate
+        if optim.lovasz > 0:  # the mean over the parts of all devices
+            loss = loss + optim.lovasz * lovasz_softmax(logits, part.masks) / shares
         if auxiliary is None:
             return loss, [loss, torch.zeros_like(loss)]
         auxiliary_loss = cross_entropy(auxiliary, part.masks, amount, self.class_weights)

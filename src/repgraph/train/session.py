@@ -1,5 +1,6 @@
 """What a training session consists of: the data, the network, its optimizer, and the stream of batches."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from repgraph.errors import UsageError
 from repgraph.recipes import AnyRecipe
 from repgraph.train import cuda_graphs, run_folder
 from repgraph.train.devices import Devices
+from repgraph.train.ema import Average
 from repgraph.train.optimizer import load_state, make_optimizer
 from repgraph.train.stream import Augmented, BatchSampler, batches, num_workers
 from repgraph.train.task import Task, make_task
@@ -26,6 +28,7 @@ class Session:
     task: Task
     devices: Devices
     model: Any
+    average: Average | None  # of the model's weights, with train.ema
     images: Any
     validation_images: Any
     identity: dict[str, Any]
@@ -34,6 +37,11 @@ class Session:
     @property
     def start(self) -> int:
         return 0 if self.checkpoint is None else int(self.checkpoint["iteration"])
+
+    @property
+    def network(self) -> Any:
+        """The network to validate and to save: the average if there is one."""
+        return self.model if self.average is None else self.average.network
 
 
 def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None) -> Session:
@@ -51,14 +59,17 @@ def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None
     identity = run_folder.identity(training=images, testing=validation_images)
     if checkpoint is not None:
         run_folder.check_same_data(identity, checkpoint, recipe.data.root)
-    model = task.network(images.labels, checkpoint)
+    model, average = task.network(images.labels, checkpoint), None
+    if train.ema:
+        start = copy.deepcopy(model) if checkpoint is None else task.trained_network(checkpoint)
+        average = Average(start, train.ema)
     if len(images) == 0:
         raise UsageError(f"{images} has no images to train on")
     if recipe.data.limit:
         images = task.subset(images, range(min(recipe.data.limit, len(images))))
     if recipe.data.cache:
         images = Cached(images)
-    return Session(recipe, task, where, model, images, validation_images, identity, checkpoint)
+    return Session(recipe, task, where, model, average, images, validation_images, identity, checkpoint)
 
 
 def set_up(fabric: Fabric, session: Session) -> tuple[Any, Any]:
@@ -71,9 +82,10 @@ def set_up(fabric: Fabric, session: Session) -> tuple[Any, Any]:
                 module.eval()
     if train.norm == "sync" and fabric.device.type == "cuda" and fabric.world_size > 1:
         convert_sync_batchnorm(model)
-    model.to(fabric.device)
-    if train.channels_last:
-        model.to(memory_format=torch.channels_last)
+    for network in (model, session.network):
+        network.to(fabric.device)
+        if train.channels_last:
+            network.to(memory_format=torch.channels_last)
     if train.compile:
         model.compile(dynamic=False)
     optimizer = make_optimizer(session.recipe, model, fabric.device)

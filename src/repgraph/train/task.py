@@ -80,9 +80,10 @@ class Task(ABC):
         return images, validation
 
     def network(self, labels: Labels, checkpoint: dict[str, Any] | None = None) -> Any:
-        """Return the recipe's network with its initial weights, or the one of a checkpoint."""
+        """Return the recipe's network with its initial weights, or with those that a checkpoint trains on from."""
         if checkpoint is not None:
-            return from_checkpoint(checkpoint, self.network_class, "the checkpoint")
+            state = checkpoint.get("unaveraged") or checkpoint["state_dict"]
+            return self.trained_network({**checkpoint, "state_dict": state})
         given = self.recipe.model
         if not given.weights:
             raise UsageError(
@@ -92,6 +93,10 @@ class Task(ABC):
         torch.manual_seed(seed_from(self.recipe.train.seed, "network"))
         with building("model"):
             return self.build(labels)
+
+    def trained_network(self, checkpoint: dict[str, Any]) -> Any:
+        """Return the network of a checkpoint as it is validated: with ``train.ema``, the average."""
+        return from_checkpoint(checkpoint, self.network_class, "the checkpoint")
 
     def model_options(self) -> dict[str, Any]:
         """Return the recipe's model as keyword arguments; empty options are None."""

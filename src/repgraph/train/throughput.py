@@ -52,7 +52,8 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
                         begin = _synchronized_time(where)
                     if batch is None or name == "the data":
                         batch = next(stream)
-                    step(fabric, session.task, model, optimizer, fabric.to_device(batch._replace(iteration=number)))
+                    moved = fabric.to_device(batch._replace(iteration=number))
+                    step(fabric, session.task, model, optimizer, moved, average=session.average)
                 rates.append(iterations * recipe.train.batch / (_synchronized_time(where) - begin))
         cuda_graphs.discard(session.model)
     return Throughput(real=rates[1], fixed=rates[0])
