@@ -47,7 +47,7 @@ def expected(layer: PyramidRepGraph, x: torch.Tensor, coarser: list[torch.Tensor
         values = [conv(value, y) for value, y in zip(each.values, found, strict=True)]
         offsets = conv(each.offset, x).unflatten(1, (each.groups, each.maps, each.nodes, 2))
         bias = each.bias.view(each.groups, each.maps, each.nodes)
-        (batch, channels, height, width), part = x.shape, x.shape[1] // each.groups
+        (height, width), part = x.shape[2:], x.shape[1] // each.groups
         response = torch.empty_like(x)
         for k in range(each.groups):
             own = slice(k * part, (k + 1) * part)

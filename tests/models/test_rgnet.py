@@ -147,7 +147,8 @@ def test_nodes_are_in_pixels_of_the_image() -> None:
 def test_nodes_of_a_pyramid_are_in_pixels_of_the_image() -> None:
     model = network(decoder="pyramid", context_options=dict(rounds=2, nodes=3, groups=4))
     nodes, weights = model.nodes(images(64, 96))
-    assert [n.shape for n in nodes] == [(1, 4, 9, 2, 8, 12)] * 2 and [w.shape for w in weights] == [(1, 4, 9, 8, 12)] * 2
+    assert [n.shape for n in nodes] == [(1, 4, 9, 2, 8, 12)] * 2
+    assert [w.shape for w in weights] == [(1, 4, 9, 8, 12)] * 2
     # Group 0 looks to the right, 1, 2 and 3 pixels of the maps of strides 8, 16 and 32.
     right = torch.tensor([stride * step for stride in (8.0, 16.0, 32.0) for step in (1, 2, 3)])
     centre = torch.tensor([3.5 + 8 * 5, 3.5 + 8 * 2])

@@ -20,7 +20,7 @@ def sample(feature: Tensor, nodes: Tensor) -> Tensor:
     flat = feature.flatten(2)  # [B, C, HW]
 
     def corner(x: Tensor, y: Tensor) -> Tensor:
-        if height * width == 0:
+        if geometry.same(height * width, 0):
             return feature.new_zeros((batch, channels, count, rows, columns))
         inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
         index = torch.where(inside, y * width + x, 0).flatten(1)  # [B, S Hc Wc]
