@@ -166,3 +166,14 @@ def test_cuda(dtype):
     for row in rows:
         if row.status != "cannot run" and row.candidate.name != "composition-compiled":
             assert row.status == "ok" and row.times and row.graph and row.memory is not None, row
+
+
+def test_networks(tmp_path, capsys):
+    words = "networks --backbone test_resnet --device cpu --size 33x47 --seconds 0.001 --only rgnet pyramid"
+    assert bench(words, tmp_path) == 0
+    assert "images/s" in capsys.readouterr().out
+    rows = read(tmp_path / "networks.csv")
+    assert [(row["network"], row["pass"], row["status"]) for row in rows] == [
+        (name, pass_, "ok") for name in ("rgnet", "pyramid") for pass_ in ("forward", "training step")
+    ]
+    assert all(int(row["parameters"]) > 0 for row in rows)

@@ -13,6 +13,8 @@ from repgraph.constants import DECODERS
 from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe, with_values
 
+# With the rates of the recipes for pyramids.
+_PYRAMID = {"model.decoder": "pyramid", "model.context_options": {}, "optim.head": 3.0, "optim.offset": 3.0}
 # What is between backbone and classifier. Layers with nodes keep the options of the recipe.
 KINDS: dict[str, dict[str, Any]] = {
     "baseline": {"model.context": "none", "model.context_options": {}},
@@ -21,8 +23,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "simple": {"model.context": "simple", "model.context_options.norm_expand": None},  # it has no such norm
     "rgnet": {"model.context": "repgraph"},
     "psp": {"model.context": "psp", "model.context_options": {}},
-    "fpn": {"model.decoder": "pyramid", "model.context": "none", "model.context_options": {}},
-    "pyramid": {"model.decoder": "pyramid", "model.context": "repgraph", "model.context_options": {}},
+    "fpn": {**_PYRAMID, "model.context": "none"},
+    "pyramid": {**_PYRAMID, "model.context": "repgraph"},
 }
 TITLES = {
     "baseline": "backbone baseline",

@@ -11,7 +11,10 @@ from repgraph.cli.options import option
 
 def ablate(
     table: Annotated[
-        str, typer.Argument(help="nodes, instantiations, stages, deeper, grid, group, offsets, forms, 'all' or 'tune'.")
+        str,
+        typer.Argument(
+            help="nodes, instantiations, stages, deeper, grid, group, offsets, forms, choose, 'all' or 'tune'."
+        ),
     ],
     data: Annotated[str, option("Folder of the data set.", metavar="ROOT")] = "",
     weights: Annotated[str, option("A file, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")] = "",
@@ -31,7 +34,9 @@ def ablate(
     jobs: Annotated[int, option("Number of simultaneous runs; they share GPUs and cores.", min=1)] = 1,
     backend: Annotated[str, option("Backend of joblib: threading, loky or dask.", metavar="NAME")] = "threading",
     cluster: Annotated[str, option("Address of a Dask scheduler.", metavar="ADDRESS")] = "",
-    of: Annotated[list[str] | None, option("For tune: baseline, control, nl, simple, rgnet.", metavar="NAME")] = None,
+    of: Annotated[
+        list[str] | None, option("For tune: baseline, control, nl, simple, rgnet, psp, fpn, pyramid.", metavar="NAME")
+    ] = None,
     trials: Annotated[int, option("For tune: number of trials of each competitor.", min=1)] = 8,
     tuned: Annotated[Path | None, option("Use the settings that tune chose (tuning.csv).", metavar="FILE")] = None,
     show: Annotated[bool, option("Print the table of the results so far and exit.", "--show")] = False,
@@ -46,9 +51,11 @@ def ablate(
       repgraph ablate nodes --show --reference nl                                      against the non-local block
       repgraph ablate tune --of baseline nl control rgnet --data VOC2012 --weights resnet50.safetensors --seeds 0
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
+      repgraph ablate choose --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --backend dask --cluster tcp://host:8786
 
+    The table choose compares networks (docs/ablations.md) and ends with repgraph bench networks, on the CPU as well.
     Finished runs are never repeated; the same command resumes after an interruption. The exit code is 0, 1 if a run
     failed or diverged, 2 for a mistake in the command, the data or the results, and 130 or 143 if stopped by SIGINT or
     SIGTERM. See docs/ablations.md.
@@ -77,4 +84,17 @@ def ablate(
         notes.append(f"{len(report.failed)} run(s) failed or diverged; the reasons are below the table")
     for note in notes:
         print(f"repgraph ablate: {note}", file=sys.stderr)
-    return 0 if show else report.code
+    if show or table != "choose" or report.left or report.code:
+        return 0 if show else report.code
+    return _measure_speed(out, plan)
+
+
+def _measure_speed(out: Path, plan: Any) -> int:
+    """Measure the networks of the table "choose" on the GPU, if there is one, and on the CPU."""
+    from repgraph.ablation.plan import start_recipe
+    from repgraph.cli.bench import Run, measure_networks
+    from repgraph.distributed import parse_device
+
+    devices = dict.fromkeys((parse_device("auto").type, "cpu"))
+    backbone = start_recipe(plan).model.backbone
+    return max(measure_networks(Run(out=out / f"speed-{each}", device=each), backbone=backbone) for each in devices)

@@ -19,7 +19,8 @@ PROBLEMS = {
     "mask2former": "512x512 1024x1024",
 }
 QUICK_PROBLEMS = dict.fromkeys(("detr-encoder", "detr-decoder", "pixel-decoder"), "128x160")
-NETWORK_SIZES = {"cpu": "512x512", "cuda": "512x512 1024x2048"}
+# Sizes of images for networks, and the number of images of each.
+NETWORK_SIZES = {"cpu": {"512x512": 1}, "cuda": {"320x320": 16, "512x512": 8, "1024x2048": 1}}
 QUICK_SIZE = {"cpu": "33x33", "cuda": "128x256"}
 QUICK_SECONDS = 0.2
 SIZES = "Sizes of the maps; several at once."
@@ -164,7 +165,8 @@ def deformable(
 def networks(
     run: Run,
     size: Annotated[
-        list[str] | None, _device("Sizes of the images; several at once.", metavar="HxW", **NETWORK_SIZES)
+        list[str] | None,
+        option("Sizes of the images; several at once.", metavar="HxW", show_default="512x512; on CUDA several"),
     ] = None,
     backbone: Annotated[str, option("Name of a timm model.", metavar="NAME")] = "resnet50",
 ) -> int:
@@ -176,14 +178,22 @@ def networks(
       repgraph bench networks --size 320x320 --batch 16 --only rgnet pyramid nl
 
     The networks have one backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and RGNet
-    at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Exit codes are those of
-    bench operator.
+    at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA devices
+    get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are those of bench operator.
     """
+    return measure_networks(run, size, backbone)
+
+
+def measure_networks(run: Run, size: list[str] | None = None, backbone: str = "resnet50") -> int:
+    """``repgraph bench networks``; ``repgraph ablate choose`` ends with it."""
     from repgraph.bench.networks import NetworkSetting, NetworkTable
     from repgraph.distributed import parse_device
 
-    words = size or ("128x160" if run.quick else NETWORK_SIZES[parse_device(run.device).type]).split()
-    settings = [NetworkSetting(backbone=backbone, batch=run.batch, **place) for place in _places(words, run)]
+    batches = {} if size else {"128x160": 1} if run.quick else NETWORK_SIZES[parse_device(run.device).type]
+    settings = [
+        NetworkSetting(backbone=backbone, **place, batch=batches.get(f"{place['height']}x{place['width']}", run.batch))
+        for place in _places(size or list(batches), run)
+    ]
     return _measure(NetworkTable(), settings, run)
 
 
