@@ -12,7 +12,8 @@ def with_random_offsets(model: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
         if isinstance(module, RepGraph):
-            module.offset.weight.data = 0.5 * torch.randn(module.offset.weight.shape, generator=generator)
+            for offset in module.offsets():
+                offset.weight.data = 0.5 * torch.randn(offset.weight.shape, generator=generator)
     return model.eval()
 
 

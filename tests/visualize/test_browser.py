@@ -33,6 +33,7 @@ NETWORKS = {
     "fixed": fixed,
     "windows": lambda: fixed(node_view=3),
     "random": lambda: rgnet(context_options={"nodes": 5, "node_view": 1}),
+    "rounds": lambda: rgnet(context_options={"nodes": 5, "node_view": 1, "groups": 2, "rounds": 3}),
     "non-local": lambda: rgnet(context="non_local", context_options={"scale": 5.0}),
     "detector": lambda: detector(score_threshold=0.05, detections=3),
 }
@@ -220,6 +221,34 @@ def test_pins_and_keys(opened):
     assert not page.locator("#keys").is_visible()
     for place in ("-1, 3", "3, 1e9", "NaN, 3", ""):
         assert page.evaluate(f"() => explorer.point({place})") is False
+
+
+def test_walk_through_rounds(opened, pages):
+    """From a position to its nodes of the last round, on to theirs in the round before, and so on."""
+    page, (_, model) = opened("rounds"), pages("rounds")
+    *earlier, last = collect_attention(model, IMAGES["one"]).values()
+    page.evaluate("() => explorer.choose({group: 2})")
+    found = point(page, 50, 40)
+    assert found["layer"] == 2 and page.locator("#path").is_visible()
+    ends = last.nodes_at(50, 40, 1).nodes
+    for round_, hop in zip(reversed(earlier), found["paths"], strict=True):
+        inside = [(x, y, w) for x, y, w in ends if -0.5 <= x <= 95.5 and -0.5 <= y <= 71.5]
+        ends = [(a, b, w * v) for x, y, w in inside for a, b, v in round_.nodes_at(x, y, 1).nodes]
+        ends = sorted(ends, key=lambda end: -end[2])[:30]
+        assert len(hop) == len(ends) > 5
+        np.testing.assert_allclose([one["weight"] for one in hop], [w for _, _, w in ends], atol=0.01)
+        x, y, _ = ends[0]
+        assert min(abs(one["x"] - x) + abs(one["y"] - y) for one in hop[:3]) < 0.5
+    here = found["position"]
+    inside = [one for one in found["paths"][0] if 5 < one["x"] < 90 and 5 < one["y"] < 60]
+    end = max(inside, key=lambda one: abs(one["x"] - here["x"]) + abs(one["y"] - here["y"]))  # not below other marks
+    shown, place = [], screen(page, end["x"], end["y"])
+    for key, hops in (("r", 0), ("r", 2)):
+        assert len(press(page, key)["paths"]) == hops
+        shown.append(colour(page, *place))
+    assert shown[0] != shown[1]
+    assert page.locator("#walk").is_checked() and len(press(page, "[")["paths"]) == 1
+    assert press(page, "[")["paths"] == [] and not page.locator("#walk").is_visible()  # the first round
 
 
 def test_underlays_and_images(opened):

@@ -7,11 +7,13 @@ from tests.visualize.networks import detector, layer_input, picture, rgnet
 from torch import nn
 from torch.nn import functional as F
 
+from repgraph.data.labels import Labels, voc_palette
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.layers import DANetHead, NonLocal
 from repgraph.models import RGNet
 from repgraph.visualize.collect import collect_attention, find_layer
+from repgraph.visualize.nodes_figure import figure_rows
 
 
 def operator(model, image, path):
@@ -42,6 +44,20 @@ def test_nodes_in_pixels(options):
     np.testing.assert_allclose(np.array(found.nodes)[:, 2], weights[:, :, row, column].mean(0), rtol=1e-6)
     last = layer.nodes_at(50, 30, group=layer.groups - 1)
     np.testing.assert_array_equal([node[2] for node in last.nodes], weights[-1, :, row, column])
+
+
+def test_each_round_is_an_entry_and_a_row_of_the_figure():
+    model, image = rgnet(context_options={"rounds": 2, "groups": 2}), picture(45, 70)
+    found = collect_attention(model, image)
+    assert list(found) == ["head.context, round 1", "head.context, round 2"]
+    assert [each.title for each in found.values()][1] == "head, round 2 of 2: Bottleneck, 9 nodes, 2 groups"
+    nodes, weights = model.nodes(normalise(image[None], model.mean, model.std))
+    labels = Labels(("a", "b", "c"), voc_palette(3), ids=(0, 1, 2))
+    rows = figure_rows(model, "x", image, "head.context", labels, [(50, 30), (3, 4)])
+    for each, places, own, row in zip(found.values(), nodes, weights, rows, strict=True):
+        np.testing.assert_allclose(each.nodes, places[0].detach().numpy(), atol=1e-3)
+        np.testing.assert_array_equal(each.weights, own[0].detach().numpy())
+        assert row[0].caption == f"x, round {each.round}" and row[1].nodes.nodes == each.nodes_at(50, 30).nodes
 
 
 def test_inserted_layers():

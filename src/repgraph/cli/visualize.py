@@ -120,10 +120,10 @@ def nodes(
       repgraph nodes runs/voc-r50-rgnet dog.jpg bus.jpg --at 120,80 300,210 --at 50,60 90,90 --out nodes.pdf
       repgraph nodes runs/voc-r50-rgnet --data VOC2012 --split val --limit 3 --out nodes.pdf
 
-    The figure has a row for each image, with the prediction and a column for each position. The position is blue, its
-    nodes are red and larger for more weight. Without --at, positions are chosen in the middle of predicted regions or
-    detected objects, far from each other. For a layer that attends to all positions, the 64 strongest are shown. See
-    docs/figures.md.
+    The figure has a row for each image, or one for each round of the layer, with the prediction and a column for each
+    position. The position is blue, its nodes are red and larger for more weight. Without --at, positions are chosen in
+    the middle of predicted regions or detected objects, far from each other. For a layer that attends to all positions,
+    the 64 strongest are shown. See docs/figures.md.
     """
     pixels = [[_parse_pixel(word) for word in words.split()] for words in at or ()]
 
@@ -151,13 +151,14 @@ def nodes(
         own = pixels[number % len(pixels)] if pixels else None
         with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
             image = found.read(number)[0]
-            row = nodes_figure.figure_row(
+            added = nodes_figure.figure_rows(
                 network.model, name, image, layer, labels, own, under=under, count=positions, windows=windows
             )
-        for cell in row:
-            if cell.nodes is not None:
-                print(f"{name} at {cell.nodes.x:g},{cell.nodes.y:g} ({cell.caption}): {cell.nodes.describe()}")
-        rows.append(row)
+        for row in added:
+            for cell in row:
+                if (at_one := cell.nodes) is not None:
+                    print(f"{row[0].caption} at {at_one.x:g},{at_one.y:g} ({cell.caption}): {at_one.describe()}")
+        rows += added
     node = "attended position" if isinstance(network.model.get_submodule(layer), DenseLayer) else "node"
     with figures.figure_style():
         figure = nodes_figure.draw_nodes(rows, width=width, node=node)

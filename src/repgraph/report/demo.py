@@ -328,7 +328,7 @@ def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[Example]) -
 
 def _nodes(model: RGNet, example: Example) -> tuple[Picture, list[Any]]:
     """Return the picture, and the nodes of a position on a boat and of one on the shore."""
-    layer = collect_attention(model, example.image)["head.context"]
+    *_, layer = collect_attention(model, example.image).values()  # of the head, in its last round
     positions = {what: layer.nodes_at(*at) for what, at in _positions(example.mask).items()}
     distances = []
     for what, one in positions.items():

@@ -56,6 +56,7 @@ class LayerAttention:
         grid: Side of the cells that share their nodes.
         share: For "affinity", the part of the total weight that the S positions have, (h, w).
         node_view: A node is the mean of ``node_view`` x ``node_view`` positions.
+        round, rounds: Number of the round, from 1, and of all rounds. Nodes read the responses of the round before.
     """
 
     path: str
@@ -68,6 +69,8 @@ class LayerAttention:
     grid: int = 1
     share: np.ndarray | None = None
     node_view: int = 1
+    round: int = 1
+    rounds: int = 1
 
     @property
     def groups(self) -> int:

@@ -68,6 +68,8 @@ def collect_attention(
 ) -> dict[str, LayerAttention]:
     """Return the nodes and attention weights of a network's layers for an image, by path, in the order they run.
 
+    A layer with several rounds has an entry for each, named as in "head.context, round 1".
+
     The image runs through the network as a whole, in evaluation mode and on the device of the parameters. The resizing
     and padding of a detector is undone. Layers can be anywhere in the network, also inserted into its backbone.
 
@@ -88,7 +90,8 @@ def attention_and_output(
     found: dict[str, LayerAttention] = {}
 
     def collect(path: str, layer: Layer, x: Tensor, frame: Frame) -> None:
-        found[path] = _layer_attention(path, layer, x, frame, strongest)
+        for each in _layer_attention(path, layer, x, frame, strongest):
+            found[path if each.rounds == 1 else f"{path}, round {each.round}"] = each
 
     hooks = {path: partial(collect, path, layer) for path, layer in find_layers(model, layers).items()}
     return found, run_with_hooks(model, image, hooks)
@@ -210,33 +213,41 @@ def check_inside(at: tuple[float, float], size: Sequence[int], name: str = "the 
         raise UsageError(f"position {x:g},{y:g} is outside of {name}, which has {width} x {height} pixels")
 
 
-def _layer_attention(path: str, layer: Layer, x: Tensor, frame: Frame, strongest: int) -> LayerAttention:
+def _layer_attention(path: str, layer: Layer, x: Tensor, frame: Frame, strongest: int) -> list[LayerAttention]:
+    """Return an entry for each round of a layer; others than RepGraph layers have one."""
     shape, step = (x.shape[2], x.shape[3]), frame.step(x.shape[2:])
     rows, columns = frame.valid(shape)
     grid, share = 1, None
     if isinstance(layer, RepGraph):
-        _, nodes, weights = layer.forward(x, return_nodes=True)  # forward: hooks must not run again
+        _, *found = layer.forward(x, return_nodes=True)  # forward: hooks must not run again
         grid = max(shape) if layer.grid == "map" else int(layer.grid)
-        nodes = nodes[0, :, :, : math.ceil(rows / grid), : math.ceil(columns / grid)].float()
-        weights = weights[0, :, :, :rows, :columns]
+        cells = math.ceil(rows / grid), math.ceil(columns / grid)
+        rounds = [
+            (nodes[0, :, :, : cells[0], : cells[1]].float(), weights[0, :, :, :rows, :columns])
+            for nodes, weights in (zip(*found, strict=True) if layer.rounds > 1 else [found])
+        ]
     else:
         count = min(strongest, shape[0] * shape[1])
         tops = [part[0].mean(0).topk(count, dim=1) for part in iterate_weights(layer, x)]
         weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
         indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
-        nodes = torch.stack([indices % shape[1], indices // shape[1]], 1).float()
+        rounds = [(torch.stack([indices % shape[1], indices // shape[1]], 1).float(), weights)]
         share = weights[0].sum(0).float().cpu().numpy()
-    if not bool(nodes.isfinite().all() and weights.isfinite().all()):
+    if not all(bool(t.isfinite().all()) for each in rounds for t in each):
         raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
     kind: Any = "nodes" if share is None else "affinity"
-    pixels = ((nodes + 0.5) * nodes.new_tensor(step).view(2, 1, 1) - 0.5).cpu().numpy()
-    rest: Any = {"grid": grid, "share": share, "node_view": getattr(layer, "node_view", 1)}
-    array = weights.float().cpu().numpy()
-    return LayerAttention(path, _title(path, layer), kind, pixels, array, (rows, columns), step, **rest)
+    rest: Any = {"grid": grid, "share": share, "node_view": getattr(layer, "node_view", 1), "rounds": len(rounds)}
+    entries = []
+    for number, (nodes, weights) in enumerate(rounds, 1):
+        title = _title(path, layer, f"round {number} of {len(rounds)}" if len(rounds) > 1 else "")
+        pixels = ((nodes + 0.5) * nodes.new_tensor(step).view(2, 1, 1) - 0.5).cpu().numpy()
+        array = weights.float().cpu().numpy()
+        entries.append(LayerAttention(path, title, kind, pixels, array, (rows, columns), step, round=number, **rest))
+    return entries
 
 
-def _title(path: str, layer: Layer) -> str:
-    """Return the place and the kind of a layer, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
+def _title(path: str, layer: Layer, number: str = "") -> str:
+    """Return the place, the round and the kind of a layer, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
     parts = [next((title for kind, title in TITLES.items() if isinstance(layer, kind)), type(layer).__name__)]
     if isinstance(layer, RepGraph):
         parts.append(f"{layer.nodes} nodes" + (f", grid {layer.grid}" if layer.grid != 1 else ""))
@@ -245,4 +256,4 @@ def _title(path: str, layer: Layer) -> str:
     place = path.removesuffix(f".{NAME}").removesuffix(".position").removesuffix(".context")
     if stage := re.search(r"layer(\d)\.\d+.*", place):
         place = f"{stage.group()} (res{int(stage.group(1)) + 1})"
-    return ": ".join(filter(None, (place, ", ".join(parts))))
+    return ": ".join(filter(None, (", ".join(filter(None, (place, number))), ", ".join(parts))))

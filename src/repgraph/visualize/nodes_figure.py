@@ -43,7 +43,7 @@ class Cell:
     caption: str = ""
 
 
-def figure_row(
+def figure_rows(
     model: nn.Module,
     name: str,
     image: Tensor,
@@ -54,8 +54,8 @@ def figure_row(
     under: str = "image",
     count: int = 4,
     windows: bool = False,
-) -> list[Cell]:
-    """Return a row of the figure: the prediction, and then the nodes of each position.
+) -> list[list[Cell]]:
+    """Return the rows of an image, one for each round of the layer: the prediction, and the nodes of each position.
 
     Args:
         at: Positions, as pixels x, y; by default ``count`` positions are chosen.
@@ -72,15 +72,19 @@ def figure_row(
         predicted = np.asarray(detections.draw(pixels, prediction, labels.names))
     else:
         predicted = np.asarray(overlay.overlay(pixels, prediction, labels, legend=False))
-    cells = [Cell(predicted, size, None, name)]
-    for x, y in at or choose_positions(prediction, size, count):
-        caption = f"{x:.0f}, {y:.0f}"
-        if not isinstance(prediction, Detections):
-            caption = labels.names[prediction[int(y + 0.5), int(x + 0.5)]]
-        picture = pixels if under == "image" else predicted
-        nodes = attention[layer].nodes_at(x, y)
-        cells.append(Cell(picture, size, nodes if windows else replace(nodes, windows=()), caption))
-    return cells
+    picture = pixels if under == "image" else predicted
+    positions = at or choose_positions(prediction, size, count)
+    rows = []
+    for each in attention.values():
+        cells = [Cell(predicted, size, None, name if each.rounds == 1 else f"{name}, round {each.round}")]
+        for x, y in positions:
+            caption = f"{x:.0f}, {y:.0f}"
+            if not isinstance(prediction, Detections):
+                caption = labels.names[prediction[int(y + 0.5), int(x + 0.5)]]
+            nodes = each.nodes_at(x, y)
+            cells.append(Cell(picture, size, nodes if windows else replace(nodes, windows=()), caption))
+        rows.append(cells)
+    return rows
 
 
 def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], count: int) -> list[Pixel]:

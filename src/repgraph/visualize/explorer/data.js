@@ -1,6 +1,7 @@
 "use strict";
 // The data of the page: images, nodes of layers, and underlays, as packing.py writes them. Unpacked when first shown.
 
+const PATHS = 30; // strongest paths to the nodes of each earlier round
 const MARGIN = 0.02; // in positions: a node this close to one position outside of the map reads nothing but zeros
 
 const shorts = (text) => new Uint16Array(bytes(text).buffer);
@@ -53,12 +54,13 @@ class Maps {
   }
 }
 
-/** Nodes and weights of every position of a layer's map. */
+/** Nodes and weights of every position of a layer's map, in one of its rounds; before is the round before. */
 class Layer {
-  constructor(packed, image) {
+  constructor(packed, image, before) {
     const { rows, columns } = packed;
     Object.assign(this, packed, {
       image,
+      before,
       nodes: shorts(packed.nodes), // [cell rows, cells, count, 2]
       tops: shorts(packed.tops), // [rows, columns, sets], square roots of the largest weights
       weights: bytes(packed.weights), // [rows, columns, sets, count], square roots of the quotients to the largest
@@ -93,6 +95,26 @@ class Layer {
     return across && down && { left: across[0], top: down[0], right: across[1], bottom: down[1] };
   }
 
+  /** Return whether a node is outside of the image. */
+  isOutside({ x, y }) {
+    const { width, height } = this.image;
+    return x < -0.5 || y < -0.5 || x > width - 0.5 || y > height - 0.5;
+  }
+
+  /**
+   * Return the strongest paths from nodes on to their nodes in the round before, for each earlier round. A node reads the
+   * round's response at the position nearest to it. The weight of a path is the product of its nodes' weights.
+   */
+  walk(nodes, set) {
+    if (!this.before) return [];
+    const paths = nodes.filter((node) => !this.isOutside(node)).flatMap((from) => {
+      const next = this.before.nodesAt(...this.before.positionAt(from.x, from.y), set).nodes;
+      return next.map(({ x, y, weight }) => ({ from, x, y, weight: from.weight * weight }));
+    });
+    const strongest = paths.sort((a, b) => b.weight - a.weight).slice(0, PATHS);
+    return [strongest, ...this.before.walk(strongest, set)];
+  }
+
   /** Return the nodes of a position in pixels of the image, by descending weight, with statistics. */
   nodesAt(row, column, set) {
     const [x, y] = this.centre(row, column);
@@ -110,8 +132,7 @@ class Layer {
       };
       if (this.node_view > 1) node.window = this.window(node.x, node.y);
       node.distance = Math.hypot(node.x - x, node.y - y);
-      const { width, height } = this.image;
-      if (node.x < -0.5 || node.y < -0.5 || node.x > width - 0.5 || node.y > height - 0.5) outside++;
+      if (this.isOutside(node)) outside++;
       nodes.push(node);
     }
     nodes.sort((a, b) => b.weight - a.weight);
@@ -163,7 +184,8 @@ class Picture {
   }
 
   layer(index) {
-    this.unpacked[index] ??= new Layer(this.layers[index], this);
+    const packed = this.layers[index];
+    this.unpacked[index] ??= new Layer(packed, this, packed.round > 1 ? this.layer(index - 1) : null);
     return this.unpacked[index];
   }
 }

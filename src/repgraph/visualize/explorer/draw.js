@@ -2,6 +2,7 @@
 
 const POSITION = "#1466d8";
 const NODE = "226, 33, 47";
+const PATH = "255, 176, 32"; // nodes of earlier rounds
 const OUTLINE = "#fff";
 
 function clear(canvas, view) {
@@ -76,7 +77,7 @@ function nodeRadius(view, image, weight) {
 }
 
 /** Draw all pins and the current position; return the position's nodes with their place on the screen. */
-function drawMarks(canvas, view, image, layer, pins, current, windows) {
+function drawMarks(canvas, view, image, layer, pins, current, windows, walked) {
   const context = clear(canvas, view);
   const nodes = (position) => {
     const drawn = position.nodes.map((node) => {
@@ -91,7 +92,8 @@ function drawMarks(canvas, view, image, layer, pins, current, windows) {
   context.globalAlpha = 0.8;
   pins.filter((position) => !same(position)).forEach(nodes);
   context.globalAlpha = 1;
-  if (windows) drawWindows(context, view, current); // not those of pins
+  if (windows) drawWindows(context, view, current); // not those of pins, nor their paths
+  drawPaths(context, view, walked);
   const drawn = nodes(current);
   pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
   if (!pins.some(same)) drawPosition(context, view, layer, current, "");
@@ -117,6 +119,25 @@ function drawNodes(context, view, position, drawn) {
     context.stroke();
     disc(context, node.across, node.down, 1.2, OUTLINE); // the exact point
   }
+}
+
+/** Draw the paths from nodes to theirs in earlier rounds, the last round on top. */
+function drawPaths(context, view, walked) {
+  [...walked].reverse().forEach((paths, i) => {
+    const faint = 0.6 ** (walked.length - 1 - i);
+    const top = paths[0]?.weight || 1;
+    for (const { from, x, y, weight } of [...paths].reverse()) {
+      const share = Math.sqrt(weight / top);
+      const end = view.toScreen(x, y);
+      context.lineWidth = 0.8 + 1.2 * share;
+      context.strokeStyle = `rgba(${PATH}, ${faint * (0.2 + 0.4 * share)})`;
+      context.beginPath();
+      context.moveTo(...view.toScreen(from.x, from.y));
+      context.lineTo(...end);
+      context.stroke();
+      disc(context, ...end, 1.5 + 2.5 * share, `rgba(${PATH}, ${faint * (0.4 + 0.6 * share)})`);
+    }
+  });
 }
 
 /** Draw the windows that nodes average, more opaque for more weight. */

@@ -1,11 +1,12 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: 0, layer: 0, group: 0, underlay: "none", opacity: 0.6, windows: false, point: null };
+const state = { image: 0, layer: 0, group: 0, underlay: "none", opacity: 0.6, windows: false, walk: true, point: null };
 const view = new View();
 const stage = find("stage");
 const surface = find("marks"); // without the buttons of the stage
 let current = null; // the position with its nodes
 let drawn = []; // its nodes on the screen
+let walked = []; // paths on to the nodes of earlier rounds
 let baseIsStale = true;
 let frame = 0;
 let milliseconds = 0; // of the last drawing
@@ -32,7 +33,8 @@ function drawNow() {
   if (baseIsStale) drawBase(find("base"), view, image(), shown(), state.opacity);
   current = layer().nodesAt(...layer().positionAt(state.point.x, state.point.y), state.group);
   const pinned = image().pins.map((pin) => layer().nodesAt(...layer().positionAt(pin.x, pin.y), state.group));
-  drawn = drawMarks(surface, view, image(), layer(), pinned, current, state.windows);
+  walked = state.walk ? layer().walk(current.nodes, state.group) : [];
+  drawn = drawMarks(surface, view, image(), layer(), pinned, current, state.windows, walked);
   showStatus(image(), state.point);
   showNodes(layer(), current);
   speak(layer(), current);
@@ -40,7 +42,7 @@ function drawNow() {
   milliseconds = performance.now() - start;
 }
 
-/** Choose an image, layer, group, underlay, opacity or windows; values that do not exist fall back to others. */
+/** Choose an image, layer, group, underlay, opacity, windows or walk; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -54,7 +56,7 @@ function choose(change) {
   if (state.group >= layer().sets || state.group < 0) state.group = 0;
   if (!underlayNames(image()).includes(state.underlay)) state.underlay = "none";
   fillChoices(state, image(), layer(), choose);
-  fillLegend(view, image(), layer(), shown(), state.windows);
+  fillLegend(view, image(), layer(), shown(), state);
   showPins(image().pins, layer(), changePins);
   draw(true);
 }
@@ -171,6 +173,7 @@ const KEYS = {
   g: () => choose({ group: state.group + 1 }),
   u: () => choose({ underlay: underlayNames(image())[underlayNames(image()).indexOf(state.underlay) + 1] }),
   w: () => choose({ windows: !state.windows }),
+  r: () => choose({ walk: !state.walk }),
   t: nextTheme,
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
@@ -193,6 +196,7 @@ find("layer").addEventListener("change", (event) => choose({ layer: Number(event
 find("group").addEventListener("change", (event) => choose({ group: Number(event.target.value) }));
 find("opacity").addEventListener("input", (event) => choose({ opacity: Number(event.target.value) / 100 }));
 find("windows").addEventListener("change", (event) => choose({ windows: event.target.checked }));
+find("walk").addEventListener("change", (event) => choose({ walk: event.target.checked }));
 for (const button of document.querySelectorAll("[data-key]")) {
   button.addEventListener("click", () => KEYS[button.dataset.key](1));
 }
@@ -200,7 +204,7 @@ for (const button of document.querySelectorAll("[data-key]")) {
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
   view.resize(width, height, image());
-  fillLegend(view, image(), layer(), shown(), state.windows);
+  fillLegend(view, image(), layer(), shown(), state);
   draw(true);
 }).observe(stage);
 
@@ -213,7 +217,7 @@ window.explorer = {
     const { left, top, scale } = view;
     const pins = image().pins.map((one) => ({ ...one }));
     const position = current && { x: current.x, y: current.y, row: current.row, column: current.column };
-    return { ...state, pins, position, nodes: drawn, view: { left, top, scale }, milliseconds };
+    return { ...state, pins, position, nodes: drawn, paths: walked, view: { left, top, scale }, milliseconds };
   },
 };
 

@@ -109,6 +109,7 @@ def pack_layer(layer: LayerAttention, size: tuple[int, int], strongest: int) -> 
         "step": list(layer.step),
         "grid": layer.grid,
         "node_view": layer.node_view,
+        "round": layer.round,
         "count": len(layer.nodes),
         "sets": len(groups),
         **_pack_nodes(layer.nodes, size),

@@ -67,6 +67,8 @@ function fillChoices(state, image, layer, choose) {
   find("opacity-value").textContent = `${find("opacity").value} %`;
   find("windows-field").hidden = layer.node_view < 2;
   find("windows").checked = state.windows;
+  find("walk-field").hidden = !layer.before;
+  find("walk").checked = state.walk;
 }
 
 /** List the nodes of the position: a bar for the weight, and the distance. */
@@ -96,6 +98,7 @@ function note(layer, position) {
   const { grid, node_view: side, rows, columns } = layer;
   const cell = grid < Math.max(rows, columns) ? `${grid} × ${grid} positions of the dashed cell` : "All positions";
   const notes = [];
+  if (layer.before) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
   if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
   if (grid > 1) notes.push(`${cell} share these nodes; each has its own weights.`);
   return notes.join(" ");
@@ -141,12 +144,13 @@ function scaleBar(title, ...labels) {
 }
 
 /** Explain the marks and colours of the picture. */
-function fillLegend(view, image, layer, shown, windows) {
+function fillLegend(view, image, layer, shown, state) {
   find("sizes").hidden = layer.kind === "affinity";
   [0.01, 0.1, 0.5].forEach((weight, i) => {
     find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, image, weight)}px`;
   });
-  find("window").hidden = layer.node_view < 2 || !windows;
+  find("window").hidden = layer.node_view < 2 || !state.windows;
+  find("path").hidden = !layer.before || !state.walk;
   const rows = [];
   if (layer.kind === "affinity") rows.push(scaleBar("attention of the strongest positions", "0", "strongest"));
   if (shown?.maps) {
