@@ -35,14 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repgraph ...
     0
     """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
-    handler = signal.getsignal(signal.SIGINT)
     try:
-        if handler is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _interrupt)
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
         from repgraph.cli.app import app  # here, so that Ctrl-C during its imports is handled, too
 
         code = int(app(words, prog_name="repgraph", standalone_mode=False) or 0)
