@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from repgraph.errors import UsageError, interrupted
+from repgraph.errors import UsageError, interrupted, one_line
 
 # Packages that an extra installs; named when one of them is missing.
 EXTRAS = {
@@ -79,10 +79,10 @@ def _report(error: BaseException, command: str) -> int | None:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else command
         message = " ".join(format_message().split())  # it may have several lines
-        print(f"{path}: {message} (see {path} --help)", file=sys.stderr)
+        print(one_line(f"{path}: {message} (see {path} --help)"), file=sys.stderr)
         return 2
     if isinstance(error, UsageError):
-        print(f"{command}: {error}", file=sys.stderr)
+        print(one_line(f"{command}: {error}"), file=sys.stderr)
         return 2
     if isinstance(error, ImportError):
         package = (error.name or "").split(".")[0]

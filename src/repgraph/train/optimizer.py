@@ -4,7 +4,9 @@ from typing import Any
 
 import torch
 
+from repgraph.errors import UsageError
 from repgraph.models import param_groups
+from repgraph.models.weights import fits
 from repgraph.recipes import AnyRecipe
 
 
@@ -21,9 +23,10 @@ def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch
     return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=fused)
 
 
-def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Restore the optimizer from a checkpoint, for the devices and precision of this session."""
-    fused = optimizer.param_groups[0]["fused"]
-    optimizer.load_state_dict(state)
-    for group in optimizer.param_groups:
-        group["fused"] = fused
+def load_state(optimizer: torch.optim.Optimizer, momenta: dict[int, dict[str, Any]]) -> None:
+    """Restore the momenta of a checkpoint; rates and other options are those of the recipe."""
+    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
+    for index, state in momenta.items():
+        if index not in parameters or not fits(state.get("momentum_buffer"), parameters[index]):
+            raise UsageError(f"the checkpoint has no momentum that fits parameter {index}; resume from another one")
+    optimizer.load_state_dict({"state": momenta, "param_groups": optimizer.state_dict()["param_groups"]})
