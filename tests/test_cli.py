@@ -84,6 +84,7 @@ def test_mistakes_are_one_line(arguments, words, capsys):
     ("error", "code", "message"),
     [
         (UsageError("--size 'x' is not a size"), 2, "repgraph info: --size 'x' is not a size\n"),
+        (UsageError("a\nb\x1b[2J.png: no image"), 2, "repgraph info: a\\nb\\x1b[2J.png: no image\n"),
         (ModuleNotFoundError(name="timm.models"), 2, "repgraph info needs timm: pip install 'repgraph[train]'\n"),
         (
             ModuleNotFoundError(name="pycocotools"),

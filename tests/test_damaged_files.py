@@ -1,17 +1,21 @@
 """Damaged JSON, in files, in metadata and on the command line: errors of one line that name the source."""
 
 import json
+import os
 
 import pytest
 import safetensors.torch
 from tests.trained import save_data, save_network
 
 from repgraph import data, recipes
+from repgraph.ablation import Results
 from repgraph.cli.options import named_values
 from repgraph.errors import UsageError
 from repgraph.inference import load
 from repgraph.models import rgnet
+from repgraph.report.run_log import read_run
 from repgraph.train import run_folder
+from repgraph.train.metrics import MetricsLog
 
 NESTED = "[" * 150 + "]" * 150
 WHOLE = ["[" * 100_000, '{"a":' * 100_000, NESTED, "{", "[]", "null", '"x"', '{"classes": 3}{}', "1" + "0" * 5000]
@@ -88,3 +92,14 @@ def test_single_values(files, value):
     for name in session:
         files.write("versions.json", json.dumps({"sessions": [{**session, name: "?"}]}).replace('"?"', value))
         run_folder.record_end(files.folder, "stopped")
+
+
+def test_pipes_are_not_read(tmp_path):
+    """Reading one does not end."""
+    for name in ("metrics.csv", "results.csv"):
+        os.mkfifo(tmp_path / name)
+    for read in (lambda: MetricsLog(tmp_path, ["loss"], 5), Results(tmp_path).read):
+        with pytest.raises(UsageError, match=r"s\.csv: Not a regular file"):
+            read()
+    (tmp_path / "recipe.json").write_text("{}")
+    assert any("metrics.csv cannot be read (Not a regular file)" in problem for problem in read_run(tmp_path).problems)

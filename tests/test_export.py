@@ -129,6 +129,7 @@ def test_safetensors(run, detector, tmp_path):
         (["{run}", "--to", "onnx", "--out", "net.pt2"], "--out is net.pt2; expected a file name that ends in .onnx"),
         (["{run}", "--to", "safetensors", "--dynamic"], "--dynamic is for --to torch and --to onnx"),
         (["{run}", "--to", "onnx", "--out", "{file}/net.onnx"], "cannot write"),
+        (["{run}", "--to", "safetensors", "--out", "{run}/model/model.safetensors"], "would be overwritten"),
         (["{run}", "--to", "onnx", "--image", "{file}"], "--image is for --to onnx of a Mask R-CNN"),
         (["{detector}", "--to", "torch"], "torch.export cannot export a Mask R-CNN: the number of boxes depends"),
         (["{detector}", "--to", "onnx", "--dynamic"], "--dynamic is not for a Mask R-CNN"),

@@ -1,9 +1,10 @@
 """RepGraph: long-range context from a few representative nodes (Yu et al., ECCV 2020)."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here, not even typing: Ctrl-C is a traceback until the command line has its handler.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from repgraph.acceleration import accelerate
     from repgraph.layers import (
         BottleneckRepGraph,
@@ -50,8 +51,10 @@ _ORIGIN = {
 _MODULES = ("data", "evaluation", "inference", "layers", "models", "ops", "recipes", "train", "visualize")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public name, or a subpackage, when it is first used: ``repgraph --help`` does without torch."""
+    import importlib
+
     if name in _MODULES:
         return importlib.import_module(f"repgraph.{name}")
     if name in __all__:

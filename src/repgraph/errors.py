@@ -24,6 +24,15 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
+def one_line(text: str) -> str:
+    """Return a text with escapes for what is not printable: line breaks and terminal codes in names from files.
+
+    >>> print(one_line("a\\nb"))
+    a\\nb
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def interrupted(error: BaseException | None) -> bool:
     """Return whether an error is a KeyboardInterrupt, or was raised while one was handled.
 

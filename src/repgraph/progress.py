@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Self, TextIO
 
+from repgraph.errors import one_line
+
 
 class Progress:
     """Progress through ``total`` steps, ``start`` of them done before, with an estimate of the time left.
@@ -66,6 +68,7 @@ class Progress:
 
     def print(self, text: str) -> None:
         """Print a line that stays, above the bar; to the error stream if ``out`` is None."""
+        text = one_line(text)
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:

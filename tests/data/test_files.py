@@ -96,6 +96,9 @@ def test_refused_images_and_masks(tmp_path, monkeypatch):
     fails(r"a\.jpg: JPEG does not preserve class numbers", read_mask, tmp_path / "a.jpg")
     fails(r"b\.png: no such mask", read_mask, tmp_path / "b.png")
     fails("cannot read this image", read_image, tmp_path)
+    Image.new("RGB", (4, 3)).save(tmp_path / "a.png", "EPS")  # for which Pillow would run Ghostscript
+    for read in (read_image, read_mask):
+        fails(r"a\.png: cannot read this .* \(cannot identify image file\)", read, tmp_path / "a.png")
     picture(tmp_path / "large.png", (30, 30))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 400)
     fails(r"large\.png: .*MAX_IMAGE_PIXELS sets the limit", read_image, tmp_path / "large.png")

@@ -13,7 +13,7 @@ from tests import trained
 from repgraph.data.files import read_image
 from repgraph.data.labels import DataError
 from repgraph.errors import UsageError
-from repgraph.inference.inputs import find_images, large_images, unique_names
+from repgraph.inference.inputs import check_not_overwritten, find_images, large_images, unique_names
 
 
 @pytest.fixture
@@ -92,6 +92,13 @@ def test_arguments_without_images(given, message, tree):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links and named pipes")
+def test_outputs_that_are_inputs(tree):
+    check_not_overwritten([Path("b.png")], [Path("~nobody-here/b.png")])  # an unknown user is no error
+    os.symlink("b.png", "link.png")
+    with pytest.raises(UsageError, match=r"b\.png is an input"):
+        check_not_overwritten([Path("link.png")], [Path("./b.png")])
+
+
 def test_links_and_pipes(tree):
     (tree / "links").mkdir()
     for name in ("x.jpg", "y.jpg"):

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -252,6 +253,18 @@ def test_splits_of_scenes_and_folders(network, data, tmp_path):
     options = ["--dataset", "scenes", "--split", "val", "--limit", "2", "--out", tmp_path / "scenes", *CPU]
     assert command(drawing, *options) == 0
     assert len(tree(tmp_path / "scenes")) == 2
+
+
+def test_masks_of_a_split_are_not_overwritten(network, data, tmp_path, capsys):
+    for folder, name in (("images", "images"), ("masks", "labels")):
+        shutil.copytree(data / folder / "val", tmp_path / name)
+    shutil.copy(data / "classes.json", tmp_path)
+    (tmp_path / "val.txt").write_text("0\n1\n")
+    before = (tmp_path / "labels" / "0.png").read_bytes()
+    options = ["--dataset", "folder", "--data", tmp_path, "--option", "masks=labels", "--split", "val"]
+    assert command(network, *options, "--out", tmp_path, *CPU) == 2
+    assert "labels/0.png is an input and would be overwritten" in capsys.readouterr().err
+    assert (tmp_path / "labels" / "0.png").read_bytes() == before
 
 
 def test_a_split_of_coco_without_annotations(detector, tmp_path):

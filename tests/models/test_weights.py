@@ -117,6 +117,10 @@ def test_what_does_not_fit(state: dict, tmp_path: Path) -> None:
         "w.pth does not fit; unexpected: layer5.weight; missing: layer3.0.conv1.weight; "
         "wrong shape: bn1.bias (7,) instead of (64,)"
     )
+    for value in (state["bn1.bias"].int(), state["bn1.bias"].to_sparse()):
+        torch.save({**state, "bn1.bias": value}, tmp_path / "w.pth")
+        with pytest.raises(UsageError, match=r"w\.pth does not fit; no weights: bn1\.bias \(torch\."):
+            build(tmp_path / "w.pth")
     save_file(whole("resnet18"), tmp_path / "other.safetensors")
     with pytest.raises(UsageError, match=r"more; missing: .* more;") as error:
         build(tmp_path / "other.safetensors")

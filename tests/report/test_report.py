@@ -204,6 +204,7 @@ def test_folder_name_that_is_not_text(tmp_path):
         (["{}/nowhere"], "repgraph report: {}/nowhere: no such folder; expected the folder of a run"),
         (["{}"], "{} is not the folder of a run: there is no {}/recipe.json"),
         (["{}", "--out", "{}/file/page.html"], "cannot write {}/file/page.html: Not a directory"),
+        (["{}", "--out", "{}/recipe.json"], "recipe.json; expected a file name that ends in .html"),
         (["{}", "--limit", "0"], "greater than or equal to 1"),
         (["{}", "--device", "tpu"], "tpu"),
         ([], "RUN"),

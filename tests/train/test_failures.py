@@ -78,11 +78,16 @@ def test_folders_that_cannot_be_used(whole, data, tmp_path):
         whole[0]: "is not empty; give another folder with --out, or resume the run: --resume",
         file.parent: "is not empty; give another folder with --out$",
         file: r"thesis\.tex is not a folder",
+        tmp_path / os.fsdecode(b"\xff"): "TensorBoard needs a path in UTF-8",
         file / "run": r"cannot (write|use) .*thesis\.tex/run.*: Not a directory",
     }.items():
         with pytest.raises(UsageError, match=words):
             train(recipe(data), path)
+    finished = tmp_path / "finished"
+    (finished / "model").mkdir(parents=True)
+    (finished / "recipe.json").touch()
     for path, words in {
+        finished: f"has no checkpoint, and training again would replace .*--weights {finished}",
         file.parent: "is not the folder of a run",
         file: r"thesis\.tex is not a checkpoint; expected a \.ckpt file",
         file.with_name("none.ckpt"): r"none\.ckpt: no such checkpoint",

@@ -1,6 +1,7 @@
 """The files of a run: checkpoints are complete or absent and run no code, and metrics have every row once."""
 
 import errno
+import math
 import os
 import pickle
 import time
@@ -13,9 +14,11 @@ from tests.train.tiny import rows
 from repgraph.errors import UsageError
 from repgraph.train import checkpoint
 from repgraph.train.checkpoint import read, write
-from repgraph.train.metrics import MetricsLog
+from repgraph.train.metrics import MetricsLog, RunningLoss
+from repgraph.train.optimizer import load_state
 
-CONTENT = dict.fromkeys(checkpoint.KEYS, 0) | {"state_dict": {"w": torch.arange(50_000.0)}}
+CONTENT = {key: {} for key in checkpoint.KEYS} | {"state_dict": {"w": torch.arange(50_000.0)}, "iteration": 0}
+CONTENT |= {"optimizer_states": [{"state": {0: {"momentum_buffer": torch.ones(2)}}}], "sums": torch.zeros(2)}
 
 
 def save(folder, iteration=0, best=False):
@@ -78,6 +81,29 @@ def test_other_files_are_refused(tmp_path, content):
         read(tmp_path / "a.ckpt")
 
 
+WRONG = [("iteration", math.nan), ("iteration", -1), ("optimizer_states", []), ("optimizer_states", [{}])]
+WRONG += [("best", 5), ("best", {"miou": "x"}), ("sums", 3), ("data", 5), ("versions", ["torch"]), ("scaler", 5)]
+WRONG += [("state_dict", {"w": 5}), ("state_dict", {5: torch.ones(1)}), ("recipe", None), ("config", 5)]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_values_of_wrong_types_are_named(tmp_path, name, value):
+    save(tmp_path)
+    torch.save(CONTENT | {name: value}, tmp_path / "last.ckpt")
+    with pytest.raises(UsageError, match=rf"last\.ckpt: {name}.* is "):
+        read(tmp_path / "last.ckpt")
+
+
+def test_momenta_and_sums_that_do_not_fit():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], 0.1, 0.9)
+    for index, momentum in ((0, torch.ones(2)), (1, torch.ones(3)), (0, torch.ones(3).int())):
+        with pytest.raises(UsageError, match=f"momentum that fits parameter {index}"):
+            load_state(optimizer, {index: {"momentum_buffer": momentum}})
+    for sums in (torch.zeros(3), torch.tensor([1.0, math.nan])):
+        with pytest.raises(UsageError, match="no sums of 1 losses"):
+            RunningLoss(["loss"], torch.device("cpu"), sums)
+
+
 def test_failed_writes_leave_the_old_files(tmp_path, monkeypatch):
     path = save(tmp_path, 1)
     with monkeypatch.context() as patch, pytest.raises(UsageError) as caught:
@@ -108,7 +134,7 @@ def test_resume_drops_later_rows_and_truncated_ones(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(10, 1.0), (20, 2.0), (30, 9.0)]
-    with pytest.raises(UsageError, match="has other columns than this run: iteration, loss, val_miou"):
+    with pytest.raises(UsageError, match="has other columns than this run: iteration,loss,val_miou"):
         MetricsLog(tmp_path, ["loss"], 10)
     log(tmp_path, {})
     assert rows(tmp_path) == []  # a run that starts again keeps nothing

@@ -197,13 +197,17 @@ def test_explore_objects(tmp_path):
     assert truth["boxes"] == [[3.5, 4.5, 7.5, 8.5], [1.5, 2.5, 7.5, 8.5]]  # the small one is on top
 
 
+SPLIT = ["--dataset", "folder", "--data", "{data}", "--split", "val"]
 ERRORS = {
     "run": ("all", ["{none}", "{photo}"], "does not exist; expected the folder of a run or of a network"),
     "image": ("all", ["{nl}", "nothing.png"], "nothing.png is not an image; expected images"),
     "no images": ("all", ["{nl}"], "give images (files, folders, patterns), or --split"),
     "layer": ("all", ["{nl}", "{photo}", "--layers", "contxt"], "layer 'contxt' does not exist; choose from head"),
-    "folder": ("all", ["{nl}", "{photo}", "--out", "{photo}/x/x.svg"], "cannot write"),
-    "overwrite": ("explore nodes", ["{nl}", "{photo}", "--out", "{photo}"], "would be overwritten"),
+    "folder": ("nodes affinity", ["{nl}", "{photo}", "--out", "{photo}/x/x.svg"], "cannot write"),
+    "page": ("explore", ["{nl}", "{photo}", "--out", "{photo}/x.html"], "cannot write"),
+    "suffix": ("explore", ["{nl}", "{photo}", "--out", "{nl}/config.json"], "expected a file name that ends in .html"),
+    "overwrite": ("nodes", ["{nl}", "{photo}", "--out", "{photo}"], "would be overwritten"),
+    "mask": ("nodes", ["{nl}", "0", *SPLIT, "--out", "{data}/masks/val/1.png"], "would be overwritten"),
     "device": ("all", ["{nl}", "{photo}", "--device", "tpu"], "tpu"),
     "outside": ("nodes affinity", ["{nl}", "{photo}", "--at", "104,3"], "position 104,3 is outside of a $x_^ photo"),
     "pixel": ("nodes affinity", ["{nl}", "{photo}", "--at", "nan,1"], "--at is 'nan,1'; expected X,Y in pixels"),
@@ -215,7 +219,7 @@ ERRORS = {
     "masks": ("explore", ["{nl}", "{photo}", "--truth", "x", "y"], "--truth has 2 masks for 1 images"),
     "detector": ("explore", ["{detector}", "{photo}", "--truth", "x"], "--truth is for segmentation"),
     "not finite": ("explore nodes", ["{broken}", "{photo}"], "a $x_^ photo: the network's outputs are not finite"),
-    "number": ("explore", ["{nl}", "9", "--dataset", "folder", "--data", "{data}", "--split", "val"], "no image '9'"),
+    "number": ("explore", ["{nl}", "9", *SPLIT], "no image '9'"),
     "classes": ("explore", ["{nl}", "--dataset", "scenes", "--split", "val"], "has 3 classes, but the data set has 8"),
 }
 CASES = [

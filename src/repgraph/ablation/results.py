@@ -94,6 +94,7 @@ class Results:
 def read_csv(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each row of a CSV file with its place, such as "results.csv, line 3"; the header may be repeated."""
     try:
+        files.check_regular(path)
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error

@@ -140,6 +140,7 @@ def collect(task: RunTask) -> Record | None:
 def progress(folder: Path) -> int:
     """Return the last iteration in a run's metrics; 0 if there is none."""
     try:
+        files.check_regular(folder / METRICS)
         return int((folder / METRICS).read_text(encoding="utf-8").splitlines()[-1].partition(",")[0])
     except (OSError, ValueError, IndexError):
         return 0

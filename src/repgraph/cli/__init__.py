@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from repgraph.errors import UsageError, interrupted
+from repgraph.errors import UsageError, interrupted, one_line
 
 # Packages that an extra installs; named when one of them is missing.
 EXTRAS = {
@@ -35,14 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repgraph ...
     0
     """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
-    handler = signal.getsignal(signal.SIGINT)
     try:
-        if handler is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _interrupt)
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
         from repgraph.cli.app import app  # here, so that Ctrl-C during its imports is handled, too
 
         code = int(app(words, prog_name="repgraph", standalone_mode=False) or 0)
@@ -79,10 +79,10 @@ def _report(error: BaseException, command: str) -> int | None:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else command
         message = " ".join(format_message().split())  # it may have several lines
-        print(f"{path}: {message} (see {path} --help)", file=sys.stderr)
+        print(one_line(f"{path}: {message} (see {path} --help)"), file=sys.stderr)
         return 2
     if isinstance(error, UsageError):
-        print(f"{command}: {error}", file=sys.stderr)
+        print(one_line(f"{command}: {error}"), file=sys.stderr)
         return 2
     if isinstance(error, ImportError):
         package = (error.name or "").split(".")[0]

@@ -1,6 +1,7 @@
 """``repgraph export``."""
 
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -50,8 +51,11 @@ def export(
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
 
     from repgraph import export, files
+    from repgraph.constants import MODEL
     from repgraph.data.files import read_image
+    from repgraph.inference.inputs import check_not_overwritten
     from repgraph.models import MaskRCNN, load
+    from repgraph.models.hub import FILE
 
     network = load(model)
     is_detector = isinstance(network, MaskRCNN)
@@ -65,13 +69,15 @@ def export(
     if image is not None and not (is_detector and to == "onnx"):
         raise UsageError("--image is for --to onnx of a Mask R-CNN")
     files.check_writable(path)
+    source = Path(os.path.expanduser(model))
+    check_not_overwritten([source, source / FILE, source / MODEL / FILE, *([image] if image else [])], [path])
     start = time.perf_counter()
     print(f"{model}: {network.config['backbone']}, {network.extra_repr()}; exporting ...", file=sys.stderr, flush=True)
     if to == "safetensors":
         content = network.to_bytes()
     else:
         if isinstance(network, MaskRCNN):
-            example = None if image is None else read_image(image.expanduser(), upright=True)
+            example = None if image is None else read_image(Path(os.path.expanduser(image)), upright=True)
             exported = export.detector_to_onnx(network, size, example)
         elif to == "onnx":
             exported = export.to_onnx(network, size, dynamic)
@@ -95,4 +101,4 @@ def _output_path(model: Path, to: str, out: Path | None) -> Path:
         return Path((name.removesuffix(suffix) or "model") + suffix)
     if out.suffix != suffix:
         raise UsageError(f"--out is {out}; expected a file name that ends in {suffix} for --to {to}")
-    return out.expanduser()
+    return Path(os.path.expanduser(out))

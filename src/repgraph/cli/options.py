@@ -133,6 +133,12 @@ def parse_size(option: str, text: str, *, square: bool = False) -> tuple[int, in
     return int(words[0]), int(words[1])
 
 
+def check_page(out: Path) -> None:
+    """Raise an error if a page would be written to a file of another kind, such as the network itself."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--out is {out}; expected a file name that ends in .html")
+
+
 def named_values(option: str, words: Sequence[str] | None) -> dict[str, Any]:
     """Parse the NAME=VALUE words of an option; a value is JSON if it can be, otherwise a string."""
     found: dict[str, Any] = {}

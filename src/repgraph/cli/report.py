@@ -39,6 +39,8 @@ def report(
     from repgraph.report import Options
     from repgraph.report import report as make_report
 
+    if out is not None:
+        options.check_page(out)
     path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
     if out is not None or path.parent.is_dir():  # create no folder for a run that does not exist
         files.check_writable(path)

@@ -1,5 +1,6 @@
 """``repgraph explore``, ``repgraph nodes`` and ``repgraph affinity``."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -68,6 +69,7 @@ def explore(
     from repgraph.visualize.collect import find_layers
     from repgraph.visualize.images import open_images
 
+    options.check_page(out)
     files.check_writable(out)
     network = networks.load(model, parse_device(device))
     find_layers(network.model, layers or None)
@@ -77,7 +79,7 @@ def explore(
     config, recipe = network.model.config, network.recipe
     about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
     about += f", recipe {recipe.name}" if recipe else ""
-    run = model.expanduser().absolute()
+    run = Path(os.path.expanduser(model)).absolute()
     run = run.parent if run.name in ("model", "checkpoints") else run
     with large_images(), Progress("collecting", len(found), sys.stderr) as progress:
         page = explorer.explore(

@@ -15,6 +15,7 @@ from repgraph.data import coco, open_split
 from repgraph.data.dataset import SegmentationData, size_mismatch
 from repgraph.data.files import NO_VALIDATION, Kind, NotFound, Problem, prefetch, read_image, read_mask
 from repgraph.data.labels import DataError, as_written
+from repgraph.errors import one_line
 from repgraph.progress import Progress
 
 SPLITS = ("train", "val", "test")  # checked by default
@@ -85,7 +86,7 @@ class Report:
         for kind in dict.fromkeys(problem.kind for problem in self.problems):
             problems = [problem for problem in self.problems if problem.kind == kind]
             lines.append(f"{kind}: {len(problems)}")
-            lines += [f"  {p.about}" + (f": {p.detail}" if p.detail else "") for p in problems[:limit]]
+            lines += [one_line(f"  {p.about}" + (f": {p.detail}" if p.detail else "")) for p in problems[:limit]]
             if limit is not None and len(problems) > limit:
                 lines.append(f"  ... and {len(problems) - limit} more (--all shows them)")
         return "\n".join(lines) + "\n"
@@ -96,7 +97,8 @@ class Report:
         rows = [[*classes[0], "%"]]
         for entry in classes:
             name, i, *counts = entry.values()
-            rows.append([name, str(i), *(f"{number:,}" for number in counts), f"{100 * entry['pixels'] / total:.2f}"])
+            share = f"{100 * entry['pixels'] / total:.2f}"
+            rows.append([one_line(name), str(i), *(f"{number:,}" for number in counts), share])
         rest = "in no object" if isinstance(self.data, coco.InstanceData) else "unlabelled"
         rows.append([rest, "", f"{self.pixels[-1]:,}", *[""] * (len(rows[0]) - 3)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

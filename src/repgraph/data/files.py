@@ -25,6 +25,8 @@ from repgraph.data.labels import COLOUR, DataError
 from repgraph.files import check_regular, walk
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"})
+# Only these are decoded, whatever a file is called: Pillow runs other programs for some formats, such as EPS.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000")
 ORIENTATION = 0x0112  # EXIF tag
 TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
 MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
@@ -76,7 +78,7 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
 
     ``upright`` applies the EXIF orientation of photos.
     """
-    with _read_errors(path, "image"), pillow.open(path) as opened:
+    with _read_errors(path, "image"), pillow.open(path, formats=FORMATS) as opened:
         orientation = opened.getexif().get(ORIENTATION) if upright else None
         picture = opened.transpose(TRANSPOSE[orientation]) if orientation in TRANSPOSE else opened
         if picture.mode == "F":
@@ -93,7 +95,7 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
 
 def image_size(path: Path) -> tuple[int, int]:
     """Return (H, W) of an image from the header of its file, without decoding the pixels."""
-    with _read_errors(path, "image"), pillow.open(path) as picture:
+    with _read_errors(path, "image"), pillow.open(path, formats=FORMATS) as picture:
         return picture.height, picture.width
 
 
@@ -107,7 +109,7 @@ def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
             return np.loadtxt(path, dtype=np.int32, ndmin=2)
         if path.suffix.lower() == ".mat":
             return _read_matlab(path)
-        with pillow.open(path) as picture:
+        with pillow.open(path, formats=FORMATS) as picture:
             if picture.format == "JPEG":
                 raise DataError(f"{path}: JPEG does not preserve class numbers; use PNG for masks")
             if rgb and picture.mode in ("RGB", "RGBA"):

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repgraph import files
+from repgraph.errors import one_line
 from repgraph.evaluation import metrics
 from repgraph.evaluation.detection import SUMMARY, DetectionEvaluation
 from repgraph.evaluation.segmentation import Evaluation
@@ -60,7 +61,7 @@ def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Se
     table = _table("class", "name", "IoU %", "accuracy %", "pixels %")
     for row in classes:
         share = row["pixels"] / scores["pixels"] if scores["pixels"] else None
-        table.add_row(str(row["class"]), row["name"], *map(percent, (row["iou"], row["accuracy"], share)))
+        table.add_row(str(row["class"]), one_line(row["name"]), *map(percent, (row["iou"], row["accuracy"], share)))
     miou, pixel, mean = (percent(scores[name]) for name in metrics.SUMMARY)
     lines = [f"mIoU {miou} %, pixel accuracy {pixel} %, mean accuracy {mean} %"]
     if absent := scores["iou"].count(None):
@@ -87,7 +88,7 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
     table = _table("class", "name", "box AP %", "mask AP %", "objects")
     for row in classes:
         ap = map(percent, (row["box_ap"], row["mask_ap"]))
-        table.add_row(str(row["class"]), row["name"], *ap, str(row["objects"]))
+        table.add_row(str(row["class"]), one_line(row["name"]), *ap, str(row["objects"]))
     means = _table("%", *MEANS)
     for kind, found in ((kind, scores[kind]) for kind in ("box", "mask") if scores[kind]):
         means.add_row(kind, *map(percent, (*(found[name] for name in SUMMARY), *found["recall"].values())))

@@ -57,7 +57,8 @@ def predict_files(
         progress: Called with the number of images done.
     """
     folders = [LABELS] * (not trained.is_detector) + [OVERLAYS] * overlays
-    check_not_overwritten(sources, [out / folder / f"{source.name}.png" for source in sources for folder in folders])
+    inputs = [path for source in sources for path in (source.path, source.mask) if path is not None]
+    check_not_overwritten(inputs, [out / folder / f"{source.name}.png" for source in sources for folder in folders])
     for name in [f"{folder}/0.png" for folder in folders] + [DETECTIONS] * trained.is_detector:
         files.check_writable(files.inside(out, name))
     hints = memory_hints_for(trained, settings)

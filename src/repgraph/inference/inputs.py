@@ -33,6 +33,7 @@ class Source:
     name: str  # of its prediction: a relative path without suffix
     id: int  # in COCO files
     read: Callable[[], Tensor] = field(compare=False, repr=False)  # returns uint8 RGB (3, H, W)
+    mask: Path | None = None  # its labels in a data set
 
 
 def find_images(
@@ -69,16 +70,16 @@ def split_images(data: Any, limit: int | None = None) -> list[Source]:
         else:
             drawn = data.name == "scenes"  # which has no files
             read = partial(lambda index: data[index][0], index) if drawn else partial(read_image, item.image)
-            sources.append(Source(item.image, data.prediction_name(index), index + 1, read))
+            sources.append(Source(item.image, data.prediction_name(index), index + 1, read, item.mask))
     names = [PurePath(source.name) for source in sources]
     return [replace(source, name=name) for source, name in zip(sources, unique_names(names, names), strict=True)]
 
 
-def check_not_overwritten(sources: Iterable[Source], outputs: Iterable[Path]) -> None:
-    """Raise an error if an output would overwrite an image that is read."""
-    inputs = {os.path.realpath(source.path) for source in sources}
+def check_not_overwritten(inputs: Iterable[Path], outputs: Iterable[Path]) -> None:
+    """Raise an error if an output would overwrite a file that is read."""
+    real = {os.path.realpath(path) for path in inputs}
     for path in outputs:
-        if os.path.realpath(path.expanduser()) in inputs:
+        if os.path.realpath(os.path.expanduser(path)) in real:
             raise UsageError(f"{path} is an input and would be overwritten; choose another --out")
 
 

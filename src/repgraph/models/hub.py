@@ -66,8 +66,9 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         if self.labels is not None and not isinstance(self.labels, dict):
             raise UsageError(f"labels is {self.labels!r}; expected a dict, such as from Labels.to_dict()")
         names = (self.labels or {}).get("names")
-        if names is not None and len(names) != self.classes:
-            raise UsageError(f"labels has {len(names)} names; expected one for each of the {self.classes} classes")
+        if names is not None and (not isinstance(names, list) or len(names) != self.classes):
+            count = len(names) if isinstance(names, list) else f"{names!r:.60} as"
+            raise UsageError(f"labels has {count} names; expected one for each of the {self.classes} classes")
 
     @property
     def pretrained(self) -> nn.Module:

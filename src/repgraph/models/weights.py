@@ -103,7 +103,7 @@ def load_heads(model: Any, weights: Weights) -> str:
     fitting = {
         name: value
         for name, value in weights.heads.items()
-        if name in own and own[name].shape == value.shape and (same or ".classifier." not in name)
+        if name in own and fits(value, own[name]) and (same or ".classifier." not in name)
     }
     model.load_state_dict(fitting, strict=False)
     new = dict.fromkeys(name.rpartition(".")[0] for name in own if name not in fitting)
@@ -150,7 +150,7 @@ def check_style(weights: Weights, caffe_style: bool) -> None:
 def load_strict(
     module: nn.Module, tensors: Mapping[str, Tensor], source: str, *, optional: tuple[str, ...] = ()
 ) -> None:
-    """Load tensors from a file (``source``); nothing is loaded if one is unexpected, missing or of another shape.
+    """Load tensors from a file (``source``); nothing is loaded if one is unexpected, missing or does not fit.
 
     Names with the prefixes ``optional`` may be missing, as may ``num_batches_tracked``, which some tools do not write.
     """
@@ -161,18 +161,32 @@ def load_strict(
         for name in own
         if name not in tensors and not name.startswith(optional) and not name.endswith("num_batches_tracked")
     ]
+    present = {name: (tensors[name], value) for name, value in own.items() if name in tensors}
     misshapen = [
-        f"{name} {tuple(tensors[name].shape)} instead of {tuple(value.shape)}"
-        for name, value in own.items()
-        if name in tensors and tensors[name].shape != value.shape
+        f"{name} {tuple(given.shape)} instead of {tuple(value.shape)}"
+        for name, (given, value) in present.items()
+        if isinstance(given, Tensor) and given.shape != value.shape
     ]
+    strange = [
+        f"{name} ({getattr(given, 'dtype', type(given).__name__)})"
+        for name, (given, value) in present.items()
+        if not isinstance(given, Tensor) or (given.shape == value.shape and not fits(given, value))
+    ]
+    kinds = {"unexpected": unexpected, "missing": missing, "wrong shape": misshapen, "no weights": strange}
     found = []
-    for kind, names in {"unexpected": unexpected, "missing": missing, "wrong shape": misshapen}.items():
+    for kind, names in kinds.items():
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         found += [f"{kind}: {', '.join(names[:4])}{more}"] if names else []
     if found:
         raise UsageError(f"{source} does not fit; {'; '.join(found)}")
     module.load_state_dict(dict(tensors), strict=False)
+
+
+def fits(given: Any, own: Tensor) -> bool:
+    """Return whether a value from a file can be copied to a tensor, which is dense; integers are not weights."""
+    if not isinstance(given, Tensor) or given.layout != torch.strided or given.is_meta or given.is_quantized:
+        return False
+    return given.shape == own.shape and (given.is_floating_point() or not own.is_floating_point())
 
 
 def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -78,9 +78,10 @@ def read_run(folder: Path) -> RunLog:
 
 def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
     try:
+        files.check_regular(path)
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        problems.append(f"{METRICS} cannot be read ({error.strerror}); there are no curves.")
+        problems.append(f"{METRICS} cannot be read ({error.strerror or error}); there are no curves.")
         return {}
     header, *lines = text.splitlines() or [""]
     first, *columns = header.split(",")

@@ -1,10 +1,10 @@
 """Evaluate the networks of runs on their validation images: scores of classes and images."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -120,7 +120,7 @@ def open_validation(log: RunLog, root: str | None = None) -> Any:
         raise UsageError("the recipe is not valid")
     recipe = log.recipe if root is None else recipes.with_values(log.recipe, {"data.root": root})
     data, task = recipe.data, make_task(recipe)
-    if data.root and not Path(data.root).expanduser().is_dir():
+    if data.root and not os.path.isdir(os.path.expanduser(data.root)):
         raise UsageError(f"data.root is {data.root}, which is not a folder; give the data set with --data ROOT")
     if not data.hold_out and not data.val_split:
         raise UsageError("data.val_split is empty: the run has no validation images")

@@ -6,16 +6,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, Field
 
 from repgraph.constants import LAST
 from repgraph.errors import UsageError, interrupted
-from repgraph.files import replacing
+from repgraph.files import replacing, validate
 from repgraph.models.weights import read_pickle
 from repgraph.recipes import to_dict
 from repgraph.train.run_folder import BEST, PREVIOUS, versions
 from repgraph.train.session import Session
 
 KEYS = ("state_dict", "optimizer_states", "iteration", "recipe", "best", "sums", "config")
+
+
+class _Momenta(BaseModel, strict=True, arbitrary_types_allowed=True):
+    state: dict[int, dict[str, torch.Tensor]]
+
+
+class _Content(BaseModel, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False):
+    """The types of what :func:`content` returns."""
+
+    state_dict: dict[str, torch.Tensor]
+    unaveraged: dict[str, torch.Tensor] = {}
+    optimizer_states: list[_Momenta] = Field(min_length=1)
+    scaler: dict[str, Any] = {}
+    iteration: int = Field(ge=0)
+    best: dict[str, float]
+    sums: torch.Tensor
+    recipe: dict[str, Any]
+    config: dict[str, Any]
+    data: dict[str, Any] = {}
+    versions: dict[str, str | None] = {}
 
 
 def content(
@@ -98,9 +119,10 @@ def read(path: Path) -> dict[str, Any]:
         hint = f"; the previous checkpoint may be intact: repgraph train --resume {previous}"
     try:
         found = read_pickle(path)
+        missing = [name for name in KEYS if name not in found] if isinstance(found, dict) else KEYS
+        if missing:
+            raise UsageError(f"{path} is not a training checkpoint: it has no {', '.join(missing)}")
+        validate(_Content, found, path)
     except UsageError as error:
         raise UsageError(f"{error}{hint}") from error
-    missing = [name for name in KEYS if name not in found] if isinstance(found, dict) else KEYS
-    if missing:
-        raise UsageError(f"{path} is not a training checkpoint: it has no {', '.join(missing)}{hint}")
     return found

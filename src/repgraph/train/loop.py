@@ -147,7 +147,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
     recipe, task, where, model = session.recipe, session.task, session.devices, session.model
     train, last, start = recipe.train, recipe.train.iterations, session.start
     validation: Validation | None = None
-    best = session.checkpoint["best"] if session.checkpoint else {task.best: -1.0, "iteration": 0}
+    best = {task.best: -1.0, "iteration": 0, **(session.checkpoint["best"] if session.checkpoint else {})}
     stop: Stop | None = None
     now = finite_until = timed_until = start
     show = show if where.is_first else None

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
-from repgraph.files import explained, replacing
+from repgraph.files import check_regular, explained, replacing
+from repgraph.models.weights import fits
 
 METRICS, EVENTS = "metrics.csv", "tensorboard"
 NEVER = 2**53  # no iteration; exact as float64
@@ -37,7 +38,11 @@ class RunningLoss:
 
     def __init__(self, names: Sequence[str], device: torch.device, sums: Tensor | None = None, rank: int = 0) -> None:
         self.names = names
-        self.sums = torch.zeros(1 + len(names), dtype=torch.float64) if sums is None else sums.clone()
+        self.sums = torch.zeros(1 + len(names), dtype=torch.float64)
+        if sums is not None:
+            if not fits(sums, self.sums) or not sums.isfinite().all():
+                raise UsageError(f"the checkpoint has no sums of {len(names)} losses; resume from another one")
+            self.sums.copy_(sums)
         if rank > 0:
             self.sums[1:] = 0
         self.sums = self.sums.to(device)
@@ -133,8 +138,9 @@ def _read_rows(path: Path, columns: Sequence[str], stop: int) -> list[list[str]]
     """Return the complete rows up to iteration ``stop``; a last line that was cut short is dropped."""
     if not path.exists() or not stop:
         return []
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        header, *rows = list(csv.reader(file.read().replace("\0", "?").splitlines())) or [[]]
+    check_regular(path)
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    header, *rows = [line.split(",") for line in lines]
     if header != list(columns):
-        raise UsageError(f"{path} has other columns than this run: {', '.join(header)}; move the file away to resume")
+        raise UsageError(f"{path} has other columns than this run: {lines[0]:.200}; move the file away to resume")
     return [row for row in rows if len(row) == len(columns) and row[0].isdecimal() and float(row[0]) <= stop]

@@ -4,7 +4,9 @@ from typing import Any
 
 import torch
 
+from repgraph.errors import UsageError
 from repgraph.models import param_groups
+from repgraph.models.weights import fits
 from repgraph.recipes import AnyRecipe
 
 
@@ -29,7 +31,13 @@ def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch
     return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=fused)
 
 
-def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Restore the optimizer from a checkpoint, for the devices and precision of this session."""
-    fused = optimizer.param_groups[0]["fused"]  # decides where AdamW has its step counts
-    optimizer.load_state_dict({**state, "param_groups": [{**group, "fused": fused} for group in state["param_groups"]]})
+def load_state(optimizer: torch.optim.Optimizer, states: dict[int, dict[str, Any]]) -> None:
+    """Restore the moments of a checkpoint; rates and other options are those of the recipe."""
+    adam = isinstance(optimizer, torch.optim.AdamW)
+    names = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
+    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
+    for index, state in states.items():
+        counted = not adam or fits(state.get("step"), torch.tensor(0.0))
+        if not (counted and index in parameters and all(fits(state.get(name), parameters[index]) for name in names)):
+            raise UsageError(f"the checkpoint has no momentum that fits parameter {index}; resume from another one")
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})

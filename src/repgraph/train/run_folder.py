@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from pydantic import AwareDatetime, BaseModel
 
 from repgraph import __version__, files
-from repgraph.constants import CHECKPOINTS, LAST, RECIPE
+from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
 from repgraph.info import command_line, installed
 from repgraph.recipes import RESUMABLE, AnyRecipe, from_dict, to_json
@@ -52,6 +52,7 @@ def check_free(folder: Path) -> None:
     except OSError as error:
         raise UsageError(f"cannot use {folder}: {error.strerror or error}; give another folder with --out") from error
     if free:
+        _check_name(folder)
         return
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; give another one with --out")
@@ -66,6 +67,13 @@ def create(folder: Path, recipe: AnyRecipe) -> None:
     record_session(folder, recipe, 0)
 
 
+def _check_name(folder: Path) -> None:
+    try:
+        str(folder.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{folder}: TensorBoard needs a path in UTF-8; rename it, or give another --out") from error
+
+
 def find(path: Path) -> tuple[Path, Path | None]:
     """Return the folder of a run and the checkpoint to resume from, or None; ``path`` is either of them."""
     if path.suffix == ".ckpt":
@@ -78,8 +86,15 @@ def find(path: Path) -> tuple[Path, Path | None]:
         raise UsageError(f"{path} is not a checkpoint; expected a .ckpt file or the folder of a run")
     if not (path / RECIPE).is_file():
         raise UsageError(f"{path} is not the folder of a run: there is no {path / RECIPE}")
+    _check_name(path)
     found = (path / CHECKPOINTS / name for name in (LAST, PREVIOUS))
-    return path, next((checkpoint for checkpoint in found if checkpoint.exists()), None)
+    checkpoint = next((checkpoint for checkpoint in found if checkpoint.exists()), None)
+    if checkpoint is None and (path / MODEL).exists():
+        raise UsageError(
+            f"{path} has no checkpoint, and training again would replace the network in {path / MODEL}; "
+            f"to start another run from it: repgraph train RECIPE --weights {path}"
+        )
+    return path, checkpoint
 
 
 @contextlib.contextmanager

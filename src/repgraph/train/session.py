@@ -90,7 +90,7 @@ def set_up(fabric: Fabric, session: Session) -> tuple[Any, Any]:
         model.compile(dynamic=False)
     optimizer = make_optimizer(session.recipe, model, fabric.device)
     if session.checkpoint is not None:
-        load_state(optimizer, session.checkpoint["optimizer_states"][0])
+        load_state(optimizer, session.checkpoint["optimizer_states"][0]["state"])
         fabric.strategy.precision.load_state_dict(session.checkpoint.get("scaler", {}))
     return fabric.setup(model, optimizer)
 

@@ -20,6 +20,7 @@ from repgraph.inference.network import device_and_dtype
 from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph
 from repgraph.layers.danet import PositionAttention
 from repgraph.layers.non_local import attention_weights, to_rows
+from repgraph.layers.pyramid import PyramidRepGraph
 from repgraph.layers.repgraph import RepGraph
 from repgraph.layers.stages import NAME
 from repgraph.layers.training import evaluation_mode
@@ -33,10 +34,11 @@ TITLES = {
     SimpleRepGraph: "Simple",
     NonLocal: "Non-local",
     PositionAttention: "position attention of DANet",
+    PyramidRepGraph: "RepGraph over a pyramid",
 }
 
 DenseLayer = NonLocal | PositionAttention  # every position attends to all others
-Layer = RepGraph | DenseLayer
+Layer = RepGraph | PyramidRepGraph | DenseLayer
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Frame:
         return rows, columns
 
 
-Hook = Callable[[Tensor, Frame], None]
+Hook = Callable[[Any, Frame], None]
 
 
 def collect_attention(
@@ -89,7 +91,7 @@ def attention_and_output(
     """Return :func:`collect_attention`, and the network's output for the batch of one image, of the same pass."""
     found: dict[str, LayerAttention] = {}
 
-    def collect(path: str, layer: Layer, x: Tensor, frame: Frame) -> None:
+    def collect(path: str, layer: Layer, x: Any, frame: Frame) -> None:
         for each in _layer_attention(path, layer, x, frame, strongest):
             found[path if each.rounds == 1 else f"{path}, round {each.round}"] = each
 
@@ -149,7 +151,8 @@ def find_layer(model: nn.Module, name: str | None = None, kind: Any = Layer) -> 
 def run_with_hooks(model: nn.Module, image: Tensor, hooks: Mapping[str, Hook]) -> Any:
     """Run an image, uint8 RGB (3, H, W), through a network in evaluation mode, and return the output for the batch.
 
-    ``hooks`` are functions by path of a layer that get its input (1, C, h, w) before the layer first runs.
+    ``hooks`` are functions by path of a layer that get its input (1, C, h, w), or a list of those, before the layer first
+    runs.
     """
     if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
         kind = f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
@@ -213,17 +216,25 @@ def check_inside(at: tuple[float, float], size: Sequence[int], name: str = "the 
         raise UsageError(f"position {x:g},{y:g} is outside of {name}, which has {width} x {height} pixels")
 
 
-def _layer_attention(path: str, layer: Layer, x: Tensor, frame: Frame, strongest: int) -> list[LayerAttention]:
+def _layer_attention(path: str, layer: Layer, given: Any, frame: Frame, strongest: int) -> list[LayerAttention]:
     """Return an entry for each round of a layer; others than RepGraph layers have one."""
+    x = given[0] if isinstance(layer, PyramidRepGraph) else given
     shape, step = (x.shape[2], x.shape[3]), frame.step(x.shape[2:])
     rows, columns = frame.valid(shape)
     grid, share = 1, None
-    if isinstance(layer, RepGraph):
-        _, *found = layer.forward(x, return_nodes=True)  # forward: hooks must not run again
+    if isinstance(layer, PyramidRepGraph):
+        steps = [frame.step(each.shape[2:]) for each in given]
+        _, *found = layer.forward(given, return_nodes=True)  # forward: hooks must not run again
+        rounds = [
+            (_to_pixels(nodes[0, ..., :rows, :columns], steps).flatten(0, 1), _of_all_groups(weights, rows, columns))
+            for nodes, weights in zip(*found, strict=True)
+        ]
+    elif isinstance(layer, RepGraph):
+        _, *found = layer.forward(given, return_nodes=True)
         grid = max(shape) if layer.grid == "map" else int(layer.grid)
         cells = math.ceil(rows / grid), math.ceil(columns / grid)
         rounds = [
-            (nodes[0, :, :, : cells[0], : cells[1]].float(), weights[0, :, :, :rows, :columns])
+            (_to_pixels(nodes[0, :, :, : cells[0], : cells[1]], [step]), weights[0, :, :, :rows, :columns])
             for nodes, weights in (zip(*found, strict=True) if layer.rounds > 1 else [found])
         ]
     else:
@@ -231,7 +242,7 @@ def _layer_attention(path: str, layer: Layer, x: Tensor, frame: Frame, strongest
         tops = [part[0].mean(0).topk(count, dim=1) for part in iterate_weights(layer, x)]
         weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
         indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
-        rounds = [(torch.stack([indices % shape[1], indices // shape[1]], 1).float(), weights)]
+        rounds = [(_to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), [step]), weights)]
         share = weights[0].sum(0).float().cpu().numpy()
     if not all(bool(t.isfinite().all()) for each in rounds for t in each):
         raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
@@ -240,10 +251,20 @@ def _layer_attention(path: str, layer: Layer, x: Tensor, frame: Frame, strongest
     entries = []
     for number, (nodes, weights) in enumerate(rounds, 1):
         title = _title(path, layer, f"round {number} of {len(rounds)}" if len(rounds) > 1 else "")
-        pixels = ((nodes + 0.5) * nodes.new_tensor(step).view(2, 1, 1) - 0.5).cpu().numpy()
-        array = weights.float().cpu().numpy()
-        entries.append(LayerAttention(path, title, kind, pixels, array, (rows, columns), step, round=number, **rest))
+        arrays = nodes.cpu().numpy(), weights.float().cpu().numpy()
+        entries.append(LayerAttention(path, title, kind, *arrays, (rows, columns), step, round=number, **rest))
     return entries
+
+
+def _to_pixels(nodes: Tensor, steps: Sequence[tuple[float, float]]) -> Tensor:
+    """Return nodes (..., maps * S, 2, h, w) in pixels of the image, from pixels of their maps with these steps."""
+    scale = torch.tensor(steps, device=nodes.device).repeat_interleave(nodes.shape[-4] // len(steps), 0)
+    return (nodes.float() + 0.5) * scale[:, :, None, None] - 0.5
+
+
+def _of_all_groups(weights: Tensor, rows: int, columns: int) -> Tensor:
+    """Return weights (1, G, N, h, w) of groups with nodes of their own as those of one group, (1, G N, rows, columns)."""
+    return (weights[0, ..., :rows, :columns] / weights.shape[1]).flatten(0, 1)[None]
 
 
 def _title(path: str, layer: Layer, number: str = "") -> str:
@@ -251,6 +272,8 @@ def _title(path: str, layer: Layer, number: str = "") -> str:
     parts = [next((title for kind, title in TITLES.items() if isinstance(layer, kind)), type(layer).__name__)]
     if isinstance(layer, RepGraph):
         parts.append(f"{layer.nodes} nodes" + (f", grid {layer.grid}" if layer.grid != 1 else ""))
+    if isinstance(layer, PyramidRepGraph):
+        parts.append(f"{layer.nodes} nodes on each of {layer.maps} maps")
     if getattr(layer, "groups", 1) > 1:
         parts.append(f"{layer.groups} groups")
     place = path.removesuffix(f".{NAME}").removesuffix(".position").removesuffix(".context")

@@ -49,21 +49,24 @@ def open_images(
 
     Args:
         given: Files, folders, patterns; or numbers and names in the split, by default all of it.
-        outputs: Files that will be written; an error if one of them is an image.
+        outputs: Files that will be written; an error if one of them is an image or a mask.
         masks: Label files of the images. Without masks, images are rotated by their EXIF orientation.
         side: Shrink images to this many pixels on the longer side.
     """
     if any((data, dataset, split, options)):
         if masks or side:
             raise UsageError(f"--{'truth' if masks else 'side'} is for images in files; it cannot be used with --split")
-        return _images_of_split(network.open_data(data, dataset, split, options or {}), given, limit)
+        images = network.open_data(data, dataset, split, options or {})
+        paths = [getattr(item, kind, None) for item in images.items for kind in ("image", "mask")]
+        check_not_overwritten(filter(None, paths), outputs)
+        return _images_of_split(images, given, limit)
     if not given:
         raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
     if masks and network.is_detector:
         raise UsageError("--truth is for segmentation; for a detector, use --split and --data")
     labels = network.labels_or_numbers()
     sources = find_images(given)[:limit]
-    check_not_overwritten(sources, outputs)
+    check_not_overwritten([source.path for source in sources] + list(masks or ()), outputs)
     if masks and len(masks) != len(sources):
         raise UsageError(f"--truth has {len(masks)} masks for {len(sources)} images; expected one for each image")
 

@@ -58,7 +58,7 @@ def test_any_counts_are_refused_or_decoded(size, counts):
 
 @pytest.mark.parametrize(
     "polygon",
-    [[], [1, 1, 5, 5], [1, 1, 5, 5, 3, 1, 9], ["a"] * 6, [float("nan")] * 6, [1, 1, 5, 5, 1e12, 4], [10**400] * 6],
+    [[], [1] * 4, [1] * 7, ["a"] * 6, [float("nan")] * 6, [1, 1, 5, 5, 1e12, 4], [1e308, -1e308, 5] * 2, [10**400] * 6],
 )
 def test_malformed_polygons(polygon):
     with pytest.raises(ValueError, match="polygon"):

@@ -58,7 +58,9 @@ def check_polygons(polygons: Sequence[Any]) -> list[np.ndarray]:
         if corners.ndim != 1 or len(corners) % 2 or not np.isfinite(corners).all():
             raise ValueError("a polygon is not a list of finite numbers x, y, x, y, ...")
         closed = np.append(corners, corners[:2]).reshape(-1, 2)
-        if np.abs(np.diff(closed, axis=0)).max(axis=1).sum() > MAX_OUTLINE:
+        with np.errstate(over="ignore"):
+            length = np.abs(np.diff(closed, axis=0)).max(axis=1).sum()
+        if length > MAX_OUTLINE:
             raise ValueError(f"the outline of a polygon is longer than {MAX_OUTLINE:g} pixels")
         if len(corners) >= 6:
             valid.append(corners)
