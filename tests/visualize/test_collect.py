@@ -46,6 +46,21 @@ def test_nodes_in_pixels(options):
     np.testing.assert_array_equal([node[2] for node in last.nodes], weights[-1, :, row, column])
 
 
+def test_nodes_on_the_maps_of_a_pyramid():
+    options = dict(rounds=2, nodes=3, groups=2)
+    model, image = rgnet(decoder="pyramid", output_stride=32, context_options=options), picture(45, 70)
+    found = collect_attention(model, image)
+    assert list(found) == ["head.context, round 1", "head.context, round 2"]
+    assert found["head.context, round 2"].title == (
+        "head, round 2 of 2: RepGraph over a pyramid, 3 nodes on each of 3 maps, 2 groups"
+    )
+    nodes, weights = model.nodes(normalise(image[None], model.mean, model.std))
+    for each, n, w in zip(found.values(), nodes, weights, strict=True):
+        assert each.nodes.shape == (18, 2, 6, 9) and each.weights.shape == (1, 18, 6, 9) and each.groups == 1
+        np.testing.assert_allclose(each.nodes, n[0].detach().flatten(0, 1), atol=1e-3)
+        np.testing.assert_allclose(each.weights[0], w[0].detach().flatten(0, 1) / 2, atol=1e-6)
+
+
 def test_each_round_is_an_entry_and_a_row_of_the_figure():
     model, image = rgnet(context_options={"rounds": 2, "groups": 2}), picture(45, 70)
     found = collect_attention(model, image)

@@ -110,11 +110,11 @@ class NetworkTable(Table):
             if row.status != OK or row.times is None:
                 continue
             setting, time = row.setting, row.graph or row.times
-            size = f"{setting.batch} x {setting.size}, {setting.dtype_name}"
-            line = lines.setdefault((row.candidate.name, setting), {"network": row.candidate.name, "input": size})
-            line["parameters, M"] = number(row.facts["parameters"] / 1e6)
+            size = f"{setting.batch}x{setting.size}, {setting.dtype_name}"
+            line = lines.setdefault((row.candidate.name, setting), {"network": row.candidate.name, "images": size})
+            line["M params"] = number(row.facts["parameters"] / 1e6)
             if row.pass_ == FORWARD:
                 line["images/s"] = number(1e3 * setting.batch / time.median)
             else:
-                line |= {"step, ms": number(time.median), "step, MiB": number((row.memory or 0) / 2**20)}
+                line |= {"ms/step": number(time.median), "MiB/step": number((row.memory or 0) / 2**20)}
         return ("Segmentation networks", list(lines.values())) if lines else None

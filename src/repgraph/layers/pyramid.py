@@ -164,6 +164,17 @@ class PyramidRepGraph(nn.Module):
         return (x, *zip(*found, strict=True)) if return_nodes else x
 
 
+def to_pixels(nodes: Tensor, steps: Sequence[tuple[float, float]]) -> Tensor:
+    """Return nodes (..., maps * S, 2, h, w) in pixels of the image, from pixels of their maps.
+
+    ``steps`` are the distances between neighbouring positions of each map in pixels, horizontal and vertical.
+    """
+    dtype = torch.promote_types(nodes.dtype, torch.float32)
+    scale = torch.tensor(steps, dtype=dtype, device=nodes.device)  # [maps, 2]
+    scale = scale.repeat_interleave(nodes.shape[-4] // len(steps), 0)[:, :, None, None]
+    return (nodes.to(dtype) + 0.5) * scale - 0.5
+
+
 def _rays(groups: int, maps: int, nodes: int) -> Spread:
     """Return initial offsets in the operator's order (group, map, node): along a direction for each group."""
     points = []

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from repgraph.constants import DECODERS, MEAN, STD
 from repgraph.errors import UsageError
 from repgraph.layers.checks import check_bool, check_choice, check_map, check_size
+from repgraph.layers.pyramid import to_pixels
 from repgraph.layers.repgraph import RepGraph
 from repgraph.layers.spread import shrink_factor
 from repgraph.layers.training import evaluation_mode
@@ -194,22 +195,15 @@ class RGNet(
         """
         maps = self.backbone(_check_images(x))
         _, nodes, weights = self.head(self._head_input(maps), return_nodes=True)
-        maps = maps[1:] if self.decoder == "pyramid" else maps[-1:]
+        used = maps[1:] if self.decoder == "pyramid" else maps[-1:]
+        steps = [(x.shape[3] / each.shape[3], x.shape[2] / each.shape[2]) for each in used]
         if isinstance(nodes, tuple):
-            return tuple(to_image(each, maps, x.shape[2:]) for each in nodes), weights
-        return to_image(nodes, maps, x.shape[2:]), weights
+            return tuple(to_pixels(each, steps) for each in nodes), weights
+        return to_pixels(nodes, steps), weights
 
     @property
     def pretrained(self) -> nn.Module:
         return self.backbone
-
-
-def to_image(nodes: Tensor, maps: Sequence[Tensor], size: Sequence[int]) -> Tensor:
-    """Return nodes (..., maps * S, 2, h, w) in pixels of their maps as pixels of an image of ``size`` (H, W)."""
-    steps = [[size[1] / each.shape[3], size[0] / each.shape[2]] for each in maps]
-    scale = torch.tensor(steps, dtype=nodes.dtype, device=nodes.device)  # [maps, 2]
-    scale = scale.repeat_interleave(nodes.shape[-4] // len(maps), 0)[:, :, None, None]
-    return (nodes + 0.5) * scale - 0.5
 
 
 def _shrinks(layer: RepGraph, size: tuple[int, int]) -> bool:

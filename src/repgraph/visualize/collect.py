@@ -20,7 +20,7 @@ from repgraph.inference.network import device_and_dtype
 from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph
 from repgraph.layers.danet import PositionAttention
 from repgraph.layers.non_local import attention_weights, to_rows
-from repgraph.layers.pyramid import PyramidRepGraph
+from repgraph.layers.pyramid import PyramidRepGraph, to_pixels
 from repgraph.layers.repgraph import RepGraph
 from repgraph.layers.stages import NAME
 from repgraph.layers.training import evaluation_mode
@@ -151,8 +151,7 @@ def find_layer(model: nn.Module, name: str | None = None, kind: Any = Layer) -> 
 def run_with_hooks(model: nn.Module, image: Tensor, hooks: Mapping[str, Hook]) -> Any:
     """Run an image, uint8 RGB (3, H, W), through a network in evaluation mode, and return the output for the batch.
 
-    ``hooks`` are functions by path of a layer that get its input (1, C, h, w), or a list of those, before the layer first
-    runs.
+    ``hooks`` are functions by path of a layer that get its input (1, C, h, w), or a list of maps, before it first runs.
     """
     if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
         kind = f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
@@ -226,7 +225,7 @@ def _layer_attention(path: str, layer: Layer, given: Any, frame: Frame, stronges
         steps = [frame.step(each.shape[2:]) for each in given]
         _, *found = layer.forward(given, return_nodes=True)  # forward: hooks must not run again
         rounds = [
-            (_to_pixels(nodes[0, ..., :rows, :columns], steps).flatten(0, 1), _of_all_groups(weights, rows, columns))
+            (to_pixels(nodes[0, ..., :rows, :columns], steps).flatten(0, 1), _of_all_groups(weights, rows, columns))
             for nodes, weights in zip(*found, strict=True)
         ]
     elif isinstance(layer, RepGraph):
@@ -234,7 +233,7 @@ def _layer_attention(path: str, layer: Layer, given: Any, frame: Frame, stronges
         grid = max(shape) if layer.grid == "map" else int(layer.grid)
         cells = math.ceil(rows / grid), math.ceil(columns / grid)
         rounds = [
-            (_to_pixels(nodes[0, :, :, : cells[0], : cells[1]], [step]), weights[0, :, :, :rows, :columns])
+            (to_pixels(nodes[0, :, :, : cells[0], : cells[1]], [step]), weights[0, :, :, :rows, :columns])
             for nodes, weights in (zip(*found, strict=True) if layer.rounds > 1 else [found])
         ]
     else:
@@ -242,7 +241,7 @@ def _layer_attention(path: str, layer: Layer, given: Any, frame: Frame, stronges
         tops = [part[0].mean(0).topk(count, dim=1) for part in iterate_weights(layer, x)]
         weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
         indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
-        rounds = [(_to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), [step]), weights)]
+        rounds = [(to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), [step]), weights)]
         share = weights[0].sum(0).float().cpu().numpy()
     if not all(bool(t.isfinite().all()) for each in rounds for t in each):
         raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
@@ -256,14 +255,8 @@ def _layer_attention(path: str, layer: Layer, given: Any, frame: Frame, stronges
     return entries
 
 
-def _to_pixels(nodes: Tensor, steps: Sequence[tuple[float, float]]) -> Tensor:
-    """Return nodes (..., maps * S, 2, h, w) in pixels of the image, from pixels of their maps with these steps."""
-    scale = torch.tensor(steps, device=nodes.device).repeat_interleave(nodes.shape[-4] // len(steps), 0)
-    return (nodes.float() + 0.5) * scale[:, :, None, None] - 0.5
-
-
 def _of_all_groups(weights: Tensor, rows: int, columns: int) -> Tensor:
-    """Return weights (1, G, N, h, w) of groups with nodes of their own as those of one group, (1, G N, rows, columns)."""
+    """Return weights (1, G, N, h, w) of groups with nodes of their own as those of one group, (1, G N, h, w)."""
     return (weights[0, ..., :rows, :columns] / weights.shape[1]).flatten(0, 1)[None]
 
 
