@@ -22,7 +22,7 @@ def test_names():
     segmentation = {"-".join(parts) for parts in itertools.product(sets, ("r50", "r101"), NETWORKS)}
     scenes = {f"scenes-{context}" for context in (*CONTEXTS, "control")}
     detection = {f"{name}-r50-{c}" for name in ("coco", "voc_instances") for c in ("baseline", "nl", "repgraph")}
-    assert set(recipes.NAMES) == segmentation | scenes | detection | {"folder-r18-rgnet"}
+    assert set(recipes.NAMES) == segmentation | scenes | detection | {"laptop-r50-pyramid"}
     assert {name for name in recipes.NAMES if recipes.get(name).task == "detection"} == detection
     for name in recipes.NAMES:
         recipe, (data_set, *_, context) = recipes.get(name), name.split("-")

@@ -50,7 +50,7 @@ def train(
       repgraph train scenes-rgnet --out runs/scenes             a small network, on the CPU
       repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
       repgraph train folder-r50-rgnet --data my-data --weights pretrained --set optim.lr=0.005 data.crop=384
-      repgraph train folder-r18-rgnet --data my-photos --weights pretrained       a small network, without a GPU
+      repgraph train laptop-r50-pyramid --data my-photos --weights pretrained       a small network, without a GPU
       repgraph train folder-r50-rgnet --data my-data --weights runs/voc-r50-rgnet      from a run with other classes
       repgraph train voc_instances-r50-repgraph --data VOC2012 --weights resnet50.safetensors
       repgraph train --resume runs/voc-r50-rgnet

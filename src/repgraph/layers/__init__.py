@@ -4,6 +4,8 @@ from repgraph.layers.danet import DANetHead, DualAttention
 from repgraph.layers.deformable import DeformableAttention
 from repgraph.layers.insertion import insert, inserted, remove
 from repgraph.layers.non_local import NonLocal
+from repgraph.layers.pooling import PyramidPooling
+from repgraph.layers.pyramid import PyramidRepGraph
 from repgraph.layers.repgraph import BottleneckRepGraph, SimpleRepGraph
 from repgraph.layers.stages import stages
 from repgraph.layers.training import Reach, fuse, param_groups, reach
@@ -14,6 +16,8 @@ __all__ = [
     "DeformableAttention",
     "DualAttention",
     "NonLocal",
+    "PyramidPooling",
+    "PyramidRepGraph",
     "Reach",
     "SimpleRepGraph",
     "fuse",

@@ -37,7 +37,7 @@ from repgraph.train.task import Task, Validation
 
 NOT_FINITE = 3  # exit code
 SLOW = 3600  # seconds of training on a CPU above which a warning is printed
-SMALL = "the recipe folder-r18-rgnet"  # for computers without a GPU
+SMALL = "the recipe laptop-r50-pyramid"  # for computers without a GPU
 MIN_LOSS_SCALE = 2.0**-10  # of fp16: below it, gradients have overflowed for a long time
 
 
