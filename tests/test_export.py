@@ -19,10 +19,13 @@ LABELS = {"names": list("abcde")}
 BACKBONES = {
     "small": dict(backbone="repgraph_small", output_stride=4),
     "resnet18": dict(backbone="resnet18", inserted={"layer3": 1}),
+    "pyramid": dict(backbone="test_resnet", decoder="pyramid", context_options=dict(rounds=1, groups=2)),
 }
 
 
-@pytest.fixture(scope="module", params=["small", pytest.param("resnet18", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet18", "pyramid"))]
+)
 def run(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "small"
     network(labels=LABELS, **BACKBONES[request.param]).save_pretrained(folder / "model")

@@ -41,7 +41,7 @@ def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Expo
     Args:
         model: In evaluation mode, on the CPU.
         size: (H, W) of the images, or of an example if ``dynamic``.
-        dynamic: Allow any batch size, height and width from a few pixels up.
+        dynamic: Allow any batch size, height and width of which the smallest map has at least two rows and columns.
     """
     axes = (dict.fromkeys(DYNAMIC_AXES, Dim.DYNAMIC),) if dynamic else None
     file = io.BytesIO()
@@ -135,7 +135,8 @@ def compare_logits(
     """Compare a program with the network on random images of one size, and on a second size if it is dynamic."""
     examples = [_noise(size)]
     if dynamic:
-        examples.append(_noise((size[0] // 2 + 9, size[1] // 2 + 13), batch=3))
+        least = 2 * model.backbone.output_stride + 1  # programs do not take maps of one row or column
+        examples.append(_noise((max(least, size[0] // 2 + 9), max(least, size[1] // 2 + 13)), batch=3))
     absolute = largest = 0.0
     with torch.no_grad():
         for images in examples:

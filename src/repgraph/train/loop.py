@@ -37,7 +37,7 @@ from repgraph.train.task import Task, Validation
 
 NOT_FINITE = 3  # exit code
 SLOW = 3600  # seconds of training on a CPU above which a warning is printed
-SMALL = "the recipe laptop-r50-pyramid"  # for computers without a GPU
+SMALL = "laptop-r50-pyramid"  # a recipe for computers without a GPU
 MIN_LOSS_SCALE = 2.0**-10  # of fp16: below it, gradients have overflowed for a long time
 
 
@@ -283,7 +283,8 @@ def _warn_if_slow(session: Session, fabric: Fabric, batch: Any, progress: Progre
     images = (train.iterations - session.start) * train.batch / fabric.world_size
     seconds = 3 * images * (time.perf_counter() - begin)
     if seconds > SLOW:
-        advice = f"; {SMALL} is a smaller recipe, for a few dozen photos" if task.fixed_size else ""
+        advise = task.fixed_size and session.recipe.name != SMALL
+        advice = f"; the recipe {SMALL} is for a few dozen photos without a GPU" if advise else ""
         progress.print(
             f"warning: there is no GPU; on this CPU, {train.iterations} iterations of {train.batch} images will take "
             f"about {format_duration(seconds)}; use fewer --iterations, a smaller --batch or backbone{advice}"
