@@ -166,9 +166,11 @@ def test_repeatable_options_take_several_values(arguments, expected):
     assert found == [expected]
 
 
-def test_closed_pipe_is_quiet():
-    line = f"{sys.executable} -m repgraph train --list | true"
-    assert subprocess.run(line, shell=True, capture_output=True, text=True).stderr == ""
+@pytest.mark.parametrize(("end", "output"), [("| true", ""), (">&-", ""), (">&- 2>&-", ""), ("2>&-", "repgraph ")])
+def test_closed_streams_are_quiet(end, output):
+    line = f"{sys.executable} -m repgraph --version {end}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:9], done.stderr) == (0, output, "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")

@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+    _open_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
     try:
@@ -99,6 +100,13 @@ def _report(error: BaseException, command: str) -> int | None:
         print(f"repgraph: cannot write the output ({error.strerror})", file=sys.stderr)
         return 2
     return None
+
+
+def _open_closed_streams() -> None:
+    """Connect closed standard streams (``>&-``) to nothing; otherwise a file gets their number, and what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _output_fails() -> bool:
