@@ -93,6 +93,7 @@ def test_mistakes_are_one_line(arguments, words, capsys):
         ),
         (ModuleNotFoundError("No module named 'lost'", name="lost"), None, ""),
         (OSError(28, "No space left on device"), None, ""),
+        (PermissionError(13, "Permission denied", "a/b"), 2, "repgraph info: cannot use a/b: Permission denied\n"),
         (KeyboardInterrupt(), 130, ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,

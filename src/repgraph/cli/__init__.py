@@ -99,6 +99,9 @@ def _report(error: BaseException, command: str) -> int | None:
         _discard_output()
         print(f"repgraph: cannot write the output ({error.strerror})", file=sys.stderr)
         return 2
+    if isinstance(error, OSError) and error.filename is not None:  # such as a folder without permission to search it
+        print(one_line(f"{command}: cannot use {error.filename}: {error.strerror}"), file=sys.stderr)
+        return 2
     return None
 
 
