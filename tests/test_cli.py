@@ -113,11 +113,11 @@ def test_errors_of_commands(monkeypatch, capsys, error, code, message):
         assert capsys.readouterr().err == message
 
 
-@pytest.mark.parametrize("place", ["during an import", "in a command"])
+@pytest.mark.parametrize("place", ["during an import", "in a command", "in a callback"])
 def test_interrupt_is_one_line(place):
-    """An import that swallows KeyboardInterrupt, as those of some extension modules do, must not keep it running."""
+    """What swallows KeyboardInterrupt, as imports of extension modules and callbacks of LLVM do, must not go on."""
     script = """
-import os, signal, sys, types
+import ctypes, os, signal, sys, time, types
 from repgraph.cli import main
 
 class Interrupting:
@@ -132,6 +132,10 @@ if sys.argv[1] == "during an import":
     sys.meta_path.insert(0, Interrupting())
 else:
     interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
+    if sys.argv[1] == "in a callback":
+        def _raw_object_cache_notify():
+            os.kill(os.getpid(), signal.SIGINT)
+        interrupt = lambda: [ctypes.CFUNCTYPE(None)(_raw_object_cache_notify)(), time.sleep(60)]
     sys.modules["repgraph.info"] = types.SimpleNamespace(gather=interrupt, render=None)  # which imports torch
 sys.exit(main(["info"]))
 """

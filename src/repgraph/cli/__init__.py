@@ -60,12 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; during an import, where extension modules may swallow it, exit at once."""
-    os.write(2, b"repgraph: interrupted\n")
+    """Raise KeyboardInterrupt; during an import, where extension modules may swallow it, exit at once.
+
+    LLVM calls back while it compiles kernels, and would swallow it, too: there the signal is sent again a little later.
+    """
+    frames = []
     while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            os._exit(130)
+        frames.append(frame.f_code)
         frame = frame.f_back
+    if any(code.co_name.startswith("_raw_object_cache_") for code in frames):  # of llvmlite
+        import threading
+
+        threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
+        return
+    os.write(2, b"repgraph: interrupted\n")
+    if any(code.co_filename == "<frozen importlib._bootstrap>" for code in frames):
+        os._exit(130)
     raise KeyboardInterrupt
 
 
