@@ -35,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repgraph ...
     0
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
-    _open_closed_streams()
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
+    handler, command = signal.getsignal(signal.SIGINT), "repgraph"
     try:
+        if handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
+        _open_closed_streams()
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
         from repgraph.cli.app import app  # here, so that Ctrl-C during its imports is handled, too
