@@ -93,6 +93,7 @@ def test_mistakes_are_one_line(arguments, words, capsys):
         ),
         (ModuleNotFoundError("No module named 'lost'", name="lost"), None, ""),
         (OSError(28, "No space left on device"), None, ""),
+        (PermissionError(13, "Permission denied", "a/b"), 2, "repgraph info: cannot use a/b: Permission denied\n"),
         (KeyboardInterrupt(), 130, ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
@@ -112,11 +113,11 @@ def test_errors_of_commands(monkeypatch, capsys, error, code, message):
         assert capsys.readouterr().err == message
 
 
-@pytest.mark.parametrize("place", ["during an import", "in a command"])
+@pytest.mark.parametrize("place", ["during an import", "in a command", "in a callback"])
 def test_interrupt_is_one_line(place):
-    """An import that swallows KeyboardInterrupt, as those of some extension modules do, must not keep it running."""
+    """What swallows KeyboardInterrupt, as imports of extension modules and callbacks of LLVM do, must not go on."""
     script = """
-import os, signal, sys, types
+import ctypes, os, signal, sys, time, types
 from repgraph.cli import main
 
 class Interrupting:
@@ -131,6 +132,10 @@ if sys.argv[1] == "during an import":
     sys.meta_path.insert(0, Interrupting())
 else:
     interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
+    if sys.argv[1] == "in a callback":
+        def _raw_object_cache_notify():
+            os.kill(os.getpid(), signal.SIGINT)
+        interrupt = lambda: [ctypes.CFUNCTYPE(None)(_raw_object_cache_notify)(), time.sleep(60)]
     sys.modules["repgraph.info"] = types.SimpleNamespace(gather=interrupt, render=None)  # which imports torch
 sys.exit(main(["info"]))
 """
@@ -166,9 +171,11 @@ def test_repeatable_options_take_several_values(arguments, expected):
     assert found == [expected]
 
 
-def test_closed_pipe_is_quiet():
-    line = f"{sys.executable} -m repgraph train --list | true"
-    assert subprocess.run(line, shell=True, capture_output=True, text=True).stderr == ""
+@pytest.mark.parametrize(("end", "output"), [("| true", ""), (">&-", ""), (">&- 2>&-", ""), ("2>&-", "repgraph ")])
+def test_closed_streams_are_quiet(end, output):
+    line = f"{sys.executable} -m repgraph --version {end}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:9], done.stderr) == (0, output, "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")

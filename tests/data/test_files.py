@@ -57,7 +57,7 @@ def test_masks(tmp_path):
     assert read_mask(tmp_path / "b.png").tolist() == [[0, 1], [1, 0]]
     (tmp_path / "a.regions.txt").write_text("0 1 -1\n7 7 7\n")
     assert read_mask(tmp_path / "a.regions.txt").tolist() == [[0, 1, -1], [7, 7, 7]]
-    for content in ("0 1\n2\n", "0.5 1\n"):
+    for content in ("0 1\n2\n", "0.5 1\n", " \n", "# 1\n"):
         (tmp_path / "a.txt").write_text(content)
         fails(r"a\.txt: cannot read this mask", read_mask, tmp_path / "a.txt")
 

@@ -134,6 +134,8 @@ def test_notes(network, data, tmp_path, monkeypatch, capsys):
         (["{network}", "--dataset", "folder"], "the folder of folder is required: --data ROOT"),
         (["{network}", "--dataset", "coco", "--data", "{coco}"], "the network labels pixels, which coco is not for"),
         (["{network}", "{folder}", "--crop", "3x"], "--crop is '3x'; expected a side or HEIGHTxWIDTH"),
+        (["{network}", "{folder}", "--memory", "inf"], "Invalid value for '--memory'"),
+        (["{network}", "{folder}", "--batch", "9" * 30], "Invalid value for '--batch'"),
         (["{network}", "{folder}", "--option", "classes"], "--option is 'classes'; expected NAME=VALUE"),
         (["{network}", "{folder}", "--option", "classes=7"], "the network has 3 classes, but the data set has 7"),
         (["{network}", "{folder}", "--out", "{data}/classes.json"], "cannot write"),

@@ -121,6 +121,7 @@ def test_files(tmp_path):
         ('{"base": "coco-r50-nl", "task": "segmentation"}', "unknown setting"),
         ('{"task": "detecting"}', "task is 'detecting'; did you mean 'detection'?"),
         ('{"task": []}', "task is []; choose one of detection, segmentation"),
+        *((f'{{"base": "voc-r50-rgnet", "name": "{name}"}}', "name is ") for name in ("../x", "", "..", "\\u0000")),
         ("[1]", "is not a recipe: expected a JSON object"),
         ("{", "is not valid JSON"),
     ],

@@ -148,8 +148,9 @@ def test_seeds(tmp_path):
     [
         (["--out", "{}/file/demo"], "repgraph demo: cannot write {}/file/demo/index.html"),
         (["--networks", "resnet", "--out", "{}"], "--networks is 'resnet'; expected some of baseline"),
+        (["--out", "{}"], "{} is not empty; give another folder with --out"),
         (["--seeds", "0"], "greater than or equal to 1"),
-        (["--set", "optim.lrr=1", "--out", "{}"], "did you mean 'optim.lr'?"),
+        (["--set", "optim.lrr=1", "--out", "{}/new"], "did you mean 'optim.lr'?"),
     ],
 )
 def test_mistakes(arguments, message, tmp_path, capsys):

@@ -89,6 +89,7 @@ def test_folders_that_cannot_be_used(whole, data, tmp_path):
     for path, words in {
         finished: f"has no checkpoint, and training again would replace .*--weights {finished}",
         file.parent: "is not the folder of a run",
+        file.with_name("n" * 300): "is not the folder of a run",
         file: r"thesis\.tex is not a checkpoint; expected a \.ckpt file",
         file.with_name("none.ckpt"): r"none\.ckpt: no such checkpoint",
         file.with_name("a.ckpt"): "does not belong to a run",

@@ -141,6 +141,10 @@ def test_resume_drops_later_rows_and_truncated_ones(tmp_path):
 
 
 def test_metrics_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "tensorboard").touch()
+    with pytest.raises(UsageError, match=r"cannot write .*tensorboard/events: Not a directory"):
+        log(tmp_path / "a", {10: 1.0})
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(UsageError, match=r"cannot write .*metrics\.csv: No space left on device"):
         log(tmp_path, {10: 1.0})

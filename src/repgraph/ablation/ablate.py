@@ -76,7 +76,7 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
 def show_tables(plan: Plan) -> AblationReport:
     """Return the tables of a plan from the results so far; nothing is trained or written."""
     results = Results(plan.out)
-    if not results.path.exists():
+    if not os.path.exists(results.path):
         raise UsageError(f"there are no results in {plan.out}: no {results.path}; give their folder with --out")
     records = results.read()
     layout = lay_out(plan, records)

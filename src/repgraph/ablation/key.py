@@ -54,7 +54,7 @@ def key(recipe: Recipe) -> str:
 
 def content(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that count, by name; numbers are floats and tuples are lists."""
-    usual = _flat(Recipe(name="", data=Data(name="")))
+    usual = _flat(Recipe(name="usual", data=Data(name="")))
     found = {
         name: value
         for name, value in _flat(recipe).items()

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -72,7 +73,7 @@ class Results:
     def read(self) -> dict[str, Record]:
         """Return all records by key. Of several with the same key, the first one that is done counts."""
         records: dict[str, Record] = {}
-        for place, row in read_csv(self.path, COLUMNS) if self.path.exists() else ():
+        for place, row in read_csv(self.path, COLUMNS) if os.path.exists(self.path) else ():
             record = files.validate(Record, row, f"{place} is damaged; remove the line to repeat its run")
             if record.key not in records or not records[record.key].done:
                 records[record.key] = record

@@ -35,12 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repgraph ...
     0
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
+    handler, command = signal.getsignal(signal.SIGINT), "repgraph"
     try:
+        if handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
+        _open_closed_streams()
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
         from repgraph.cli.app import app  # here, so that Ctrl-C during its imports is handled, too
@@ -59,12 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; during an import, where extension modules may swallow it, exit at once."""
-    os.write(2, b"repgraph: interrupted\n")
+    """Raise KeyboardInterrupt; during an import, where extension modules may swallow it, exit at once.
+
+    LLVM calls back while it compiles kernels, and would swallow it, too: there the signal is sent again a little later.
+    """
+    frames = []
     while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            os._exit(130)
+        frames.append(frame.f_code)
         frame = frame.f_back
+    if any(code.co_name.startswith("_raw_object_cache_") for code in frames):  # of llvmlite
+        import threading
+
+        threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
+        return
+    os.write(2, b"repgraph: interrupted\n")
+    if any(code.co_filename == "<frozen importlib._bootstrap>" for code in frames):
+        os._exit(130)
     raise KeyboardInterrupt
 
 
@@ -98,7 +109,17 @@ def _report(error: BaseException, command: str) -> int | None:
         _discard_output()
         print(f"repgraph: cannot write the output ({error.strerror})", file=sys.stderr)
         return 2
+    if isinstance(error, OSError) and error.filename is not None:  # such as a folder without permission to search it
+        print(one_line(f"{command}: cannot use {error.filename}: {error.strerror}"), file=sys.stderr)
+        return 2
     return None
+
+
+def _open_closed_streams() -> None:
+    """Connect closed standard streams (``>&-``) to nothing; otherwise a file gets their number, and what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _output_fails() -> bool:

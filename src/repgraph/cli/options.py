@@ -74,10 +74,10 @@ class Inference:
     stride: Annotated[float | None, _else("Distance between windows, as a fraction of the crop.", "2/3")] = None
     scales: Annotated[list[float] | None, _else("Average over these scales; several at once.", "1", metavar="F")] = None
     flip: Annotated[bool | None, _else("Also mirror images.", "no")] = None
-    batch: Annotated[int | None, option("Windows per batch.", min=1, show_default="4")] = None
+    batch: Annotated[int | None, option("Windows per batch.", min=1, max=65536, show_default="4")] = None
     memory: Annotated[
         float | None,
-        option("Memory for probabilities with --mode slide; larger maps use tiles.", metavar="GIB", show_default="2"),
+        option("Memory of --mode slide; larger maps use tiles.", min=0, max=2**20, metavar="GIB", show_default="2"),
     ] = None
     precision: Annotated[
         Precision | None, option("Precision of the network.", show_default="the recipe's on a GPU, else fp32")
@@ -92,7 +92,7 @@ class Inference:
         given = {name: getattr(self, name) for name in ("mode", "stride", "flip", "batch")}
         given["scales"] = self.scales or None
         given["crop"] = None if self.crop is None else parse_size("--crop", self.crop, square=True)
-        given["memory"] = None if self.memory is None else max(0, int(self.memory * 2**30))
+        given["memory"] = None if self.memory is None else int(self.memory * 2**30)
         given = {name: value for name, value in given.items() if value is not None}
         if trained.is_detector:
             reject(given, "is for segmentation; a detector resizes images by itself (min_size in its config)")

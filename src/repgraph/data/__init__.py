@@ -16,7 +16,7 @@ NAMES, INSTANCES = DATASETS, INSTANCE_DATASETS
 __all__ = ["IGNORE", "INSTANCES", "NAMES", "DataError", "Labels", "load"]
 
 
-def load(name: str, root: str | Path | None, split: str = "train", **options: Any) -> Any:
+def load(name: str, root: str | Path | None, split: str = "train", /, **options: Any) -> Any:
     """Open one split of a data set in the layout of its release (``docs/data.md``).
 
     Missing files are an error here; damaged ones are found when they are read, or by ``repgraph data check``.
@@ -37,12 +37,14 @@ def load(name: str, root: str | Path | None, split: str = "train", **options: An
     return data
 
 
-def open_split(name: str, root: str | Path | None, split: str, **options: Any) -> Any:
+def open_split(name: str, root: str | Path | None, split: str, /, **options: Any) -> Any:
     """Open a split as :func:`load` does; its files may be missing (``data.missing``)."""
     if name not in (*NAMES, *INSTANCES):
         raise UsageError(f"unknown data set {name!r}{nearest(name, (*NAMES, *INSTANCES))}")
     if not root and name != "scenes":
         raise UsageError(f"the folder of {name} is required: --data ROOT")
+    if "\0" in f"{root}{split}":
+        raise UsageError(f"{name}: a name of a folder or a split has a null byte")
     from pydantic import TypeAdapter, ValidationError
 
     from repgraph.data.files import NotFound

@@ -106,7 +106,9 @@ def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
     """
     with _read_errors(path, "mask"):
         if path.suffix.lower() == ".txt":
-            return np.loadtxt(path, dtype=np.int32, ndmin=2)
+            if not path.read_bytes().strip():
+                raise ValueError("it is empty")
+            return np.loadtxt(path, dtype=np.int32, comments=None, ndmin=2)
         if path.suffix.lower() == ".mat":
             return _read_matlab(path)
         with pillow.open(path, formats=FORMATS) as picture:

@@ -4,9 +4,10 @@ A recipe holds everything that decides what is learned. Settings of where and ho
 (:data:`RESUMABLE`) do not change the result and may differ when a run is resumed.
 """
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from repgraph.constants import SCALES, Precision
 
@@ -27,6 +28,14 @@ def _as_pair(value: Any) -> Any:
     return found * 2 if isinstance(found, tuple) and len(found) == 1 else found
 
 
+def _check_name(value: str) -> str:
+    """Accept names of files only: by default, the run's folder is ``runs/NAME``."""
+    if not re.fullmatch(r"[^./\\][^/\\]{0,199}", value) or not value.isprintable():
+        raise ValueError(f"name is {value!r:.100}; expected that of a folder, without '/' and not hidden")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -220,7 +229,7 @@ class Recipe(Section):
 
     task: ClassVar[str] = "segmentation"
 
-    name: str
+    name: Name
     data: Data
     model: Model = Model()
     optim: Optim = Optim()
@@ -238,7 +247,7 @@ class DetectionRecipe(Section):
 
     task: ClassVar[str] = "detection"
 
-    name: str
+    name: Name
     data: DetectionData = DetectionData()
     model: DetectionModel = DetectionModel()
     optim: DetectionOptim = DetectionOptim()

@@ -30,7 +30,7 @@ from repgraph.report.charts import style_of
 from repgraph.report.page import STYLE, compare, describe, draw_large, render_report
 from repgraph.report.run_log import RunLog, read_run, total_seconds
 from repgraph.report.validation import Result, evaluate_segmentation
-from repgraph.train import resume, train
+from repgraph.train import resume, run_folder, train
 from repgraph.visualize.collect import collect_attention
 from repgraph.visualize.explorer import ExplorerImage, explore
 
@@ -44,6 +44,7 @@ TITLES = {
 # Rows of the table of scores, and the classes over which each one is the mean.
 ROWS: dict[str, Sequence[str]] = {f"{name} *" if name in FAR else name: [name] for name in LABELS.names}
 ROWS |= {"mean of others": [name for name in LABELS.names if name not in FAR], "mean of *": FAR, "mIoU": LABELS.names}
+RUNS = "runs"  # folder of the trained networks
 SWAPPED = 40  # scenes whose cues are swapped
 REPORT_PICTURES = 3
 
@@ -107,9 +108,11 @@ def run_demo(
         if name not in TITLES:
             raise UsageError(f"--networks is {name!r}; expected some of {', '.join(TITLES)}")
     path = folder / "index.html"
+    if not (folder / RUNS).is_dir():  # of an earlier call
+        run_folder.check_free(folder)
     files.check_writable(path)
     start = time.perf_counter()
-    runs = {folder / "runs" / f"{name}-{seed}": (name, seed) for name in networks for seed in range(seeds)}
+    runs = {folder / RUNS / f"{name}-{seed}": (name, seed) for name in networks for seed in range(seeds)}
     for number, (run, (name, seed)) in enumerate(runs.items(), 1):
         print(f"network {number} of {len(runs)}: {name}, seed {seed}", file=sys.stderr, flush=True)
         train_network(run, name, [*settings, f"train.seed={seed}"])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
-from repgraph.files import check_regular, explained, replacing
+from repgraph.files import check_regular, check_writable, explained, replacing
 from repgraph.models.weights import fits
 
 METRICS, EVENTS = "metrics.csv", "tensorboard"
@@ -96,6 +96,7 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self._path = folder / METRICS
+        check_writable(folder / EVENTS / "events")  # TensorBoard would fail in a thread of its own
         with explained(self._path):
             rows = _read_rows(self._path, self.columns, start)
             with replacing(self._path) as part, part.open("w", newline="", encoding="utf-8") as file:

@@ -77,14 +77,14 @@ def _check_name(folder: Path) -> None:
 def find(path: Path) -> tuple[Path, Path | None]:
     """Return the folder of a run and the checkpoint to resume from, or None; ``path`` is either of them."""
     if path.suffix == ".ckpt":
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise UsageError(f"{path}: no such checkpoint")
         if not (path.parent.parent / RECIPE).is_file():
             raise UsageError(f"{path} does not belong to a run: there is no {path.parent.parent / RECIPE}")
         return path.parent.parent, path
-    if path.is_file():
+    if os.path.isfile(path):
         raise UsageError(f"{path} is not a checkpoint; expected a .ckpt file or the folder of a run")
-    if not (path / RECIPE).is_file():
+    if not os.path.isfile(path / RECIPE):
         raise UsageError(f"{path} is not the folder of a run: there is no {path / RECIPE}")
     _check_name(path)
     found = (path / CHECKPOINTS / name for name in (LAST, PREVIOUS))
