@@ -77,6 +77,7 @@ def attend_levels(
                 prefetch(bias, own + AHEAD * bs[3], count)
                 if channels:
                     at = b * qs[0] + row * qs[2] + column * qs[3] + g * length
+                    prefetch(q, at + AHEAD * qs[3], length)
                     dot_nodes(q, at, k, (g - s * each) * ks[1], key_index, count, length, dots)
                     interpolate_nodes(dots, fractions, count, logits)
                     for n in range(count):
@@ -131,6 +132,7 @@ def attend_levels_backward(
                 prefetch(bias, own + AHEAD * bs[3], count)
                 if channels:
                     at = b * qs[0] + row * qs[2] + column * qs[3] + g * length
+                    prefetch(q, at + AHEAD * qs[3], length)
                     dot_nodes(q, at, k, (g - s * each) * ks[1], key_index, count, length, dots)
                     interpolate_nodes(dots, fractions, count, logits)
                     for n in range(count):
@@ -153,6 +155,7 @@ def attend_levels_backward(
                             store(slopes, at - pitch, load(slopes, at - pitch) + slope)
                     weigh_corners(fractions, factor, 0, count, weight)
                     at = b * grad_qs[0] + row * grad_qs[2] + column * grad_qs[3] + g * length
+                    prefetch(grad_q, at + AHEAD * grad_qs[3], length)
                     sum_nodes(grad_q, at, k, (g - s * each) * ks[1], key_index, weight, count, length)
                 else:
                     for n in range(count):
@@ -208,6 +211,7 @@ def scatter_levels(
                     at = b * dss[0] + g * dss[1] + row * dss[2] + column * dss[3]
                     weigh_corners(fractions, ds, at, count, weight)
                     at = b * qs[0] + row * qs[2] + column * qs[3] + first
+                    prefetch(q, at + AHEAD * qs[3], own)
                     add_to_nodes(total, index, weight, count, q, at, own)
                 if shared or not of_key:
                     at = b * pss[0] + g * pss[1] + row * pss[2] + column * pss[3]
