@@ -241,7 +241,8 @@ def _compile_kernels(model: nn.Module, backend: str) -> None:
         with torch.inference_mode(False), torch.enable_grad():
             for dtype in {p.dtype for p in layers}:
                 if choose(backend, torch.device("cpu"), dtype) == "cpu":
-                    value, locations = torch.zeros(1, 4, 1, 8, dtype=dtype), torch.full((1, 1, 1, 1, 1, 2), 0.5)
+                    # two heads and many points, so that values are copied
+                    value, locations = torch.zeros(1, 4, 2, 8, dtype=dtype), torch.full((1, 16, 2, 1, 1, 2), 0.5)
                     inputs = [t.requires_grad_() for t in (value, locations.to(dtype), locations[..., 0].to(dtype))]
                     y = multi_scale_deformable_attention(inputs[0], [(2, 2)], *inputs[1:], backend="cpu")
                     torch.autograd.grad(y.sum(), inputs)

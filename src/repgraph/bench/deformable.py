@@ -19,13 +19,14 @@ from repgraph.bench.operator import CLEARANCE
 from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table
 from repgraph.ops import backends, multi_scale_deformable_attention
 
-OURS, COMPOSED = "repgraph", "composed"  # families
+OURS, COMPOSED, OTHERS = "repgraph", "composed", "others"  # families
 HEADS = 8
 # Strides of the maps, and the number of queries (0: one for each position of the maps).
 OPERATORS: dict[str, tuple[tuple[int, ...], int]] = {
     "detr-encoder": ((8, 16, 32, 64), 0),
     "detr-decoder": ((8, 16, 32, 64), 300),
     "pixel-decoder": ((32, 16, 8), 0),
+    "single-map": ((8,), 0),
 }
 NETWORKS = ("deformable-detr", "mask2former")
 PROBLEMS = (*OPERATORS, *NETWORKS)
@@ -72,6 +73,27 @@ def composition(
     flat = weights.to(dtype).transpose(1, 2).reshape(batch * heads, 1, queries, len(sizes) * points)
     y = (torch.stack(sampled, 3).flatten(3) * flat).sum(3)  # [B M, D, Q]
     return y.view(batch, heads * channels, queries).transpose(1, 2).contiguous().to(value.dtype)
+
+
+def deform_conv(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tensor, weights: Tensor) -> Tensor:
+    """Compute deformable attention to one map with a query for each position by torchvision's ``deform_conv2d``.
+
+    Heads are its offset groups, points the elements of a kernel of ones for each channel, weights the modulation mask.
+    """
+    from torchvision.ops import deform_conv2d
+
+    ((height, width),) = sizes
+    batch, points = len(locations), locations.shape[4]
+    index = torch.arange(height * width, device=locations.device)
+    x, y = (t[:, None, None] for t in (index % width, index // width))
+    steps = 2 * torch.arange(points, device=index.device) - (points - 1)  # positions of the kernel's elements
+    across, down = locations[:, :, :, 0].unbind(-1)  # [B, Q, M, P]
+    pixels = torch.stack((down * height - 0.5 - y, across * width - 0.5 - x - steps), 4)
+    maps = value.flatten(2).mT.reshape(batch, -1, height, width)
+    kernel = maps.new_ones(maps.shape[1], 1, 1, points)
+    offsets, mask = (t.flatten(2).mT.reshape(batch, -1, height, width) for t in (pixels, weights))
+    result = deform_conv2d(maps, offsets, kernel, padding=(0, points - 1), dilation=(1, 2), mask=mask)
+    return result.flatten(2).mT.contiguous()
 
 
 class Network(nn.Module):
@@ -138,6 +160,46 @@ def _compiled(setting: DeformableSetting) -> Callable[..., Tensor]:
     return torch.compile(_composition(setting), fullgraph=True, dynamic=False)
 
 
+def _deform_conv(setting: DeformableSetting) -> Callable[..., Tensor]:
+    return lambda value, locations, weights: deform_conv(value, setting.maps, locations, weights)
+
+
+def _mmcv(setting: DeformableSetting) -> Callable[..., Tensor]:
+    from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
+
+    shapes, starts = _levels(setting)
+    return lambda value, *rest: MultiScaleDeformableAttnFunction.apply(value, shapes, starts, *rest, 64)
+
+
+def _hub(setting: DeformableSetting) -> Callable[..., Tensor]:
+    """The kernel that transformers loads from the hub with ``use_kernels=True``."""
+    from kernels import get_kernel
+
+    layer = get_kernel("kernels-community/deformable-detr", version=1).layers.MultiScaleDeformableAttention()
+    shapes, starts = _levels(setting)
+    return lambda value, *rest: layer(value, shapes, setting.maps, starts, *rest, 64)
+
+
+def _levels(setting: DeformableSetting) -> tuple[Tensor, Tensor]:
+    """Return the sizes of the maps and their first positions."""
+    shapes = torch.tensor(setting.maps, device=setting.device)
+    areas = shapes.prod(1)
+    return shapes, areas.cumsum(0) - areas
+
+
+def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
+    if setting.problem in NETWORKS:
+        return "is for the operator alone"
+    if setting.dtype != torch.float32:
+        return "has positions in the dtype of the values"
+    if package == "torchvision":
+        if setting.problem != "single-map":
+            return "is for one map with a query for each position"
+    elif setting.device.type == "cpu":
+        return "needs a CUDA device"
+    return None if find_spec(package) else f"{package} is not installed"
+
+
 def _why_not_backend(name: str, setting: DeformableSetting) -> str | None:
     if name == "triton" and setting.device.type == "cpu":
         return "needs a CUDA device; interpreted on the CPU, its time would mean nothing"
@@ -157,7 +219,9 @@ class DeformableTable(Table):
 
     ``composition`` samples in float32, as transformers does under autocast; for networks it is the network as it is.
     ``composition-16bit`` has values and positions in half precision, as transformers does in networks of that dtype.
-    Its positions are wrong by parts of a pixel, so that it is measured without the gate.
+    Its positions are wrong by parts of a pixel, so that it is measured without the gate. ``deform-conv2d`` is
+    torchvision's, with the conversion of locations to its offsets; ``mmcv`` and ``hub-kernel`` are the CUDA kernels of
+    mmcv and of the hub of transformers.
     """
 
     name = "deformable"
@@ -172,6 +236,9 @@ class DeformableTable(Table):
             partial(_why_not, networks=False, half=True),
         ),
         Candidate("composition-compiled", _compiled, COMPOSED, partial(_why_not, networks=False)),
+        Candidate("deform-conv2d", _deform_conv, OTHERS, partial(_why_not_others, "torchvision")),
+        Candidate("mmcv", _mmcv, OTHERS, partial(_why_not_others, "mmcv")),
+        Candidate("hub-kernel", _hub, OTHERS, partial(_why_not_others, "kernels")),
     )
     baselines = (Baseline("composition", "comp.", ["composition", "composition-16bit"]),)
     memory_note = "not counting inputs and parameters"

@@ -15,12 +15,13 @@ PROBLEMS = {
     "detr-encoder": "800x1066",
     "detr-decoder": "800x1066",
     "pixel-decoder": "512x512 1024x1024",
+    "single-map": "800x1066",
     "deformable-detr": "480x640 800x1066",
     "mask2former": "512x512 1024x1024",
 }
-QUICK_PROBLEMS = dict.fromkeys(("detr-encoder", "detr-decoder", "pixel-decoder"), "128x160")
 # Sizes of images for networks, and the number of images of each.
 NETWORK_SIZES = {"cpu": {"512x512": 1}, "cuda": {"320x320": 16, "512x512": 8, "1024x2048": 1}}
+QUICK_PROBLEMS = dict.fromkeys(("detr-encoder", "detr-decoder", "pixel-decoder", "single-map"), "128x160")
 QUICK_SIZE = {"cpu": "33x33", "cuda": "128x256"}
 QUICK_SECONDS = 0.2
 SIZES = "Sizes of the maps; several at once."
@@ -143,7 +144,8 @@ def deformable(
       repgraph bench deformable --problem deformable-detr --size 480x640
 
     detr-encoder and detr-decoder are the calls of Deformable DETR (maps of strides 8 to 64; a query for each position,
-    and 300), pixel-decoder those of Mask2Former. deformable-detr (ResNet-50) and mask2former (Swin-T) are whole
+    and 300), pixel-decoder those of Mask2Former, single-map those of a detector with one map of stride 8, which
+    torchvision's deform_conv2d can compute, too. deformable-detr (ResNet-50) and mask2former (Swin-T) are whole
     networks with random weights, before and after repgraph.accelerate. Exit codes are those of bench operator.
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable

@@ -17,11 +17,12 @@ SOURCE = Path(repgraph.__file__).parent
 SCRIPT = """
 import torch
 from repgraph.ops.cpu.maps import rows, workspace
-from repgraph.ops.cpu.memory import to_rows
+from repgraph.ops.cpu.memory import copy_map
 
 with workspace() as space:
     assert (rows(torch.arange(24.0).view(1, 2, 3, 4), space).data[:4] == [0, 12, 1, 13]).all()
-print(sum(to_rows.stats.cache_hits.values()), sum(to_rows.stats.cache_misses.values()), type(to_rows._cache).__name__)
+stats = copy_map.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), type(copy_map._cache).__name__)
 """
 
 

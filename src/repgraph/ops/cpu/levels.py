@@ -1,207 +1,192 @@
 """Attention to nodes on several maps, with computed or given weights: see ``repgraph.ops.levels`` and ``nodes``.
 
-A task is a tile of queries. Their offsets, bias (or given weights) and query are copied to scratch first, in rows.
-Backward takes two passes. The first writes the gradients of query, offsets and bias, and for the second what it needs:
-positions [B, K, H W, nodes, 2], weights and logit gradients [B, G, H W, nodes]. The second sums the gradients of key
-and value. A task is a slice of channels of one group, so the order of additions does not depend on threads.
+All maps are rows of channels. Key and value have strides of batch, group and position, the others of batch, channel,
+row and column. A task is a tile of queries with one set of nodes: what neighbouring queries read stays in the cache.
+
+Backward takes two passes. The first writes the gradients of query, offsets and bias, and, if weights are computed, for
+the second weights and logit gradients [B, G, H W, nodes]. The second sums the gradients of key and value. A task is a
+slice of channels of one group, so the order of additions does not depend on threads.
 """
 
 import numpy as np
 
-from repgraph.ops.cpu.arithmetic import add_row, add_short_rows, fill, softmax, softmax_backward
-from repgraph.ops.cpu.jit import inline, jit
-from repgraph.ops.cpu.memory import load, next_task, read_tile, store, write_tile
-from repgraph.ops.cpu.nodes import add_to_corners, corner_dots, interpolate, place_nodes, split_nodes, weigh_corners
+from repgraph.ops.cpu.arithmetic import fill, softmax, softmax_backward
+from repgraph.ops.cpu.jit import exact, inline, jit
+from repgraph.ops.cpu.memory import VECTOR, load, next_task, prefetch, store
+from repgraph.ops.cpu.nodes import (
+    add_to_nodes,
+    dot_nodes,
+    find_corners,
+    index_corners,
+    interpolate_nodes,
+    sum_nodes,
+    weigh_corners,
+)
 
-TILE = 32  # columns of a tile in ``scatter_levels``
+AHEAD = 8  # columns of queries whose inputs and results are prefetched
 
 
 @inline
-def tile_of(task, height, width, rows, columns):
-    """Return batch index, top, left, number of rows and of columns of a tile."""
+def tile_of(task, sets, height, width, rows, columns):
+    """Return batch index, set of nodes, top, left, number of rows and of columns of a tile."""
     down, across = (height + rows - 1) // rows, (width + columns - 1) // columns
-    b, rest = task // (down * across), task % (down * across)
+    which, rest = task // (down * across), task % (down * across)
     top, left = rest // across * rows, rest % across * columns
-    return b, top, left, min(rows, height - top), min(columns, width - left)
+    return which // sets, which % sets, top, left, min(rows, height - top), min(columns, width - left)
 
 
-@inline
-def read_cells(source, strides, b, top, left, rows, columns, channels, grid, target):
-    """Copy the offsets of a tile of queries to scratch, for each query those of its cell."""
-    if grid == 1:
-        read_tile(source, strides, (b, 0, top, left), rows, columns, channels, target, 0, channels)
-        return
-    sb, sc, sh, sw = strides
-    for c in range(channels):
-        for i in range(rows * columns):
-            row, column = (top + i % rows) // grid, (left + i // rows) // grid
-            store(target, i * channels + c, load(source, b * sb + c * sc + row * sh + column * sw))
+@exact
+def find(offsets, strides, tables, steps, grid, b, s, row, column, count, corners, fractions):
+    """Write the corners and fractions of the nodes of a query."""
+    table, limits, factors, xs, ys = tables
+    row, column = row // grid, column // grid
+    at = b * strides[0] + s * count * 2 + row * strides[2] + column * strides[3]
+    prefetch(offsets, at + AHEAD * strides[3], 2 * count)
+    for first in range(0, count, VECTOR):
+        find_corners(
+            offsets, at, xs, column * steps[0], ys, row * steps[1], factors, limits, table, first, count, corners,
+            fractions,
+        )  # fmt: skip
 
 
 @jit
 def attend_levels(
-    counter, tasks, q, qs, k, ks, v, vs, y, ys, weights, offsets, os, bias, bs, table, limits, factors, xs, ys_, dims,
-    scale,
-):  # fmt: skip
+    counter, tasks, q, qs, k, ks, v, vs, y, ys, weights, offsets, os, bias, bs, tables, steps, dims, nowhere, scale
+):
     """Write ``y`` and, if it is not empty, ``weights``. The weights of nodes are given if ``q`` is empty."""
-    height, width, channels, vchannels, count, groups, sets, grid, rows, columns, x_step, y_step = dims
-    kind = factors.dtype
-    zero = kind.type(0)
-    most, nodes = rows * columns, sets * count
-    qt, yt = np.empty(most * channels, kind), np.empty(most * vchannels, kind)
-    ot, p = np.empty(most * nodes * 2, kind), np.zeros(most * groups * count, kind)
-    places, lefts, fractions = np.empty(2 * count, kind), np.empty(2 * count, np.int32), np.empty(2 * count, kind)
-    index, weight = np.empty(4 * count, np.int64), np.empty(4 * count, kind)
+    height, width, channels, vchannels, count, groups, sets, grid, rows, columns = dims
+    kind = offsets.dtype
+    pitch = (count + VECTOR - 1) // VECTOR * VECTOR
+    corners, fractions = np.empty(4 * pitch, np.int32), np.empty(2 * pitch, kind)
+    index, key_index, weight = np.empty(4 * pitch, np.int64), np.empty(4 * pitch, np.int64), np.empty(4 * pitch, kind)
+    dots, logits = np.empty(4 * pitch, kind), np.empty(3 * pitch, kind)
     length, vlength, each = channels // groups, vchannels // groups, groups // sets
-    computed = channels > 0
     while True:
         task = next_task(counter)
         if task >= tasks:
             return
-        b, top, left, h, w = tile_of(task, height, width, rows, columns)
-        read_cells(offsets, os, b, top, left, h, w, nodes * 2, grid, ot)
-        if bias.size:
-            read_tile(bias, bs, (b, 0, top, left), h, w, groups * count, p, 0, groups * count)
-        elif computed:
-            fill(p, 0, h * w * groups * count, zero)
-        if computed:
-            read_tile(q, qs, (b, 0, top, left), h, w, channels, qt, 0, channels)
-        for s in range(sets):  # outside, so that what neighbouring queries read stays in the cache
-            for i in range(h * w):
-                row, column = top + i % h, left + i // h
-                x_at, y_at = column // grid * x_step, row // grid * y_step
-                place_nodes(ot, (i * sets + s) * count * 2, factors, xs, x_at, ys_, y_at, count, places, 0)
-                split_nodes(places, 0, limits, count, lefts, fractions)
-                for g in range(s * each, (s + 1) * each):
-                    start = (i * groups + g) * count
-                    if computed:
+        b, s, top, left, h, w = tile_of(task, sets, height, width, rows, columns)
+        for i in range(h * w):
+            row, column = top + i % h, left + i // h
+            find(offsets, os, tables, steps, grid, b, s, row, column, count, corners, fractions)
+            index_corners(corners, b * vs[0] + s * each * vs[1], vs[2], nowhere[1], count, index)
+            if channels:
+                index_corners(corners, b * ks[0] + s * each * ks[1], ks[2], nowhere[0], count, key_index)
+            for g in range(s * each, (s + 1) * each):
+                own = b * bs[0] + g * count + row * bs[2] + column * bs[3]
+                prefetch(bias, own + AHEAD * bs[3], count)
+                if channels:
+                    at = b * qs[0] + row * qs[2] + column * qs[3] + g * length
+                    prefetch(q, at + AHEAD * qs[3], length)
+                    dot_nodes(q, at, k, (g - s * each) * ks[1], key_index, count, length, dots)
+                    interpolate_nodes(dots, fractions, count, logits)
+                    for n in range(count):
+                        logit = scale * load(logits, n)
+                        store(logits, n, logit + load(bias, own + n) if bias.size else logit)
+                    softmax(logits, 0, count)
+                    if weights.size:
                         for n in range(count):
-                            base = b * ks[0] + g * length
-                            e = corner_dots(
-                                qt, i * channels + g * length, k, base, ks[3], lefts, fractions, table, n, count, length
-                            )
-                            logit = interpolate(e, load(fractions, n), load(fractions, count + n))[0]
-                            store(p, start + n, load(p, start + n) + scale * logit)
-                        softmax(p, start, count)
-                        if weights.size:
-                            for n in range(count):
-                                weights[(((b * groups + g) * count + n) * height + row) * width + column] = p[start + n]
-                    base, end = b * vs[0] + g * vlength, i * vchannels + g * vlength
-                    found, nothing = weigh_corners(lefts, fractions, table, count, p, start, base, vs[3], index, weight)
-                    fill(yt, end, vlength, nothing)
-                    add_short_rows(yt, end, v, 0, index, weight, found, vlength)
-        write_tile(y, ys, (b, 0, top, left), h, w, vchannels, yt, 0, vchannels)
+                            weights[(((b * groups + g) * count + n) * height + row) * width + column] = logits[n]
+                    weigh_corners(fractions, logits, 0, count, weight)
+                else:
+                    weigh_corners(fractions, bias, own, count, weight)
+                at = b * ys[0] + row * ys[2] + column * ys[3] + g * vlength
+                prefetch(y, at + AHEAD * ys[3], vlength)
+                sum_nodes(y, at, v, (g - s * each) * vs[1], index, weight, count, vlength)
 
 
 @jit
 def attend_levels_backward(
     counter, tasks, grad, grads, q, qs, k, ks, v, vs, grad_q, grad_qs, grad_weights, offsets, os, grad_o, grad_os,
-    bias, bs, grad_b, grad_bs, table, limits, factors, xs, ys, dims, scale, positions, ps, ds,
+    bias, bs, grad_b, grad_bs, tables, steps, dims, nowhere, scale, ps, ds,
 ):  # fmt: skip
-    """Write the gradients of query, offsets and bias (of each query), and positions, weights and logit gradients."""
-    height, width, channels, vchannels, count, groups, sets, grid, rows, columns, x_step, y_step = dims
-    kind = factors.dtype
+    """Write the gradients of query, offsets and bias, and, if they are computed, weights and logit gradients."""
+    height, width, channels, vchannels, count, groups, sets, grid, rows, columns = dims
+    kind = offsets.dtype
     zero, one = kind.type(0), kind.type(1)
-    most, nodes = rows * columns, sets * count
-    qt, dt = np.empty(most * channels, kind), np.empty(most * channels, kind)
-    yt = np.empty(most * vchannels, kind)
-    ot, p = np.empty(most * nodes * 2, kind), np.zeros(most * groups * count, kind)
-    d = np.empty(most * groups * count, kind)
-    slope = np.empty(4 * count, kind)  # of logit and weight gradient, in x and y
-    lefts, fractions, factor = np.empty(2 * count, np.int32), np.empty(2 * count, kind), np.empty(count, kind)
-    index, weight = np.empty(4 * count, np.int64), np.empty(4 * count, kind)
+    pitch = (count + VECTOR - 1) // VECTOR * VECTOR
+    corners, fractions = np.empty(4 * pitch, np.int32), np.empty(2 * pitch, kind)
+    index, key_index, weight = np.empty(4 * pitch, np.int64), np.empty(4 * pitch, np.int64), np.empty(4 * pitch, kind)
+    dots, logits, values = np.empty(4 * pitch, kind), np.empty(3 * pitch, kind), np.empty(3 * pitch, kind)
+    slopes, factor = np.empty(2 * pitch, kind), np.empty(pitch, kind)
+    factors = tables[2]
     length, vlength, each = channels // groups, vchannels // groups, groups // sets
-    computed = channels > 0
     while True:
         task = next_task(counter)
         if task >= tasks:
             return
-        b, top, left, h, w = tile_of(task, height, width, rows, columns)
-        read_cells(offsets, os, b, top, left, h, w, nodes * 2, grid, ot)
-        read_tile(grad, grads, (b, 0, top, left), h, w, vchannels, yt, 0, vchannels)
-        if bias.size:
-            read_tile(bias, bs, (b, 0, top, left), h, w, groups * count, p, 0, groups * count)
-        elif computed:
-            fill(p, 0, h * w * groups * count, zero)
-        if computed:
-            read_tile(q, qs, (b, 0, top, left), h, w, channels, qt, 0, channels)
-        for s in range(sets):  # outside, so that what neighbouring queries read stays in the cache
-            for i in range(h * w):
-                row, column = top + i % h, left + i // h
-                x_at, y_at = column // grid * x_step, row // grid * y_step
-                at = ((b * sets + s) * height + row) * width + column
-                own = (i * sets + s) * count * 2
-                place_nodes(ot, own, factors, xs, x_at, ys, y_at, count, positions, at * count * 2)
-                split_nodes(positions, at * count * 2, limits, count, lefts, fractions)
-                fill(ot, own, count * 2, zero)  # from here on the gradient
-                for g in range(s * each, (s + 1) * each):
-                    start = (i * groups + g) * count
+        b, s, top, left, h, w = tile_of(task, sets, height, width, rows, columns)
+        for i in range(h * w):
+            row, column = top + i % h, left + i // h
+            find(offsets, os, tables, steps, grid, b, s, row, column, count, corners, fractions)
+            index_corners(corners, b * vs[0] + s * each * vs[1], vs[2], nowhere[1], count, index)
+            if channels:
+                index_corners(corners, b * ks[0] + s * each * ks[1], ks[2], nowhere[0], count, key_index)
+            fill(slopes, 0, 2 * pitch, zero)
+            for g in range(s * each, (s + 1) * each):
+                at = b * grads[0] + row * grads[2] + column * grads[3] + g * vlength
+                prefetch(grad, at + AHEAD * grads[3], vlength)
+                dot_nodes(grad, at, v, (g - s * each) * vs[1], index, count, vlength, dots)
+                interpolate_nodes(dots, fractions, count, values)
+                own = b * bs[0] + g * count + row * bs[2] + column * bs[3]
+                prefetch(bias, own + AHEAD * bs[3], count)
+                if channels:
+                    at = b * qs[0] + row * qs[2] + column * qs[3] + g * length
+                    prefetch(q, at + AHEAD * qs[3], length)
+                    dot_nodes(q, at, k, (g - s * each) * ks[1], key_index, count, length, dots)
+                    interpolate_nodes(dots, fractions, count, logits)
                     for n in range(count):
-                        base = b * vs[0] + g * vlength
-                        f = corner_dots(
-                            yt, i * vchannels + g * vlength, v, base, vs[3], lefts, fractions, table, n, count, vlength
-                        )
-                        tx, ty = load(fractions, n), load(fractions, count + n)
-                        value, along, down = interpolate(f, tx, ty)
-                        store(slope, 4 * n + 2, along)
-                        store(slope, 4 * n + 3, down)
+                        logit = scale * load(logits, n)
+                        store(logits, n, logit + load(bias, own + n) if bias.size else logit)
                         if grad_weights.size:
-                            value += load(
-                                grad_weights, (((b * groups + g) * count + n) * height + row) * width + column
-                            )
-                        store(d, start + n, value)
-                        if computed:
-                            base = b * ks[0] + g * length
-                            e = corner_dots(
-                                qt, i * channels + g * length, k, base, ks[3], lefts, fractions, table, n, count, length
-                            )
-                            logit, along, down = interpolate(e, tx, ty)
-                            store(slope, 4 * n, along)
-                            store(slope, 4 * n + 1, down)
-                            store(p, start + n, load(p, start + n) + scale * logit)
-                    if computed:
-                        softmax(p, start, count)
-                        softmax_backward(p, d, start, count, one)
+                            extra = load(grad_weights, (((b * groups + g) * count + n) * height + row) * width + column)
+                            store(values, n, load(values, n) + extra)
+                    softmax(logits, 0, count)
+                    softmax_backward(logits, values, 0, count, one)
                     to = (((b * groups + g) * height + row) * width + column) * count
                     for n in range(count):
-                        a, c = scale * load(d, start + n), load(p, start + n)
-                        along, down = c * load(slope, 4 * n + 2), c * load(slope, 4 * n + 3)
-                        if computed:
-                            along += a * load(slope, 4 * n)
-                            down += a * load(slope, 4 * n + 1)
-                            store(factor, n, a)
-                            store(ds, to + n, a)
-                        store(ps, to + n, c)
-                        end = own + 2 * n
-                        store(ot, end, load(ot, end) + along * load(factors, n))
-                        store(ot, end + 1, load(ot, end + 1) + down * load(factors, count + n))
-                    if computed:
-                        base, end = b * ks[0] + g * length, i * channels + g * length
-                        found, nothing = weigh_corners(
-                            lefts, fractions, table, count, factor, 0, base, ks[3], index, weight
-                        )
-                        fill(dt, end, length, nothing)
-                        add_short_rows(dt, end, k, 0, index, weight, found, length)
-        write_tile(grad_o, grad_os, (b, 0, top, left), h, w, nodes * 2, ot, 0, nodes * 2)
-        if grad_b.size:
-            write_tile(grad_b, grad_bs, (b, 0, top, left), h, w, groups * count, d, 0, groups * count)
-        if computed:
-            write_tile(grad_q, grad_qs, (b, 0, top, left), h, w, channels, dt, 0, channels)
+                        a, p = scale * load(values, n), load(logits, n)
+                        store(factor, n, a)
+                        store(ds, to + n, a)
+                        store(ps, to + n, p)
+                        for axis in range(1, 3):
+                            at = axis * pitch + n
+                            slope = a * load(logits, at) + p * load(values, at)
+                            store(slopes, at - pitch, load(slopes, at - pitch) + slope)
+                    weigh_corners(fractions, factor, 0, count, weight)
+                    at = b * grad_qs[0] + row * grad_qs[2] + column * grad_qs[3] + g * length
+                    prefetch(grad_q, at + AHEAD * grad_qs[3], length)
+                    sum_nodes(grad_q, at, k, (g - s * each) * ks[1], key_index, weight, count, length)
+                else:
+                    for n in range(count):
+                        p = load(bias, own + n)
+                        store(slopes, n, p * load(values, pitch + n))
+                        store(slopes, pitch + n, p * load(values, 2 * pitch + n))
+                if grad_b.size:
+                    at = b * grad_bs[0] + row * grad_bs[2] + column * grad_bs[3] + g * count
+                    for n in range(count):
+                        store(grad_b, at + n, load(values, n))
+            at = b * grad_os[0] + row * grad_os[2] + column * grad_os[3] + s * count * 2
+            prefetch(grad_o, at + AHEAD * grad_os[3], 2 * count)
+            for n in range(count):
+                store(grad_o, at + 2 * n, load(slopes, n) * load(factors, n))
+                store(grad_o, at + 2 * n + 1, load(slopes, pitch + n) * load(factors, pitch + n))
 
 
 @jit
 def scatter_levels(
-    counter, tasks, grad, grads, q, qs, positions, ps, ds, table, limits, dims, pitch, grad_k, grad_v, shared
+    counter, tasks, grad, grads, q, qs, offsets, os, ps, pss, ds, dss, tables, steps, dims, wide, grad_k, grad_v, shared
 ):
     """Write the gradients of key and value [B, N, C]. ``shared``: write their sum to that of the key."""
-    height, width, channels, vchannels, count, groups, sets, length_of_maps = dims
-    kind = limits.dtype
-    zero, one = kind.type(0), kind.type(1)
-    total = np.empty(length_of_maps * pitch, kind)
-    qt, yt, mixed = np.empty(TILE * pitch, kind), np.empty(TILE * pitch, kind), np.empty(pitch, kind)
-    lefts, fractions = np.empty(2 * count, np.int32), np.empty(2 * count, kind)
+    height, width, channels, vchannels, count, groups, sets, grid, positions = dims
+    kind = offsets.dtype
+    zero = kind.type(0)
+    pitch = (count + VECTOR - 1) // VECTOR * VECTOR
+    total = np.empty((1 + positions) * wide, kind)  # first a row for corners off the maps
+    corners, fractions = np.empty(4 * pitch, np.int32), np.empty(2 * pitch, kind)
+    index, weight = np.empty(4 * pitch, np.int64), np.empty(4 * pitch, kind)
     length, vlength = channels // groups, vchannels // groups
-    pieces, vpieces = (length + pitch - 1) // pitch, (vlength + pitch - 1) // pitch
+    pieces, vpieces = (length + wide - 1) // wide, (vlength + wide - 1) // wide
     tasks_of_key = pieces * groups
     each = tasks_of_key if shared else tasks_of_key + vpieces * groups
     while True:
@@ -211,36 +196,32 @@ def scatter_levels(
         b, piece = task // each, task % each
         of_key = piece < tasks_of_key
         if of_key:
-            g, first, per_group = piece // pieces, piece % pieces * pitch, length
+            g, first, per_group = piece // pieces, piece % pieces * wide, length
         else:
-            g, first, per_group = (piece - tasks_of_key) // vpieces, (piece - tasks_of_key) % vpieces * pitch, vlength
-        own = min(pitch, per_group - first)
+            g, first, per_group = (piece - tasks_of_key) // vpieces, (piece - tasks_of_key) % vpieces * wide, vlength
+        own = min(wide, per_group - first)
         first += g * per_group
-        fill(total, 0, length_of_maps * pitch, zero)
+        fill(total, 0, (1 + positions) * wide, zero)
         for row in range(height):
-            for left in range(0, width, TILE):
-                columns = min(TILE, width - left)
+            for column in range(width):
+                s = g // (groups // sets)
+                find(offsets, os, tables, steps, grid, b, s, row, column, count, corners, fractions)
+                index_corners(corners, wide, wide, 0, count, index)
                 if of_key:
-                    read_tile(q, qs, (b, first, row, left), 1, columns, own, qt, 0, pitch)
+                    at = b * dss[0] + g * dss[1] + row * dss[2] + column * dss[3]
+                    weigh_corners(fractions, ds, at, count, weight)
+                    at = b * qs[0] + row * qs[2] + column * qs[3] + first
+                    prefetch(q, at + AHEAD * qs[3], own)
+                    add_to_nodes(total, index, weight, count, q, at, own)
                 if shared or not of_key:
-                    read_tile(grad, grads, (b, first, row, left), 1, columns, own, yt, 0, pitch)
-                for i in range(columns):
-                    place = row * width + left + i
-                    at = ((b * sets + g // (groups // sets)) * height * width + place) * count * 2
-                    start = ((b * groups + g) * height * width + place) * count
-                    split_nodes(positions, at, limits, count, lefts, fractions)
-                    for n in range(count):
-                        if shared:
-                            fill(mixed, 0, own, zero)
-                            add_row(mixed, 0, qt, i * pitch, load(ds, start + n), own)
-                            add_row(mixed, 0, yt, i * pitch, load(ps, start + n), own)
-                            add_to_corners(total, pitch, lefts, fractions, table, n, count, mixed, 0, one, own)
-                        elif of_key:
-                            factor = load(ds, start + n)
-                            add_to_corners(total, pitch, lefts, fractions, table, n, count, qt, i * pitch, factor, own)
-                        else:
-                            factor = load(ps, start + n)
-                            add_to_corners(total, pitch, lefts, fractions, table, n, count, yt, i * pitch, factor, own)
+                    at = b * pss[0] + g * pss[1] + row * pss[2] + column * pss[3]
+                    prefetch(ps, at + AHEAD * pss[3], count)
+                    weigh_corners(fractions, ps, at, count, weight)
+                    at = b * grads[0] + row * grads[2] + column * grads[3] + first
+                    prefetch(grad, at + AHEAD * grads[3], own)
+                    add_to_nodes(total, index, weight, count, grad, at, own)
         target, columns = (grad_k, channels) if of_key else (grad_v, vchannels)
-        strides = (length_of_maps * columns, 1, 0, columns)
-        write_tile(target, strides, (b, first, 0, 0), 1, length_of_maps, own, total, 0, pitch)
+        for i in range(positions):
+            at, end = (1 + i) * wide, (b * positions + i) * columns + first
+            for c in range(own):
+                store(target, end + c, load(total, at + c))

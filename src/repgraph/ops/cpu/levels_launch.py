@@ -12,13 +12,26 @@ from torch import Tensor
 
 from repgraph.ops import levels
 from repgraph.ops.cpu.levels import attend_levels, attend_levels_backward, scatter_levels
-from repgraph.ops.cpu.maps import Map, flat, floats, rows, scratch, workspace, write_floats
-from repgraph.ops.cpu.memory import BLOCK
+from repgraph.ops.cpu.maps import (
+    Map,
+    copied_rows,
+    copy_rows,
+    flat,
+    float_rows,
+    new_rows,
+    rows,
+    rows_of,
+    scratch,
+    workspace,
+    write_floats,
+)
+from repgraph.ops.cpu.memory import BLOCK, VECTOR
 from repgraph.ops.cpu.pool import run
 from repgraph.ops.geometry import cells
 
 SLICE = 64  # channels in a task of ``scatter_levels``, at most
-ROWS = 4  # of queries in a tile of ROWS * BLOCK queries or more
+READS = 4  # of nodes for each position of the maps, from which on a copy of the maps pays
+ROWS, QUERIES = 4, 256  # of a tile; it may have more queries
 
 
 def levels_forward(
@@ -31,11 +44,12 @@ def levels_forward(
     y, _, weights, _ = results
     if y.numel() == 0:
         return results
-    call = _Call(query, key, value, offsets, bias, sizes, points, groups, sets, grid, y.shape[2:])
     with workspace() as space:
-        q, k, v = call.maps(space)
-        tensors = (*q, *k, *v, *flat(y), weights.numpy().reshape(-1), *call.offsets(offsets), *call.bias(bias))
-        run(attend_levels, call.tasks, call.work, *tensors, *call.tables, call.dims, call.dtype(scale))
+        call = _Call(query, key, value, offsets, bias, sizes, points, groups, sets, grid, y.shape[2:], space)
+        target = rows_of(y, space)
+        tensors = (*call.features, *target, weights.numpy().reshape(-1), *call.offsets, *call.bias)
+        run(attend_levels, call.tasks, call.work, *tensors, *call.options, call.dtype(scale))
+        copy_rows(target, y)
     return results
 
 
@@ -47,122 +61,131 @@ def levels_backward(
     """Return the gradients of the five tensors; the softmax is recomputed."""
     results = levels.gradients(query, key, value, offsets, bias)
     grad_query, grad_key, grad_value, grad_offsets, grad_bias = results
-    call = _Call(query, key, value, offsets, bias, sizes, points, groups, sets, grid, grad.shape[2:])
     if grad.numel() == 0:
         for each in results:
             _zero(each)
         return results
-    kind, (batch, vchannels, height, width) = call.dtype, grad.shape
-    positions, channels = sum(call.areas), call.dims[2]
-    extra: np.ndarray = np.empty(0, kind)
-    if grad_weights is not None:
-        extra = np.ascontiguousarray(grad_weights.detach().resolve_neg().numpy()).reshape(-1)
     with workspace() as space:
-        q, k, v = call.maps(space)
-        own_q = call.nothing if query is None else flat(grad_query)
-        nodes = batch * height * width * sum(points)
-        places = scratch(space, nodes * sets * 2, kind)
-        ps, ds = (scratch(space, nodes * groups, kind) for _ in range(2))
-        go, offset_rows = _target(grad_offsets, (height, width), kind, space)
-        gb, bias_rows = (call.empty, None) if bias is None else _target(grad_bias, (height, width), kind, space, batch)
-        g = flat(grad)
-        tensors = (*g, *q, *k, *v, *own_q, extra, *call.offsets(offsets), *go, *call.bias(bias), *gb)
-        options = (*call.tables, call.dims, kind(scale))
-        run(attend_levels_backward, call.tasks, 2 * call.work, *tensors, *options, places, ps, ds)
+        call = _Call(query, key, value, offsets, bias, sizes, points, groups, sets, grid, grad.shape[2:], space)
+        kind, (batch, vchannels, height, width) = call.dtype, grad.shape
+        channels, count, positions = call.dims[2], sum(points), call.positions
+        extra: np.ndarray = np.empty(0, kind)
+        if grad_weights is not None:
+            extra = np.ascontiguousarray(grad_weights.detach().resolve_neg().numpy()).reshape(-1)
+        g = rows(grad, space)
+        own_q = call.nothing if query is None else rows_of(grad_query, space)
+        go = _target(grad_offsets, (batch, height, width), kind, space)
+        gb = call.empty if bias is None else _target(grad_bias, (batch, height, width), kind, space)
+        if query is None:
+            assert bias is not None
+            data, (sb, _, sh, sw) = call.bias
+            ps = ds = Map(data, (sb, count, sh, sw))
+        else:
+            strides = (groups * height * width * count, height * width * count, width * count, count)
+            ps, ds = (Map(scratch(space, batch * strides[0], kind), strides) for _ in range(2))
+        tensors = (*g, *call.features, *own_q, extra, *call.offsets, *go, *call.bias, *gb)
+        run(attend_levels_backward, call.tasks, 2 * call.work, *tensors, *call.options, kind(scale), ps.data, ds.data)
         shared = value is None
-        pitch = _slice_width(batch, groups, max(channels, vchannels) // groups)
-        pieces = cells(channels // groups, pitch) + (0 if shared else cells(vchannels // groups, pitch))
-        dims = (height, width, channels, vchannels, sum(points), groups, sets, positions)
-        targets = [np.empty(0, k.data.dtype) if t.numel() == 0 else flat(t).data for t in (grad_key, grad_value)]
+        wide = _slice_width(batch, groups, max(channels, vchannels) // groups)
+        pieces = cells(channels // groups, wide) + (0 if shared else cells(vchannels // groups, wide))
+        targets = [call.nothing.data if t.numel() == 0 else flat(t).data for t in (grad_key, grad_value)]
         if positions:
-            table, limits = call.tables[:2]
-            tasks = batch * groups * pieces
-            run(scatter_levels, tasks, call.work, *g, *q, places, ps, ds, table, limits, dims, pitch, *targets, shared)
-        if offset_rows is not None:
-            for axis, length in ((1, height), (2, width)):
-                if grid > 1:
-                    starts = np.arange(0, length, grid)
-                    offset_rows = np.add.reduceat(offset_rows, starts, axis, dtype=np.float64)
-            write_floats(grad_offsets, offset_rows)
-        if bias is not None and bias_rows is not None:
-            axes = tuple(axis for axis in range(3) if bias.permute(0, 2, 3, 1).shape[axis] != bias_rows.shape[axis])
-            write_floats(grad_bias, bias_rows.sum(axes, dtype=np.float64, keepdims=True) if axes else bias_rows)
+            tensors = (*g, *call.features[:2], *call.offsets, *ps, *ds, *call.options[:2])
+            dims = (*call.dims[:8], positions)
+            run(scatter_levels, batch * groups * pieces, call.work, *tensors, dims, wide, *targets, shared)
+        if query is not None:
+            copy_rows(own_q, grad_query)
+        _finish(go, grad_offsets, (batch, height, width), grid)
+        if bias is not None:
+            _finish(gb, grad_bias, (batch, height, width))
     return results
 
 
 class _Call:
-    """Sizes and tables of a call, for both passes."""
+    """Sizes, tables and inputs of a call as rows, for both passes."""
 
-    def __init__(self, query, key, value, offsets, bias, sizes, points, groups, sets, grid, size):
-        self.query, self.key, self.value = query, key, value
+    def __init__(self, query, key, value, offsets, bias, sizes, points, groups, sets, grid, size, space):
         features = value if key is None else key
         double = features.dtype == torch.float64
         self.dtype: type = np.float64 if double else np.float32
         self.nothing = Map(flat(features.new_empty(1, 1, 1, 1)).data[:0], (0, 1, 0, 0))
         self.empty = Map(np.empty(0, self.dtype), (0, 1, 0, 0))
-        self.areas = [height * width for height, width in zip(sizes[::2], sizes[1::2], strict=True)]
-        count = sum(points)
-        (height, width), batch = size, features.shape[0]
+        (batch, self.positions, _), count, (height, width) = features.shape, sum(points), size
+        if self.positions >= 1 << 31:
+            raise ValueError(f"the maps have {self.positions} positions; the CPU backend has at most 2 ** 31 - 1")
         channels = 0 if query is None else query.shape[1]
         vchannels = (key if value is None else value).shape[2]
         tall = min(ROWS, height)
-        columns = cells(width, max(1, width // (ROWS * BLOCK // max(1, tall)))) or 1
-        self.tasks = batch * cells(height, tall) * cells(width, columns)
+        columns = cells(width, max(1, width // (QUERIES // max(1, tall)))) or 1
+        self.tasks = batch * sets * cells(height, tall) * cells(width, columns)
         self.work = batch * height * width * (channels + vchannels) * count
-        steps = (0, 0) if query is None else (count, count)
-        self.dims = (height, width, channels, vchannels, count, groups, sets, grid, tall, columns, *steps)
-        self.tables = _tables(sizes, points, None if query is None else size, grid, self.dtype)
-        self.size = size
+        self.dims = (height, width, channels, vchannels, count, groups, sets, grid, tall, columns)
+        q = self.nothing if query is None else rows(query, space)
+        # Rows of a group next to each other are read faster, which is worth a copy for many reads.
+        apart = sets == groups > 1 and height * width * count >= READS * self.positions
+        k = self.nothing if key is None else self._rows(key, groups, apart, space)
+        v = k if value is None else self._rows(value, groups, apart, space)
+        self.features = (*q, *k, *v)
+        self.offsets = float_rows(offsets, self.dtype, space)
+        self.bias = self.empty if bias is None else float_rows(bias, self.dtype, space)
+        if bias is not None:
+            pairs = zip(bias.shape, self.bias.strides, strict=True)
+            self.bias = Map(self.bias.data, tuple(0 if n == 1 else s for n, s in pairs))
+        # Kernels read a row of zeros off the maps, of which they know the index relative to key and value.
+        self.zeros = np.zeros(max(channels, vchannels) + VECTOR, v.data.dtype)
+        nowhere = tuple((self.zeros.ctypes.data - t.data.ctypes.data) // t.data.itemsize for t in (k, v))
+        tables, steps = _tables(sizes, points, None if query is None else size, grid, self.dtype)
+        self.options = tables, steps, self.dims, nowhere
 
-    def maps(self, space):
-        """Return query, key and value as maps with adjacent channels of key and value."""
-        q = self.nothing if self.query is None else flat(self.query)
-        k = self.nothing if self.key is None else self._rows(self.key, space)
-        return q, k, k if self.value is None else self._rows(self.value, space)
-
-    def _rows(self, t, space):
-        return rows(t.mT.unsqueeze(2), space) if t.numel() else self.nothing
-
-    def offsets(self, t):
-        return floats(t, self.dtype)
-
-    def bias(self, t):
-        """Return the bias as a map of all queries, with stride 0 along dimensions of size 1."""
-        if t is None:
-            return self.empty
-        data, strides = floats(t, self.dtype)
-        return Map(data, tuple(0 if n == 1 else s for n, s in zip(t.shape, strides, strict=True)))
+    def _rows(self, t, groups, apart, space):
+        """Return rows with strides of batch, group and position."""
+        if t.numel() == 0:
+            return self.nothing
+        maps = t.unflatten(2, (groups, t.shape[2] // groups)).permute(0, 3, 2, 1)  # [B, C / G, G, N]
+        data, (batch, _, group, position) = (copied_rows if apart else rows)(maps, space)
+        return Map(data, (batch, group, position))
 
 
 def _tables(sizes, points, size, grid, dtype):
-    """Return the tables of ``nodes``, and factor and shift from offset to position along x and y.
+    """Return the tables of ``nodes``, and the steps from one cell to the next in the tables of shifts along x and y.
 
     The shifts of representative attention are the anchors [cells, nodes]; ``size`` is None for given weights.
     """
-    maps = [np.repeat(np.array(each, np.int64), points) for each in (sizes[1::2], sizes[::2])]
+    pad = (0, -sum(points) % VECTOR)
+    maps = [np.pad(np.repeat(np.array(each, np.int32), points), pad) for each in (sizes[1::2], sizes[::2])]
     starts = np.cumsum([0] + [h * w for h, w in zip(sizes[::2], sizes[1::2], strict=True)])[:-1]
-    table = np.concatenate((*maps, np.repeat(starts, points)))
+    table = np.concatenate((*maps, np.pad(np.repeat(starts, points), pad))).astype(np.int32)
     widths = np.concatenate(maps).astype(dtype)
     if size is None:
         shifts = np.full(len(maps[0]), -0.5, dtype)
-        return table, widths + dtype(1), widths, shifts, shifts
+        return (table, widths + dtype(1), widths, shifts, shifts), (0, 0)
     anchors = []
     for length, other in ((size[1], maps[0]), (size[0], maps[1])):
         x = np.arange(0, length, grid).astype(dtype)[:, None]
         carried = (x + dtype(0.5)) * other.astype(dtype) / dtype(length) - dtype(0.5)
         anchors.append(np.where(other == length, x, carried).reshape(-1))
-    return table, widths + dtype(1), np.ones_like(widths), *anchors
+    return (table, widths + dtype(1), np.ones_like(widths), *anchors), (len(maps[0]),) * 2
 
 
-def _target(grad, size, dtype, space, batch=None):
-    """Return the map that kernels write the gradient of each query to, and its rows if they are not ``grad`` itself."""
-    shape = (grad.shape[0] if batch is None else batch, *size, grad.shape[1])
+def _target(grad, shape, dtype, space):
+    """Return rows that kernels write the gradient of each query to: of ``grad`` itself if they can."""
     wanted = torch.float64 if dtype is np.float64 else torch.float32
-    if grad.dtype == wanted and tuple(grad.permute(0, 2, 3, 1).shape) == shape:
-        return flat(grad), None
-    data = scratch(space, int(np.prod(shape)), dtype)
-    strides = np.cumprod((1, *shape[:0:-1]))[::-1].tolist()
-    return Map(data, (strides[0], 1, strides[1], strides[2])), data.reshape(shape)
+    if grad.dtype == wanted and (grad.shape[0], *grad.shape[2:]) == shape:
+        return rows_of(grad, space)
+    return new_rows((shape[0], grad.shape[1], *shape[1:]), space, dtype)
+
+
+def _finish(source, grad, shape, grid=1):
+    """Sum the gradients of queries over cells of a grid and over dimensions of size 1, in float64, to ``grad``."""
+    if grad.element_size() == source.data.itemsize and (grad.shape[0], *grad.shape[2:]) == shape:
+        copy_rows(source, grad)
+        return
+    last = source.data.reshape(*shape, -1)
+    for axis, (length, wanted) in enumerate(zip(shape, (grad.shape[0], *grad.shape[2:]), strict=True)):
+        if length != wanted:
+            starts = np.arange(0, length, grid if grid > 1 else length)
+            last = np.add.reduceat(last, starts, axis, dtype=np.float64)
+    write_floats(grad, last)
 
 
 def _zero(t: Tensor) -> None:

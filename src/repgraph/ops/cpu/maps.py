@@ -3,7 +3,7 @@
 Nothing here computes with PyTorch: its thread pool hangs in a forked child, the one of this package does not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repgraph.ops.cpu.memory import CHUNK, to_rows
+from repgraph.ops.cpu.memory import CHUNK, copy_map
 from repgraph.ops.cpu.pool import run
 
 # Copies of whole maps are large enough for the C library to return them to the system at once, and page faults on fresh
@@ -65,19 +65,46 @@ def flat(t: Tensor) -> Map:
 
 def rows(t: Tensor, space: list[np.ndarray]) -> Map:
     """Return ``t`` with adjacent channels: without a copy if they are, else as a copy [B, H, W, C] in ``space``."""
-    batch, channels, height, width = t.shape
     data, (sb, sc, sh, sw) = flat(t)
-    if sc == 1 or channels == 1:
-        return Map(data, (sb, 1, sh, sw))
-    if sb == 0:  # copy an expanded batch once
-        batch = 1
-    target = scratch(space, batch * height * width * channels, data.dtype)
-    strides = (0 if sb == 0 else height * width * channels, 1, width * channels, channels)
-    if sh == width * sw:  # rows are adjacent: copy them as one long row
+    return Map(data, (sb, 1, sh, sw)) if sc == 1 or t.shape[1] == 1 else copied_rows(t, space)
+
+
+def copied_rows(t: Tensor, space: list[np.ndarray]) -> Map:
+    """Return a copy [B, H, W, C] in ``space``."""
+    source = flat(t)
+    expanded = source.strides[0] == 0  # copy the batch once
+    shape = (1 if expanded else t.shape[0], *t.shape[1:])
+    target = new_rows(shape, space, source.data.dtype)
+    _copy(source, target, shape)
+    return Map(target.data, (0, *target.strides[1:])) if expanded else target
+
+
+def new_rows(shape: Sequence[int], space: list[np.ndarray], dtype: np.dtype | type) -> Map:
+    """Return uninitialised rows [B, H, W, C] for a (B, C, H, W) tensor."""
+    batch, channels, height, width = shape
+    data = scratch(space, batch * height * width * channels, dtype)
+    return Map(data, (height * width * channels, 1, width * channels, channels))
+
+
+def rows_of(t: Tensor, space: list[np.ndarray]) -> Map:
+    """Return rows for kernels to write: ``t`` itself if its channels are adjacent, else new ones for ``copy_rows``."""
+    data, (sb, sc, sh, sw) = flat(t)
+    return Map(data, (sb, 1, sh, sw)) if sc == 1 or t.shape[1] == 1 else new_rows(t.shape, space, data.dtype)
+
+
+def copy_rows(source: Map, t: Tensor) -> None:
+    """Copy rows from ``rows_of`` to the tensor, if they are not its own."""
+    if t.stride(1) != 1 and t.shape[1] != 1:
+        _copy(source, flat(t), t.shape)
+
+
+def _copy(source: Map, target: Map, shape: Sequence[int]) -> None:
+    batch, channels, height, width = shape
+    (*_, sh, sw), (*_, th, tw) = source.strides, target.strides
+    if sh == width * sw and th == width * tw:  # rows are adjacent: copy them as one long row
         height, width = 1, height * width
     tasks = batch * height * -(-width // CHUNK)
-    run(to_rows, tasks, t.numel() // 4, data, (sb, sc, sh, sw), height, width, channels, target)
-    return Map(target, strides)
+    run(copy_map, tasks, batch * channels * height * width // 4, *source, *target, height, width, channels)
 
 
 def flat_offsets(t: Tensor) -> Map:
@@ -88,18 +115,18 @@ def flat_offsets(t: Tensor) -> Map:
     return Map(copy.reshape(-1), tuple(s // copy.itemsize for s in copy.strides))
 
 
-def floats(t: Tensor, dtype: type) -> Map:
-    """Return a tensor of any floating dtype as a map of ``dtype``: without a copy if it is one."""
+def float_rows(t: Tensor, dtype: type, space: list[np.ndarray]) -> Map:
+    """Return a tensor of any floating dtype as rows of ``dtype``."""
     if t.dtype in (torch.float32, torch.float64) and t.element_size() == np.dtype(dtype).itemsize:
-        return flat(t)
+        return rows(t, space)
     last = t.detach().resolve_neg().permute(0, 2, 3, 1)
     if t.dtype == torch.bfloat16:
         wide = (last.view(torch.uint16).numpy().astype(np.uint32) << 16).view(np.float32)
     else:
         wide = last.numpy()
     copy: np.ndarray = np.ascontiguousarray(wide, dtype)
-    sb, sh, sw, sc = (s // copy.itemsize for s in copy.strides)
-    return Map(copy.reshape(-1), (sb, sc, sh, sw))
+    sb, sh, sw, _ = (s // copy.itemsize for s in copy.strides)
+    return Map(copy.reshape(-1), (sb, 1, sh, sw))
 
 
 def write_floats(t: Tensor, last: np.ndarray) -> None:

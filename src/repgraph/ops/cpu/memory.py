@@ -18,7 +18,8 @@ from repgraph.ops.cpu.jit import helper, inline, jit
 
 VECTOR = 16  # elements: one AVX-512 register of float32; LLVM splits it for narrower registers
 BLOCK = VECTOR  # side of a transposed block; 16 float32 fill a cache line
-CHUNK = 64  # positions in a task of ``to_rows``
+LINE = 64  # bytes of a cache line
+CHUNK = 64  # positions in a task of ``copy_map``
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 
 
@@ -60,19 +61,58 @@ def pointer(context: Any, builder: Any, kind: types.Array, array: Any, index: An
     return cgutils.gep(builder, data, index)
 
 
-def load_vector(context: Any, builder: Any, kind: types.Array, array: Any, index: Any, raw: bool = False) -> Any:
-    at = pointer(context, builder, kind, array, index)
+def broadcast(builder: Any, number: Any) -> Any:
+    vector = ir.VectorType(number.type, VECTOR)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), VECTOR), [0] * VECTOR)
+    return builder.shuffle_vector(first, first, mask)
+
+
+def _copy_elements(builder: Any, source: Any, target: Any, count: Any) -> None:
+    with cgutils.for_range(builder, count) as loop:
+        builder.store(builder.load(cgutils.gep(builder, source, loop.index)), cgutils.gep(builder, target, loop.index))
+
+
+def load_vector(
+    context: Any, builder: Any, kind: types.Array, array: Any, index: Any, raw: bool = False, lanes: Any = None
+) -> Any:
+    """Load ``VECTOR`` elements; with ``lanes``, the first of them and zeros, reading nothing past the array's end."""
     vector = ir.VectorType(context.get_value_type(kind.dtype), VECTOR)
-    value = builder.load(builder.bitcast(at, vector.as_pointer()), align=kind.dtype.bitwidth // 8)
+
+    def read(at: Any) -> Any:
+        return builder.load(builder.bitcast(at, vector.as_pointer()), align=kind.dtype.bitwidth // 8)
+
+    at = pointer(context, builder, kind, array, index)
+    if lanes is None:
+        value = read(at)
+    else:
+        copy = cgutils.alloca_once(builder, vector.element, VECTOR)
+        found = cgutils.alloca_once(builder, vector)
+        size = context.make_array(kind)(context, builder, value=array).nitems
+        fits = builder.icmp_signed("<=", builder.add(index, ir.Constant(index.type, VECTOR)), size)
+        with builder.if_else(fits, likely=True) as (then, otherwise):
+            with then:
+                builder.store(read(at), found)
+            with otherwise:
+                _copy_elements(builder, at, copy, lanes)
+                builder.store(read(copy), found)
+        steps = ir.Constant(ir.VectorType(lanes.type, VECTOR), list(range(VECTOR)))
+        known = builder.icmp_signed("<", steps, broadcast(builder, lanes))
+        value = builder.select(known, builder.load(found), ir.Constant(vector, None))
     return decode(builder, value) if kind.dtype == types.uint16 and not raw else value
 
 
 def store_vector(
-    context: Any, builder: Any, kind: types.Array, array: Any, index: Any, value: Any, raw: bool = False
-) -> None:
+    context: Any, builder: Any, kind: types.Array, array: Any, index: Any, value: Any, raw: bool = False,
+    lanes: Any = None,
+) -> None:  # fmt: skip
+    """Store ``VECTOR`` elements, or only the first ``lanes`` of them."""
     value = encode(builder, value) if kind.dtype == types.uint16 and not raw else value
     at = pointer(context, builder, kind, array, index)
-    builder.store(value, builder.bitcast(at, value.type.as_pointer()), align=kind.dtype.bitwidth // 8)
+    target = at if lanes is None else cgutils.alloca_once(builder, value.type.element, VECTOR)
+    builder.store(value, builder.bitcast(target, value.type.as_pointer()), align=kind.dtype.bitwidth // 8)
+    if lanes is not None:
+        _copy_elements(builder, target, at, lanes)
 
 
 @intrinsic
@@ -97,6 +137,26 @@ def store(typingctx, array, index, number):
         return context.get_dummy_value()
 
     return types.void(array, types.intp, compute_type(array)), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, index, count):
+    """Start to read ``count`` elements, which may lie past the end of the array."""
+
+    def codegen(context, builder, signature, args):
+        a, i, n = args
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        step = LINE // (array.dtype.bitwidth // 8)
+        lines = builder.udiv(builder.add(n, ir.Constant(n.type, step - 1)), ir.Constant(n.type, step))
+        with cgutils.for_range(builder, lines) as loop:
+            at = builder.add(i, builder.mul(loop.index, ir.Constant(n.type, step)))
+            place = builder.bitcast(pointer(context, builder, array, a, at), byte)
+            builder.call(function, [place, *(ir.Constant(number, k) for k in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), codegen
 
 
 @intrinsic
@@ -201,14 +261,17 @@ def even_columns(width, tile):
 
 
 @jit
-def to_rows(counter, tasks, source, strides, height, width, channels, target):
-    """Copy a map to rows of channels [B, H, W, C]. A task is up to ``CHUNK`` positions of a row."""
+def copy_map(counter, tasks, source, strides, target, target_strides, height, width, channels):
+    """Copy a map from or to rows of channels. A task is up to ``CHUNK`` positions of a row."""
+    sb, sc, sh, sw = strides
+    tb, tc, th, tw = target_strides
     chunks = (width + CHUNK - 1) // CHUNK
     while True:
         task = next_task(counter)
         if task >= tasks:
             return
         line, left = task // chunks, task % chunks * CHUNK
-        start, columns = (line // height, 0, line % height, left), min(CHUNK, width - left)
-        at = (line * width + left) * channels
-        read_tile(source, strides, start, 1, columns, channels, target, at, channels)
+        b, row = line // height, line % height
+        start, end = b * sb + row * sh + left * sw, b * tb + row * th + left * tw
+        columns = min(CHUNK, width - left)
+        copy_tile(source, start, (sh, sw, sc), target, end, (th, tw, tc), 1, columns, channels)

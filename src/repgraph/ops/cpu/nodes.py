@@ -1,153 +1,317 @@
-"""Nodes on several maps: their positions, corners and weights, for one query and one set of nodes at a time.
+"""Nodes on several maps: their corners and weights there, and sums and products of the rows of features at corners.
 
-The maps are rows of channels one after the other. ``table`` has width, height and first position of the map of each
-node, three lists of ``count`` numbers. ``limits`` has the largest x of each node, then the largest y.
+The maps are rows of channels one after the other. Nodes are computed ``VECTOR`` at a time: tables and scratch have room
+for ``pitch`` nodes, the next multiple of ``VECTOR``. Numbers of corners are four lists: top left, top right, bottom
+left, bottom right. There are no branches: for a corner off its map, kernels read a row of zeros, or write to a row that
+is not used.
+
+LLVM would not vectorise these loops itself: see ``arithmetic``.
 """
 
-import numpy as np
+from typing import Any
 
-from repgraph.ops.cpu.arithmetic import add_row, dot_corners, dot_vectors
-from repgraph.ops.cpu.direct import corner_products, slopes
-from repgraph.ops.cpu.jit import exact, helper, uncounted
-from repgraph.ops.cpu.memory import VECTOR, load, store
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
+from repgraph.ops.cpu.arithmetic import multiply_add
+from repgraph.ops.cpu.memory import VECTOR, broadcast, load_vector, pointer, store_vector
 
-@exact
-def position(offset, factor, shift):
-    """Return offset * factor + shift, rounded twice: kernels and PyTorch have to agree on the corners."""
-    return offset * factor + shift
-
-
-@uncounted
-def place_nodes(offsets, at, factors, x_shifts, x_at, y_shifts, y_at, count, places, to):
-    """Write the positions (x, y) of ``count`` nodes."""
-    for n in range(count):
-        x = position(load(offsets, at + 2 * n), load(factors, n), load(x_shifts, x_at + n))
-        y = position(load(offsets, at + 2 * n + 1), load(factors, count + n), load(y_shifts, y_at + n))
-        store(places, to + 2 * n, x)
-        store(places, to + 2 * n + 1, y)
+_INDEX, _I32, _I64 = types.intp, ir.IntType(32), ir.IntType(64)
 
 
-@uncounted
-def split(position, high):
-    """Return the left corner and the fraction t of a position clamped to [-2, high]; of NaN, -2 and NaN."""
-    low = type(position)(-2)
-    limited = min(max(position, low), high)
-    left = np.floor(limited)
-    known = position == position
-    return np.int32(left) if known else np.int32(-2), limited - left if known else position
+def _shuffle(builder: Any, a: Any, b: Any, lanes: Any) -> Any:
+    lanes = list(lanes)
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(lanes)), lanes))
 
 
-@uncounted
-def split_nodes(places, at, limits, count, lefts, fractions):
-    """Write the left corners and fractions of nodes: x of all, then y of all."""
-    for n in range(count):
-        left, t = split(load(places, at + 2 * n), load(limits, n))
-        store(lefts, n, left)
-        store(fractions, n, t)
-        left, t = split(load(places, at + 2 * n + 1), load(limits, count + n))
-        store(lefts, count + n, left)
-        store(fractions, count + n, t)
+def _full(kind: ir.Type, number: float) -> ir.Constant:
+    return ir.Constant(kind, [number] * kind.count)
 
 
-@uncounted
-def read_node(lefts, fractions, table, n, count):
-    """Return (height, width), the position of the top-left corner, its x and y, and the fractions of a node."""
-    x, y = np.int64(load(lefts, n)), np.int64(load(lefts, count + n))
-    width, height = load(table, n), load(table, count + n)
-    return (
-        (height, width),
-        load(table, 2 * count + n) + y * width + x,
-        x,
-        y,
-        load(fractions, n),
-        load(fractions, count + n),
-    )
+def _plus(builder: Any, index: Any, number: int) -> Any:
+    return builder.add(index, ir.Constant(index.type, number))
 
 
-@uncounted
-def weights_of(tx, ty, factor):
-    """Return the weights of the four corners times ``factor``."""
-    one = type(factor)(1)
-    top, bottom = (one - ty) * factor, ty * factor
-    return (one - tx) * top, tx * top, (one - tx) * bottom, tx * bottom
+def _split(builder: Any, position: Any, high: Any) -> tuple[Any, Any]:
+    """Return the left corners and fractions t of positions clamped to [-2, high]; of NaN, -2 and NaN."""
+    low = _full(position.type, -2.0)
+    known = builder.fcmp_ordered("ord", position, position)
+    limited = builder.select(known, position, low)
+    limited = builder.select(builder.fcmp_ordered("<", limited, low), low, limited)
+    limited = builder.select(builder.fcmp_ordered(">", limited, high), high, limited)
+    name = f"llvm.floor.v{VECTOR}{'f32' if isinstance(position.type.element, ir.FloatType) else 'f64'}"
+    kind = ir.FunctionType(position.type, [position.type])
+    floor = cgutils.get_or_insert_function(builder.module, kind, name)
+    left = builder.call(floor, [limited])
+    fraction = builder.select(known, builder.fsub(limited, left), position)
+    return builder.fptosi(left, ir.VectorType(_I32, VECTOR)), fraction
 
 
-@uncounted
-def weigh_corners(lefts, fractions, table, count, factors, start, base, stride, index, weight):
-    """List element index and weight of the corners on the maps, of nodes with the given factors. Return their number.
+@intrinsic
+def find_corners(typingctx, offsets, at, xs, x_at, ys, y_at, factors, limits, table, first, count, corners, fractions):
+    """Write the corners' positions on the maps, and the fractions x and y of the nodes from ``first``.
 
-    Also return 0, or NaN if a position or factor is not a number.
+    The position of a node is offset * factor + shift, rounded twice: kernels and PyTorch have to agree on the corners.
+    ``xs`` and ``ys`` are shifts, ``limits`` the largest x, then y; ``table`` has width, height and first position of
+    the map of each node. All but the offsets (x, y of each node) are lists of ``pitch`` numbers.
     """
-    found = 0
-    zero = factors.dtype.type(0)
-    nothing = zero
-    for n in range(count):
-        (height, width), first, x, y, tx, ty = read_node(lefts, fractions, table, n, count)
-        w = weights_of(tx, ty, load(factors, start + n))
-        nothing += zero * (w[0] + w[3])
-        at, below = base + first * stride, width * stride
-        if 0 <= x < width - 1 and 0 <= y < height - 1:
-            store(index, found, at)
-            store(index, found + 1, at + stride)
-            store(index, found + 2, at + below)
-            store(index, found + 3, at + below + stride)
-            store(weight, found, w[0])
-            store(weight, found + 1, w[1])
-            store(weight, found + 2, w[2])
-            store(weight, found + 3, w[3])
-            found += 4
-            continue
-        for i in range(4):
-            dx, dy = i & 1, i >> 1
-            if 0 <= x + dx < width and 0 <= y + dy < height:
-                store(index, found, at + dy * below + dx * stride)
-                store(weight, found, w[i])
-                found += 1
-    return found, nothing
+
+    def codegen(context, builder, signature, args):
+        o, at, xs_, x_at, ys_, y_at, factors_, limits_, table_, first, count, corners_, fractions_ = args
+        pitch = _pitch(builder, count)
+        halves, left = [], builder.mul(builder.sub(count, first), ir.Constant(_I64, 2))
+        for half in (0, VECTOR):
+            place = _plus(builder, builder.add(at, builder.mul(first, ir.Constant(_I64, 2))), half)
+            halves.append(load_vector(context, builder, offsets, o, place, lanes=_plus(builder, left, -half)))
+        axes = []
+        for axis, (kind, shifts, start) in enumerate(((xs, xs_, x_at), (ys, ys_, y_at))):
+            offset = _shuffle(builder, halves[0], halves[1], range(axis, 2 * VECTOR, 2))
+            own = builder.add(first, builder.mul(pitch, ir.Constant(_I64, axis)))
+            shift = load_vector(context, builder, kind, shifts, builder.add(start, first))
+            factor = load_vector(context, builder, factors, factors_, own)
+            high = load_vector(context, builder, limits, limits_, own)
+            corner, fraction = _split(builder, builder.fadd(builder.fmul(offset, factor), shift), high)
+            store_vector(context, builder, fractions, fractions_, own, fraction)
+            axes.append((corner, load_vector(context, builder, table, table_, own)))
+        (x, width), (y, height) = axes
+        start = load_vector(
+            context, builder, table, table_, builder.add(first, builder.mul(pitch, ir.Constant(_I64, 2)))
+        )
+        one, nowhere = _full(x.type, 1), _full(x.type, -1)
+        line = builder.add(start, builder.mul(y, width))
+        place = first
+        for _ in range(2):
+            inside = builder.icmp_unsigned("<", y, height)
+            for across in (x, builder.add(x, one)):
+                valid = builder.and_(inside, builder.icmp_unsigned("<", across, width))
+                position = builder.select(valid, builder.add(line, across), nowhere)
+                store_vector(context, builder, corners, corners_, place, position)
+                place = builder.add(place, pitch)
+            y, line = builder.add(y, one), builder.add(line, width)
+        return context.get_dummy_value()
+
+    n = _INDEX
+    return types.void(offsets, n, xs, n, ys, n, factors, limits, table, n, n, corners, fractions), codegen
 
 
-@helper
-def border_dots(a, i, source, base, strides, x, y, size, length, nothing):
-    """Do as ``corner_products``, compiled once: few nodes are at the border."""
-    return corner_products(a, i, source, base, strides, x, y, size, length, nothing)
+def _pitch(builder: Any, count: Any) -> Any:
+    """Return ``count`` rounded up to a multiple of ``VECTOR``."""
+    return builder.and_(_plus(builder, count, VECTOR - 1), ir.Constant(_I64, -VECTOR))
 
 
-@uncounted
-def corner_dots(a, i, source, base, stride, lefts, fractions, table, n, count, length):
-    """Return the dot products of a row with the four corners of a node; zero off the map, NaN for a NaN position."""
-    size, first, x, y, tx, ty = read_node(lefts, fractions, table, n, count)
-    height, width = size
-    nothing = (tx + ty) * fractions.dtype.type(0)
-    j, below = base + first * stride, width * stride
-    if not (0 <= x < width - 1 and 0 <= y < height - 1):
-        return border_dots(a, i, source, j - y * below - x * stride, (below, stride), x, y, size, length, nothing)
-    whole = length // VECTOR
-    d = dot_vectors(a, i, source, j, j + stride, j + below, j + below + stride, whole)
-    rest = whole * VECTOR
-    if rest == length:
-        return d
-    i, j, length = i + rest, j + rest, length - rest
-    e = dot_corners(a, i, source, j, j + stride, j + below, j + below + stride, length, nothing)
-    return d[0] + e[0], d[1] + e[1], d[2] + e[2], d[3] + e[3]
+@intrinsic
+def index_corners(typingctx, corners, base, stride, nowhere, count, index):
+    """Write the element index of each corner's row: base + stride * corner, or ``nowhere`` off the maps."""
+
+    def codegen(context, builder, signature, args):
+        c, base, stride, nowhere, count, i = args
+        base, stride, nowhere = (broadcast(builder, each) for each in (base, stride, nowhere))
+        wide = ir.VectorType(_I64, VECTOR)
+        vectors = builder.udiv(_pitch(builder, count), ir.Constant(_I64, VECTOR // 4))
+        with cgutils.for_range(builder, vectors) as loop:
+            at = builder.mul(loop.index, ir.Constant(_I64, VECTOR))
+            corner = load_vector(context, builder, corners, c, at)
+            valid = builder.icmp_signed(">=", corner, _full(corner.type, 0))
+            found = builder.add(base, builder.mul(builder.sext(corner, wide), stride))
+            store_vector(context, builder, index, i, at, builder.select(valid, found, nowhere))
+        return context.get_dummy_value()
+
+    return types.void(corners, _INDEX, _INDEX, _INDEX, _INDEX, index), codegen
 
 
-@uncounted
-def interpolate(d, tx, ty):
-    """Return the bilinear interpolation of four corner values, and its derivatives in x and y."""
-    one = type(tx)(1)
-    top, bottom = (one - tx) * d[0] + tx * d[1], (one - tx) * d[2] + tx * d[3]
-    along, down = slopes(d, tx, ty, one)
-    return (one - ty) * top + ty * bottom, along, down
+@intrinsic
+def weigh_corners(typingctx, fractions, factors, at, count, weight):
+    """Write the corners' weights, times the factor of each node."""
+
+    def codegen(context, builder, signature, args):
+        t, f, at, count, w = args
+        pitch = _pitch(builder, count)
+        with cgutils.for_range(builder, builder.udiv(pitch, ir.Constant(_I64, VECTOR))) as loop:
+            first = builder.mul(loop.index, ir.Constant(_I64, VECTOR))
+            left = builder.sub(count, first)
+            factor = load_vector(context, builder, factors, f, builder.add(at, first), lanes=left)
+            tx = load_vector(context, builder, fractions, t, first)
+            ty = load_vector(context, builder, fractions, t, builder.add(first, pitch))
+            one = _full(tx.type, 1.0)
+            place = first
+            for part in (builder.fsub(one, ty), ty):
+                line = builder.fmul(part, factor)
+                for share in (builder.fsub(one, tx), tx):
+                    store_vector(context, builder, weight, w, place, builder.fmul(share, line))
+                    place = builder.add(place, pitch)
+        return context.get_dummy_value()
+
+    return types.void(fractions, factors, _INDEX, _INDEX, weight), codegen
 
 
-@uncounted
-def add_to_corners(total, pitch, lefts, fractions, table, n, count, row, start, factor, length):
-    """Add factor * row to the corners of a node in ``total``, whose rows are ``pitch`` apart."""
-    (height, width), first, x, y, tx, ty = read_node(lefts, fractions, table, n, count)
-    w = weights_of(tx, ty, factor)
-    inside = 0 <= x < width - 1 and 0 <= y < height - 1
-    for i in range(4):
-        dx, dy = i & 1, i >> 1
-        if inside or (0 <= x + dx < width and 0 <= y + dy < height):
-            add_row(total, (first + dy * width + dx) * pitch, row, start, w[i], length)
+def _for_pieces(builder: Any, length: Any, emit: Any) -> None:
+    """Emit ``emit(start, vectors, lanes)`` for the pieces of a row; ``lanes`` is None, or of part of a vector."""
+
+    def below(number: int) -> Any:
+        return builder.and_(length, ir.Constant(_I64, -number))
+
+    wide = 4 * VECTOR
+    with cgutils.for_range(builder, builder.udiv(length, ir.Constant(_I64, wide))) as loop:
+        emit(builder.mul(loop.index, ir.Constant(_I64, wide)), 4, None)
+    for vectors in (2, 1):
+        some = builder.and_(length, ir.Constant(_I64, vectors * VECTOR))
+        with builder.if_then(builder.icmp_signed("!=", some, ir.Constant(_I64, 0))):
+            emit(below(2 * vectors * VECTOR), vectors, None)
+    rest = builder.and_(length, ir.Constant(_I64, VECTOR - 1))
+    with builder.if_then(builder.icmp_signed("!=", rest, ir.Constant(_I64, 0)), likely=False):
+        emit(below(VECTOR), 1, rest)
+
+
+@intrinsic
+def sum_nodes(typingctx, target, at, source, shift, index, weight, count, length):
+    """Set target[at + c] to the sum of weight * source[index + shift + c] over all corners of the nodes."""
+
+    def codegen(context, builder, signature, args):
+        t, at, s, shift, i, w, count, length = args
+        pitch = _pitch(builder, count)
+
+        def emit(start: Any, vectors: int, lanes: Any) -> None:
+            chains = 4 // vectors  # of additions, to hide their latency
+            zero = ir.Constant(ir.VectorType(context.get_value_type(weight.dtype), VECTOR), None)
+            sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(vectors)] for _ in range(chains)]
+            shifted = builder.add(shift, start)
+            with cgutils.for_range(builder, count) as loop:
+                n = loop.index
+                for corner in range(4):
+                    factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, n)))
+                    row = builder.add(builder.load(pointer(context, builder, index, i, n)), shifted)
+                    for j, total in enumerate(sums[corner % chains]):
+                        piece = load_vector(context, builder, source, s, _plus(builder, row, j * VECTOR), lanes=lanes)
+                        builder.store(multiply_add(builder, factor, piece, builder.load(total)), total)
+                    n = builder.add(n, pitch)
+            place = builder.add(at, start)
+            for j, parts in enumerate(zip(*sums, strict=True)):
+                numbers = [builder.load(part) for part in parts]
+                while len(numbers) > 1:
+                    numbers = [builder.fadd(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)]
+                store_vector(context, builder, target, t, _plus(builder, place, j * VECTOR), numbers[0], lanes=lanes)
+
+        _for_pieces(builder, length, emit)
+        return context.get_dummy_value()
+
+    n = _INDEX
+    return types.void(target, n, source, n, index, weight, n, n), codegen
+
+
+@intrinsic
+def add_to_nodes(typingctx, target, index, weight, count, row, at, length):
+    """Add weight * row[at + c] to target[index + c], for all corners of the nodes."""
+
+    def codegen(context, builder, signature, args):
+        t, i, w, count, r, at, length = args
+        pitch = _pitch(builder, count)
+
+        def emit(start: Any, vectors: int, lanes: Any) -> None:
+            steps = [j * VECTOR for j in range(vectors)]
+            own = builder.add(at, start)
+            pieces = [load_vector(context, builder, row, r, _plus(builder, own, j), lanes=lanes) for j in steps]
+            with cgutils.for_range(builder, count) as loop:
+                n = loop.index
+                for _ in range(4):
+                    factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, n)))
+                    first = builder.add(builder.load(pointer(context, builder, index, i, n)), start)
+                    for j, piece in zip(steps, pieces, strict=True):
+                        place = _plus(builder, first, j)
+                        old = load_vector(context, builder, target, t, place, lanes=lanes)
+                        new = multiply_add(builder, factor, piece, old)
+                        store_vector(context, builder, target, t, place, new, lanes=lanes)
+                    n = builder.add(n, pitch)
+
+        _for_pieces(builder, length, emit)
+        return context.get_dummy_value()
+
+    n = _INDEX
+    return types.void(target, index, weight, n, row, n, n), codegen
+
+
+@intrinsic
+def dot_nodes(typingctx, row, at, source, shift, index, count, length, dots):
+    """Write row[at + c] . source[index + shift + c] for the corners: four numbers for each node."""
+
+    def codegen(context, builder, signature, args):
+        r, at, s, shift, i, count, length, d = args
+        pitch = _pitch(builder, count)
+        zero = ir.Constant(ir.VectorType(context.get_value_type(dots.dtype), VECTOR), None)
+        with cgutils.for_range(builder, builder.udiv(pitch, ir.Constant(_I64, VECTOR // 4))) as loop:
+            store_vector(context, builder, dots, d, builder.mul(loop.index, ir.Constant(_I64, VECTOR)), zero)
+
+        def emit(start: Any, vectors: int, lanes: Any) -> None:
+            steps = [j * VECTOR for j in range(vectors)]
+            own, shifted = builder.add(at, start), builder.add(shift, start)
+            pieces = [load_vector(context, builder, row, r, _plus(builder, own, j), lanes=lanes) for j in steps]
+            with cgutils.for_range(builder, count) as loop:
+                n, sums = loop.index, []
+                for _ in range(4):
+                    first = builder.add(builder.load(pointer(context, builder, index, i, n)), shifted)
+                    total = zero
+                    for j, piece in zip(steps, pieces, strict=True):
+                        other = load_vector(context, builder, source, s, _plus(builder, first, j), lanes=lanes)
+                        total = multiply_add(builder, piece, other, total)
+                    sums.append(total)
+                    n = builder.add(n, pitch)
+                totals = _totals(builder, sums)
+                to = pointer(context, builder, dots, d, builder.mul(loop.index, ir.Constant(_I64, 4)))
+                place, align = builder.bitcast(to, totals.type.as_pointer()), dots.dtype.bitwidth // 8
+                builder.store(builder.fadd(builder.load(place, align=align), totals), place, align=align)
+
+        _for_pieces(builder, length, emit)
+        return context.get_dummy_value()
+
+    n = _INDEX
+    return types.void(row, n, source, n, index, n, n, dots), codegen
+
+
+def _totals(builder: Any, vectors: list) -> Any:
+    """Return the sums of the elements of four vectors."""
+    lanes = VECTOR // 2
+    while len(vectors) > 1:  # add halves of the parts of two vectors, next to each other
+        low = [j + k for j in range(0, 2 * VECTOR, 2 * lanes) for k in range(lanes)]
+        vectors = [
+            builder.fadd(_shuffle(builder, a, b, low), _shuffle(builder, a, b, [j + lanes for j in low]))
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+        lanes //= 2
+    (total,) = vectors
+    while lanes:
+        total = builder.fadd(total, _shuffle(builder, total, total, [j ^ lanes for j in range(VECTOR)]))
+        lanes //= 2
+    return _shuffle(builder, total, total, range(0, VECTOR, VECTOR // 4))
+
+
+@intrinsic
+def interpolate_nodes(typingctx, dots, fractions, count, results):
+    """Write interpolations of the corners' numbers for all nodes, then their derivatives in x, and those in y."""
+
+    def codegen(context, builder, signature, args):
+        d, t, count, r = args
+        pitch = _pitch(builder, count)
+        with cgutils.for_range(builder, builder.udiv(pitch, ir.Constant(_I64, VECTOR))) as loop:
+            first = builder.mul(loop.index, ir.Constant(_I64, VECTOR))
+            start = builder.mul(first, ir.Constant(_I64, 4))
+            parts = [load_vector(context, builder, dots, d, _plus(builder, start, j * VECTOR)) for j in range(4)]
+            halves = [_shuffle(builder, a, b, range(2 * VECTOR)) for a, b in (parts[:2], parts[2:])]
+            together = _shuffle(builder, halves[0], halves[1], range(4 * VECTOR))
+            a, b, c, e = (_shuffle(builder, together, together, range(j, 4 * VECTOR, 4)) for j in range(4))
+            tx = load_vector(context, builder, fractions, t, first)
+            ty = load_vector(context, builder, fractions, t, builder.add(first, pitch))
+            one = _full(tx.type, 1.0)
+
+            def mix(share: Any, a: Any, b: Any, one: Any = one) -> Any:
+                return multiply_add(builder, share, b, builder.fmul(builder.fsub(one, share), a))
+
+            top, bottom = mix(tx, a, b), mix(tx, c, e)
+            along = mix(ty, builder.fsub(b, a), builder.fsub(e, c))
+            down = mix(tx, builder.fsub(c, a), builder.fsub(e, b))
+            for result in (mix(ty, top, bottom), along, down):
+                store_vector(context, builder, results, r, first, result)
+                first = builder.add(first, pitch)
+        return context.get_dummy_value()
+
+    return types.void(dots, fractions, _INDEX, results), codegen
