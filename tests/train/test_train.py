@@ -59,7 +59,7 @@ def test_metrics_of_a_run(whole):
 def test_checkpoints_of_a_run(whole, data):
     run, outcome = whole
     found = last(run)
-    assert (found["iteration"], found["seed"], recipes.from_dict(found["recipe"])) == (10, 0, recipe(data))
+    assert (found["iteration"], recipes.from_dict(found["recipe"])) == (10, recipe(data))
     scores = {int(row["iteration"]): float(row["val_miou"]) for row in rows(run) if row["val_miou"]}
     best = max(scores, key=scores.get)
     assert outcome.best == {"miou": pytest.approx(scores[best], abs=1e-5), "iteration": best}

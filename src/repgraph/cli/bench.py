@@ -46,7 +46,6 @@ class Run:
         list[Dtype] | None, _device("Dtypes of the maps; several at once.", "float32", "float32 and bfloat16")
     ] = None
     batch: Annotated[int, _count("Number of images.")] = 1
-    sigma: Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")] = 4.0
     only: Annotated[list[str] | None, option("Measure only these; several at once.", metavar="NAME")] = None
     seconds: Annotated[float | None, _device("Seconds for each measurement, on average.", 1, 0.05, min=1e-3)] = None
     limit: Annotated[
@@ -58,7 +57,14 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Common(Run):
+class Sampling(Run):
+    """Options of the benchmarks of sampled attention."""
+
+    sigma: Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")] = 4.0
+
+
+@dataclass(frozen=True)
+class Common(Sampling):
     """Options of the benchmarks of operator and layers."""
 
     nodes: Annotated[int, _count("Nodes of each position.")] = 9
@@ -126,7 +132,7 @@ def layers(
 
 @flatten
 def deformable(
-    run: Run,
+    run: Sampling,
     problem: Annotated[
         list[str] | None,
         option(f"Of {', '.join(PROBLEMS)}; several at once.", metavar="NAME", show_default="all"),
@@ -191,7 +197,11 @@ def measure_networks(run: Run, size: list[str] | None = None, backbone: str = "r
     from repgraph.bench.networks import NetworkSetting, NetworkTable
     from repgraph.distributed import parse_device
 
-    batches = {} if size else {"128x160": 1} if run.quick else NETWORK_SIZES[parse_device(run.device).type]
+    if run.batch > 1 and not size:
+        raise UsageError("--batch needs --size: the default sizes have numbers of images of their own")
+    batches: dict[str, int] = (
+        {} if size else {"128x160": 1} if run.quick else NETWORK_SIZES[parse_device(run.device).type]
+    )
     settings = [
         NetworkSetting(backbone=backbone, **place, batch=batches.get(f"{place['height']}x{place['width']}", run.batch))
         for place in _places(size or list(batches), run)

@@ -26,7 +26,7 @@ from repgraph.ops.backends import direct, needs_grad
 from repgraph.ops.checks import check_positive
 from repgraph.ops.formats import empty_map
 from repgraph.ops.geometry import position_dtype
-from repgraph.ops.library import autocast, kernels, no_second_order
+from repgraph.ops.library import SAVES_OUTPUT, autocast, kernels, no_second_order
 
 _library = torch.library.Library("repgraph", "FRAGMENT")
 _MAPS = "Tensor? query, Tensor? key, Tensor? value, Tensor offsets, Tensor? bias"
@@ -160,10 +160,10 @@ def outputs(query, key, value, offsets, groups, points, backend, training, with_
         return rows.permute(0, 3, 1, 2), *(rows.new_empty(0, dtype=dtype) for _ in range(3))
     batch, _, height, width = query.shape
     y = empty_map(query, channels)
-    keeps = backend == "triton" and (training or with_weights)
+    keeps = backend in SAVES_OUTPUT and (training or with_weights)
     lse = y.new_empty((batch, groups, height, width) if keeps else 0, dtype=dtype)
     weights = lse.new_empty((batch, groups, sum(points), height, width) if with_weights else 0)
-    precise = backend == "triton" and training and y.dtype != dtype
+    precise = backend in SAVES_OUTPUT and training and y.dtype != dtype
     return y, lse, weights, lse.new_empty((batch, height, width, channels) if precise else 0)
 
 
@@ -205,7 +205,7 @@ class _Levels(torch.autograd.Function):
         ctx.inputs, ctx.like = len(arguments), y.detach().new_empty(0)
         ctx.shape = y.shape
         # Triton computes the softmax from y: the unrounded one if that is not y itself.
-        own = y if backend == "triton" and tensors[0] is not None and not response.numel() else response
+        own = y if backend in SAVES_OUTPUT and tensors[0] is not None and not response.numel() else response
         ctx.save_for_backward(*tensors, own, lse, weights if with_weights else None)
         ctx.mark_non_differentiable(lse, response)
         ctx.set_materialize_grads(False)

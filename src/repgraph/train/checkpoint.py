@@ -16,8 +16,6 @@ from repgraph.recipes import to_dict
 from repgraph.train.run_folder import BEST, PREVIOUS, versions
 from repgraph.train.session import Session
 
-KEYS = ("state_dict", "optimizer_states", "iteration", "recipe", "best", "sums", "config")
-
 
 class _Momenta(BaseModel, strict=True, arbitrary_types_allowed=True):
     state: dict[int, dict[str, torch.Tensor]]
@@ -66,7 +64,6 @@ def content(
         "iteration": iteration,
         "best": best,
         "sums": sums.cpu(),
-        "seed": session.recipe.train.seed,
         "recipe": to_dict(session.recipe),
         "config": session.model.config,
         "data": session.identity,
@@ -119,7 +116,8 @@ def read(path: Path) -> dict[str, Any]:
         hint = f"; the previous checkpoint may be intact: repgraph train --resume {previous}"
     try:
         found = read_pickle(path)
-        missing = [name for name in KEYS if name not in found] if isinstance(found, dict) else KEYS
+        required = [name for name, field in _Content.model_fields.items() if field.is_required()]
+        missing = [name for name in required if name not in found] if isinstance(found, dict) else required
         if missing:
             raise UsageError(f"{path} is not a training checkpoint: it has no {', '.join(missing)}")
         validate(_Content, found, path)

@@ -1,4 +1,7 @@
-"""Training: from a recipe to a run's folder with a trained network in it. The whole control flow is in this file.
+"""Training: from a recipe to a run's folder with a trained network in it.
+
+The whole control flow is in this file. :mod:`repgraph.train.session` builds what is trained, and ``Task.loss`` calls
+the network.
 
 An iteration is a function of the seed and its number: its batch, its augmentation and its dropout. So a run that was
 stopped or killed resumes exactly, on the CPU bit for bit.
