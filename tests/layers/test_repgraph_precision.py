@@ -273,15 +273,18 @@ def test_maps_of_more_than_two_to_the_31_elements() -> None:
 
 @pytest.mark.skipif(why_not("triton", DEVICE) is not None, reason="no Triton")
 @pytest.mark.slow
-def test_training_kernels_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_training_kernels_together(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A training step through all kernels that CUDA uses, against float64."""
     if DEVICE.type == "cpu":  # in the interpreter, whose kernels take maps on the CPU
         for module in (product, pointwise):
             monkeypatch.setattr(module, "fits", lambda *maps: all(map(_dense, maps)))
     torch.manual_seed(0)
-    layer = BottleneckRepGraph(32, 16, nodes=5, radius=2.0, groups=2, final_act=False, backend="triton")
+    options = dict(nodes=5, radius=2.0, groups=2, rounds=rounds, final_act=False, backend="triton")
+    layer = BottleneckRepGraph(32, 16, **options)
     with torch.no_grad():
-        layer.offset.weight.normal_(0, 0.1)
+        for offset in layer.offsets():
+            offset.weight.normal_(0, 0.1)
         layer.expand_norm.weight.uniform_(0.5, 1.5)
         layer.expand_norm.bias.normal_()
     half = layer.to(DEVICE, torch.float16)
