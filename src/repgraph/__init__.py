@@ -1,6 +1,6 @@
 """RepGraph: long-range context from a few representative nodes (Yu et al., ECCV 2020)."""
 
-# Nothing is imported here, not even typing: Ctrl-C is a traceback until the command line has its handler.
+# No imports here, not even typing: Ctrl-C prints a traceback until the command line has installed its handler.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -54,7 +54,7 @@ _MODULES = ("data", "evaluation", "inference", "layers", "models", "ops", "recip
 
 
 def __getattr__(name: str) -> "Any":
-    """Import a public name, or a subpackage, when it is first used: ``repgraph --help`` does without torch."""
+    """Import a public name or a subpackage at first use: ``repgraph --help`` does not import torch."""
     import importlib
 
     if name in _MODULES:

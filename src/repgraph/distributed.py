@@ -1,4 +1,4 @@
-"""The process's rank, its device, and collective operations; everything works with a single process, too."""
+"""Rank and device of this process, and collective operations, which also work with a single process."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ def rank() -> int:
 
 
 def shard(count: int) -> range:
-    """Return the indices of this process's items: of n processes, each takes every n-th item."""
+    """Return the indices of this process's items: every n-th item, of n processes."""
     return range(rank(), count, world_size())
 
 
@@ -71,9 +71,9 @@ def broadcast(value: T) -> T:
 
 @contextlib.contextmanager
 def process_group(device: str) -> Iterator[Process]:
-    """Join the processes that torchrun started, if any, and leave them at the end.
+    """Initialize the process group under torchrun, and destroy it at exit.
 
-    Under torchrun, the devices ``auto`` and ``cuda`` give each process a GPU of its own.
+    With ``auto`` or ``cuda`` as the device, each process gets its own GPU.
     """
     try:
         count, local_count = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
@@ -105,7 +105,7 @@ def destroy_process_group() -> None:
 
 
 def parse_device(text: str) -> torch.device:
-    """Return the device of that name if it is available; ``auto`` is CUDA if possible."""
+    """Return the named device if it is available; ``auto`` is CUDA if possible."""
     if text == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,4 +1,4 @@
-"""What the command line shows as one line instead of a traceback."""
+"""Errors that the command line prints as one line, without a traceback."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ class UsageError(ValueError):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error, of Python or of PyTorch, is for lack of memory, on a GPU or not.
+    """Return whether Python or PyTorch raised this error because memory ran out, on a CPU or a GPU.
 
     >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3 bytes"))
     True
@@ -25,7 +25,7 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with escapes for what is not printable: line breaks and terminal codes in names from files.
+    """Escape unprintable characters, such as line breaks and terminal codes in names from files.
 
     >>> print(one_line("a\\nb"))
     a\\nb
@@ -50,7 +50,7 @@ def interrupted(error: BaseException | None) -> bool:
 
 
 def nearest(word: object, names: Iterable[str], otherwise: str | None = None) -> str:
-    """Return ``"; did you mean 'lr'?"``; if no name is near, ``otherwise``, or by default the list of all names."""
+    """Return ``"; did you mean 'lr'?"``; if no name is close, ``otherwise``, or by default the list of all names."""
     import difflib
 
     known, text = sorted(names), str(word)

@@ -1,4 +1,4 @@
-"""Export of networks to torch.export, ONNX and safetensors; programs are compared with the network."""
+"""Export of networks to torch.export, ONNX and safetensors; exported programs are compared with the network."""
 
 import io
 import json
@@ -19,15 +19,15 @@ IMAGES, LOGITS = "images", "logits"  # of a segmentation network
 IMAGE, OBJECTS = "image", ("boxes", "labels", "scores", "masks")  # of a detector
 DYNAMIC_AXES = {0: "batch", 2: "height", 3: "width"}
 DETECTOR_OPSET = 17
-TOLERANCE = 1e-4  # of the difference of a file's outputs to the network's
+TOLERANCE = 1e-4  # relative difference between the outputs of the file and of the network
 MASK_TOLERANCE = 0.01  # fraction of masks' pixels: a box that is rounded to the next pixel moves its mask
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The content of a file, the largest difference of its outputs to the network's, and a line about it.
+    """The content of a file, the largest difference between its outputs and the network's, and a line about it.
 
-    The difference is relative: to the largest logit, or to the image's longer side and the highest score.
+    The difference is relative to the largest logit, or to the image's longer side and the highest score.
     """
 
     data: bytes
@@ -36,7 +36,7 @@ class Exported:
 
 
 def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Exported:
-    """Export a program of ``torch.export``, from normalised images (1, 3, H, W) to logits of their size.
+    """Export with ``torch.export``: from normalised images (1, 3, H, W) to logits of the same size.
 
     Args:
         model: In evaluation mode, on the CPU.
@@ -59,7 +59,7 @@ def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Expo
 
 
 def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Exported:
-    """Export to ONNX, from "images" to "logits", as :func:`to_torch`; compared in onnxruntime."""
+    """Export to ONNX, from "images" to "logits", like :func:`to_torch`; compared in onnxruntime."""
     import onnx
 
     with _export_errors(model, dynamic):
@@ -90,7 +90,7 @@ def detector_to_onnx(model: MaskRCNN, size: tuple[int, int], image: Tensor | Non
     (N,) and "masks" (N, 1, H, W). torch.export cannot export it: the number of boxes depends on the image, and
     torchvision's code branches on it. The older exporter, which records the operations for one example, can.
 
-    ``image`` is uint8 (3, h, w), an example to compare on, in addition to noise, in which there is little to find.
+    ``image`` is an example (3, h, w), uint8, to compare on in addition to noise, which has few detections.
     """
     import onnx
 
@@ -153,8 +153,8 @@ def compare_objects(
 ) -> tuple[float, str]:
     """Compare a program with a detector.
 
-    The difference is that of boxes, as a fraction of the image's longer side, or of scores. It is infinite if objects
-    are missing or have other classes or masks. The order of objects does not matter.
+    The difference is the larger of two: between boxes, as a fraction of the image's longer side, and between scores. It
+    is infinite if objects are missing or have other classes or masks. The order of objects does not matter.
     """
     difference, count = 0.0, 0
     for example in examples:
@@ -194,7 +194,7 @@ def _onnx_session(data: bytes) -> Callable[[Tensor], list[Tensor]]:
 
 
 def _clear_mask_counts(graph: Any) -> None:
-    """Remove the number of masks from the loops of a graph: the exporter writes that of its example."""
+    """Remove the number of masks from the loops of a graph: the exporter hard-codes the number in its example."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -207,7 +207,7 @@ def _clear_mask_counts(graph: Any) -> None:
 
 
 def _noise(size: tuple[int, int], batch: int = 1) -> Tensor:
-    """Return random numbers like normalised images."""
+    """Return noise in the range of normalised images."""
     return torch.randn(batch, 3, *size, generator=torch.Generator().manual_seed(0))
 
 

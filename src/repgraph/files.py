@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, folders that are searched once, and JSON with clear errors."""
+"""Atomic writes, folder walks that handle links, and JSON with clear errors."""
 
 import codecs
 import contextlib
@@ -27,7 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield part
         os.replace(part, path)
-        with contextlib.suppress(OSError):  # the directory entry too, where the file system can
+        with contextlib.suppress(OSError):  # sync the directory entry too, where the file system supports it
             folder = os.open(path.parent, os.O_RDONLY)
             os.fsync(folder)
             os.close(folder)
@@ -56,7 +56,7 @@ def write(path: Path, content: bytes | str) -> Path:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of the file ``name`` in ``folder``; raise an error if it is outside, also by a symbolic link."""
+    """Return the path of the file ``name`` in ``folder``; raise an error if ``..`` or a symbolic link leads outside."""
     path = folder / name
     if path.name == ".." or not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(folder)):
         raise UsageError(f"cannot write {path}: it is outside of {folder} ('..' or a symbolic link)")
@@ -64,7 +64,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Raise an error if ``path`` cannot be written, before the work that leads to it. Nothing is created."""
+    """Raise an error if ``path`` cannot be written; call it before the work. Nothing is created."""
     with explained(path, "; give another --out"):
         _check_regular(path)
         folder = next(folder for folder in path.parents if folder.exists())
@@ -74,14 +74,14 @@ def check_writable(path: Path) -> None:
 
 
 def walk(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files in a folder and its subfolders, without hidden ones, and the links that form loops.
+    """Return the files in a folder and its subfolders, without hidden ones, and the links that were not followed.
 
-    Links to folders are followed. Every folder is searched once: a link to one that was searched, or that contains the
-    link itself, is returned as a loop.
+    Every folder is searched once. A link is not followed if it leads to a folder that was searched before or that
+    contains the link.
     """
     found, loops = [], []
     seen: set[Path] = set()
-    waiting = deque([folder])  # links at the end, so that files have the paths without links
+    waiting = deque([folder])  # links last: a file that is found twice gets the path without links
     while waiting:
         path = waiting.popleft()
         real = path.resolve()
@@ -113,7 +113,7 @@ def check_regular(path: Path) -> None:
 
 
 def read_json(path: Path, remedy: str = "", error_type: type[UsageError] = UsageError) -> Any:
-    """Read a JSON file; errors name the file, and say what to do (``remedy``)."""
+    """Read a JSON file; errors name the file and the ``remedy``."""
     try:
         check_regular(path)
         content = path.read_bytes()
@@ -154,7 +154,7 @@ def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 @contextlib.contextmanager
 def explained(path: Path, hint: str = "") -> Iterator[None]:
-    """Raise errors about a file to write as one line."""
+    """Turn errors in writing a file into a one-line :class:`UsageError`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is installed, the devices, and which backends can run here. Needs neither numba nor triton nor a GPU."""
+"""Installed versions, devices, and the backends that can run here. Needs no numba, Triton or GPU."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ _TRITON = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xp
 
 
 def versions() -> dict[str, str | None]:
-    """Return versions by name; None if it is not installed."""
+    """Return versions by package; None if it is not installed."""
     from repgraph import __version__
 
     cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
@@ -85,7 +85,7 @@ def devices() -> list[dict[str, Any]]:
 
 def gather() -> dict[str, Any]:
     """Return everything that ``repgraph info`` shows, as plain data."""
-    with warnings.catch_warnings():  # of an old driver, and of packages that are imported to find out
+    with warnings.catch_warnings():  # from an old driver, or from imports in why_not
         warnings.simplefilter("ignore")
         found = devices()
         table = []

@@ -11,9 +11,9 @@ from repgraph.errors import one_line
 
 
 class Progress:
-    """Progress through ``total`` steps, ``start`` of them done before, with an estimate of the time left.
+    """Context manager that shows progress through ``total`` steps, ``start`` of them already done, and the time left.
 
-    A context manager. ``out`` gets a bar if it is a terminal, otherwise occasional lines; None shows nothing.
+    ``out`` gets a bar if it is a terminal, otherwise occasional lines; None shows nothing.
     """
 
     every = 30.0  # seconds between lines
@@ -44,7 +44,7 @@ class Progress:
             self._bar.stop()
 
     def update(self, done: float, note: str | None = None, *, line: bool = False) -> None:
-        """Show that ``done`` steps are done, and a note instead of the time left; ``line`` prints it without delay."""
+        """Show that ``done`` steps are done, and ``note`` in place of the time left; ``line`` prints a line at once."""
         if self.out is None:
             return
         now = time.monotonic()
@@ -67,7 +67,7 @@ class Progress:
         return format_duration((time.monotonic() - begin) / (done - before) * (self.total - done))
 
     def print(self, text: str) -> None:
-        """Print a line that stays, above the bar; to the error stream if ``out`` is None."""
+        """Print a permanent line above the bar; to stderr if ``out`` is None."""
         text = one_line(text)
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)

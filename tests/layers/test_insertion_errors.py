@@ -99,7 +99,7 @@ class Halves(Block):
 
 def test_channels():
     model = nn.ModuleDict({"stage": nn.Sequential(Halves(), Halves())})
-    assert_raises(model, "cannot find the channels at 'stage.1'; for maps, pass channels={'stage': ", {"stage": 1})
+    assert_raises(model, "cannot find the channels at 'stage.1'; for maps, pass them: channels={'stage'", {"stage": 1})
     insert(model, {"stage": 1}, channels={"stage": 8})
     assert model["stage"](torch.randn(1, 8, 7, 7)).shape == (1, 8, 7, 7)
     model = network()

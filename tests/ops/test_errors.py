@@ -33,7 +33,7 @@ def call(**changes):
         (ValueError, "key has shape (2, 6, 5, 6); expected (2, 8, height, width)", {"key": torch.zeros(2, 6, 5, 6)}),
         (ValueError, "value has shape (2, 4, 5, 6); expected (2, channels, 5, 7)", {"key": torch.zeros(2, 8, 5, 7)}),
         (ValueError, "key[1] has shape (1, 8, 3, 3); expected (2, 8, height, width)", {"key": MAPS, "value": MAPS}),
-        (ValueError, "0 maps of keys and 0 of values", {"key": [], "value": []}),
+        (ValueError, "got 0 keys and 0 values", {"key": [], "value": []}),
         (TypeError, "value[0] is a int; expected a torch.Tensor", {"value": [1, 2]}),
         (ValueError, "offsets has 6 channels; expected a multiple of 4: x and y for 1 maps and 2 sets", OWN),
         (ValueError, "bias has shape (1, 3, 2, 1); expected (1 or 2, 3, 1 or 5, 1 or 6)", BIAS),

@@ -73,13 +73,13 @@ def check_map(x: Any, channels: int) -> Tensor:
     """Return ``x`` if it is a tensor (B, channels, H, W) with H, W >= 1."""
     if not isinstance(x, Tensor):
         raise TypeError(f"input is a {type(x).__name__}; expected a torch.Tensor of shape (B, {channels}, H, W)")
-    # Comparisons in a trace would give a warning each.
+    # In a trace, each comparison would warn.
     if not torch.jit.is_tracing() and (x.dim() != 4 or x.shape[1] != channels or x.shape[2] < 1 or x.shape[3] < 1):
         raise UsageError(f"input has shape {tuple(x.shape)}; expected (B, {channels}, H, W)")
     return x
 
 
 def check_eval(layer: nn.Module) -> None:
-    """Raise if a layer that is to be fused is in training mode."""
+    """Raise if a layer is in training mode, in which it cannot be fused."""
     if layer.training:
         raise RuntimeError(f"fuse() is for inference, but this {type(layer).__name__} is in training mode; call eval()")

@@ -1,4 +1,4 @@
-"""DANet (Fu et al., CVPR 2019): position and channel attention, the layer of both, and the published head."""
+"""DANet (Fu et al., CVPR 2019): position and channel attention, a layer with both, and the published head."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from repgraph.layers import checks
 from repgraph.layers.non_local import ATTENTIONS, attend
 from repgraph.layers.pointwise import Pointwise
 from repgraph.ops.formats import is_channels_last
-from repgraph.ops.library import unrounded
+from repgraph.ops.library import without_autocast
 from repgraph.ops.product import check_dtypes
 
 
 class PositionAttention(nn.Module):
     """DANet's position attention times ``gamma``: every position attends to all, as in a non-local layer.
 
-    ``query`` and ``key`` (1 x 1, C -> C') give the weights and ``value`` (1 x 1, C -> C) what they weigh; logits are
-    not scaled. Values are wider than queries, for which "sdpa" has no fused kernel on the CPU
-    (:func:`repgraph.layers.non_local.attend`). ``gamma`` is learned from zero.
+    The projections are ``query`` and ``key`` (1 x 1, C -> C') and ``value`` (1 x 1, C -> C); logits are not scaled.
+    Values are wider than queries, for which "sdpa" has no fused kernel on the CPU
+    (:func:`repgraph.layers.non_local.attend`). ``gamma`` starts at zero.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class PositionAttention(nn.Module):
 class ChannelAttention(nn.Module):
     """DANet's channel attention times ``gamma``: every channel attends to all, most to the least similar.
 
-    The energies, products of channels over all positions, are computed in float32 for half precision and under
-    autocast, which takes a float32 copy of the input. As sums over H W positions they overflow float16, and their
-    differences are far below the resolution of bfloat16. ``gamma`` is learned from zero.
+    In half precision and under autocast, the energies (products of channels over all positions) are computed from a
+    float32 copy of the input. As sums over H W positions they overflow float16, and their differences are far below
+    the resolution of bfloat16. ``gamma`` starts at zero.
     """
 
     def __init__(self, **factory: Any) -> None:
@@ -54,7 +54,7 @@ class ChannelAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(2)  # [B, C, N]
-        with unrounded(x.device.type):
+        with without_autocast(x.device.type):
             wide = flat.to(torch.promote_types(x.dtype, torch.float32))
             # DANet writes softmax(max - energy); the maximum is constant in a row and cancels.
             weights = torch.softmax(-(wide @ wide.mT), -1).to(x.dtype)  # [B, C, C]
@@ -70,7 +70,7 @@ class DualAttention(nn.Module):
         channels: channels C of input and output.
         mid_channels: channels of ``position.query`` and ``position.key``. Default: C / 8.
         attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
-        fusion: "sum", the only one.
+        fusion: "sum", the only choice.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class DANetHead(nn.Module):
     def forward(self, x: Tensor, all_outputs: bool = False) -> Any:
         """Return logits (B, num_classes, H, W) for features (B, C, H, W).
 
-        With ``all_outputs``, return those of the sum, of the position branch and of the channel branch: DANet's loss is
-        the sum of the three. Without, the classifiers of the branches do not run.
+        With ``all_outputs``, return three: of the sum, of the position branch and of the channel branch; DANet adds
+        their losses. Otherwise the classifiers of the branches do not run.
         """
         check_dtypes(checks.check_map(x, self.in_channels), next(self.parameters()))
         position, channel = self.conv5a(x), self.conv5c(x)

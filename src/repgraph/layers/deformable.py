@@ -12,15 +12,15 @@ from repgraph.layers import checks
 from repgraph.ops import multi_scale_deformable_attention
 from repgraph.ops.backends import NAMES
 from repgraph.ops.geometry import position_dtype
-from repgraph.ops.library import unrounded
+from repgraph.ops.library import without_autocast
 
 
 class DeformableAttention(nn.Module):
     """Multi-scale deformable attention: each query reads a few points of several maps, in each head.
 
-    Points and their weights are computed from the query. Names, shapes and initial values of the parameters
-    (``sampling_offsets``, ``attention_weights``, ``value_proj``, ``output_proj``) are those of Deformable DETR, so that
-    its weights load. Offsets are computed in float32 in half precision and under autocast too.
+    Points and their weights are computed from the query. The parameters (``sampling_offsets``, ``attention_weights``,
+    ``value_proj``, ``output_proj``) have the names, shapes and initial values of Deformable DETR, whose weights can be
+    loaded. Offsets are computed in float32, also in half precision and under autocast.
 
     Args:
         channels: channels C of queries, values and the output.
@@ -108,7 +108,7 @@ class DeformableAttention(nn.Module):
         weights = logits.softmax(3, dtype=wide).unflatten(3, (self.levels, self.points))
         reference = reference_points.to(wide)[:, :, None, :, None]  # [B, Q, 1, L, 1, 2 or 4]
         if reference.shape[-1] == 2:
-            # Without a synchronisation, unlike torch.tensor(..., device=...).
+            # Does not synchronise, unlike torch.tensor(..., device=...).
             unit = torch.tensor([[width, height] for height, width in sizes], dtype=wide)
             locations = reference + offsets / unit.to(query.device, non_blocking=True)[:, None]
         else:
@@ -119,12 +119,12 @@ class DeformableAttention(nn.Module):
 
     def _offsets(self, query: Tensor, dtype: torch.dtype) -> Tensor:
         layer = self.sampling_offsets
-        with unrounded(query.device.type):
+        with without_autocast(query.device.type):
             offsets = F.linear(query.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
         return offsets.unflatten(2, (self.heads, self.levels, self.points, 2))
 
     def _check(self, query: Tensor, points: Tensor, value: Tensor, sizes: Sequence[Sequence[int]]) -> None:
-        if torch.jit.is_tracing():  # comparisons would give a warning each
+        if torch.jit.is_tracing():  # each comparison would warn
             return
         for name, t in (("query", query), ("value", value)):
             if t.dim() != 3 or t.shape[2] != self.channels:

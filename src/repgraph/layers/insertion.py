@@ -105,13 +105,13 @@ def remove(model: Model) -> Model:
 
 
 class _Hook:
-    """Calls the layer of a block: before it, on its first argument, or after it, on its output.
+    """Calls a layer before its block, on the block's first argument, or after it, on the output.
 
-    It has the path of the layer in the block, and not the layer itself: copied, pickled or replicated with its block,
-    it finds the copy's layer.
+    It stores the path of the layer in the block, not the layer: if the block is copied, pickled or replicated, the hook
+    of the copy calls the copy's layer.
     """
 
-    handle: RemovableHandle  # also kept because unpickling it reserves its id, which new hooks then do not get
+    handle: RemovableHandle  # also kept because unpickling it reserves its id: new hooks get other ids
 
     def __init__(self, path: str, before: bool, channels_at_end: bool) -> None:
         self.path = path
@@ -136,7 +136,7 @@ class _Hook:
             raise TypeError(f"{got}; expected a tensor (B, C, H, W). Layers cannot be inserted here")
         x = x.permute(0, 3, 1, 2) if self.channels_at_end else x
         if isinstance(x, torch.fx.Proxy):
-            # The layer depends on its input's shape and device, which a symbolic trace does not have: a single node.
+            # The layer depends on the shape and device of its input, which a symbolic trace lacks: it is one node.
             y: Any = x.tracer.create_proxy("call_module", x.tracer.path_of_module(layer), (x,), {})  # type: ignore[attr-defined]
         else:
             y = layer(x)
@@ -178,7 +178,7 @@ def _add_insertion_points(
         full = join(stage, path)
         _check_reachable(model, full, "insert the layers first")
         if _find_hook(block) is not None or any(point.block is block for point in points):
-            raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove removes all of a model")
+            raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove(model) removes all")
         taken = block_input(block)
         if (other := not_a_map(model.get_submodule(stage), path, taken)) is not None:
             raise UsageError(f"cannot insert at {full!r}: the block gets {other}; layers need maps (B, C, H, W)")
@@ -188,7 +188,7 @@ def _add_insertion_points(
             shape = output_shape(block, taken)
             width = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
         if width is None:
-            raise UsageError(f"cannot find the channels at {full!r}; for maps, pass channels={{{name!r}: 1024}} or so")
+            raise UsageError(f"cannot find the channels at {full!r}; for maps, pass them: channels={{{name!r}: 1024}}")
         holder = _find_holder(model, block, taken, full, points)
         hook = _Hook(join(holder, NAME), before, channels_at_end)
         points.append(_InsertionPoint(full, block, block.get_submodule(holder), width, hook))
@@ -197,9 +197,9 @@ def _add_insertion_points(
 def _find_holder(
     model: nn.Module, block: nn.Module, taken: BlockInput | None, path: str, points: list[_InsertionPoint]
 ) -> str:
-    """Return the path in a block of the module to hold its layer: the first that does not call its children.
+    """Return the path in a block of the module whose child its layer becomes: the first that does not call children.
 
-    A module that is used elsewhere in the network does not qualify, as the layer would be there twice.
+    Modules that are used elsewhere in the network do not qualify: the layer would be there twice.
     """
     uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for inner, module in block.named_modules():

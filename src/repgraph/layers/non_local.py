@@ -15,7 +15,7 @@ ATTENTIONS = ("sdpa", "plain")
 
 
 class ContextLayer(nn.Module):
-    """Base class of non-local and RepGraph layers: widths, fusion, scale, and convolutions of query, key and value."""
+    """Base class of non-local and RepGraph layers: widths, fusion, scale, and projections to query, key and value."""
 
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}
@@ -47,7 +47,7 @@ class ContextLayer(nn.Module):
         self.phi_norm = None if share_query_key else make_norm_act(norm_qk, self.mid_channels, **factory)
 
     def query_and_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two maps (B, C', H, W), which are one tensor if they are shared."""
+        """Return two maps (B, C', H, W): the same tensor twice if they are shared."""
         query = self.theta_norm(self.theta(checks.check_map(x, self.channels)))
         if self.phi is None or self.phi_norm is None:
             return query, query
@@ -136,7 +136,7 @@ def attend(
     """Compute ``softmax(scale * q k^T) v`` over all positions, in each head separately.
 
     "sdpa" leaves the choice of the kernel to PyTorch; with a fused one the N x N weights are never in memory. Most
-    fused kernels need equal widths of query, key and value. Where none fits, PyTorch computes what "plain" does.
+    fused kernels need equal widths of query, key and value. Where none fits, PyTorch computes the same as "plain".
 
     Args:
         query, key: (B, C, H, W); channels-last maps are not copied.

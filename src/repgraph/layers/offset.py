@@ -1,4 +1,4 @@
-"""The regression of node offsets, always in float32: at 16 pixels, bfloat16 moves in steps of 1/8 pixel."""
+"""The regression of node offsets, in float32: at 16 pixels, bfloat16 has a resolution of 1/8 pixel."""
 
 from typing import Any, Literal
 
@@ -19,11 +19,11 @@ class Offset(nn.Conv2d):
     Channel 2n is the x and channel 2n + 1 the y of node n. The convolution runs in float32, also under autocast and in
     half-precision modules (float64 for float64). For a grid its input is the mean of each cell. The weight starts at
     zero and the bias at the points of the spread. At every call the bias is scaled to the map: a spread in pixels
-    shrinks on maps too small for it, and a relative one is multiplied by half of the map's sides. What the weight adds
-    is in pixels.
+    shrinks on maps too small for it, and a relative one is multiplied by half of the map's sides. The product with the
+    weight is in pixels.
 
     Attributes:
-        map_size: height and width of the map for which a spread in pixels is scaled; None for that of each call.
+        map_size: height and width of the map to which a spread in pixels is scaled. None: the map of each call.
         seen: offsets of the last eager call with the height and width of its map, for :func:`repgraph.reach`.
     """
 
@@ -39,7 +39,7 @@ class Offset(nn.Conv2d):
         **factory: Any,
     ) -> None:
         self.spread = spread
-        # Stored, so that torch.compile need not trace it.
+        # Stored: torch.compile does not have to trace it.
         self.extent = 0.0 if spread.relative else spread.extent
         self.grid = grid
         self.map_size = map_size
@@ -60,7 +60,7 @@ class Offset(nn.Conv2d):
         return self.fork(x)[0]
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the offsets, and the features for their other consumers, which saves an addition in training."""
+        """Return the offsets, and the features for further use, which saves an addition in the backward pass."""
         height, width = x.shape[2:]
         weight, bias = self.weight.flatten(1), self._scaled_bias(height, width)
         if self.grid == 1:

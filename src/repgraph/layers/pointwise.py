@@ -16,7 +16,7 @@ from repgraph.errors import UsageError
 from repgraph.ops.backends import direct, needs_grad, transformed
 from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import memory_format
-from repgraph.ops.library import unrounded
+from repgraph.ops.library import without_autocast
 from repgraph.ops.normalised import (
     fold_running,
     moments,
@@ -51,7 +51,7 @@ class Pointwise(nn.Conv2d):
 
 
 def make_norm_act(enabled: bool, channels: int, **factory: Any) -> nn.Module:
-    """Build batch normalization and ReLU in a row; ``nn.Identity`` if not enabled."""
+    """Build batch normalization followed by ReLU; ``nn.Identity`` if not enabled."""
     return nn.Sequential(nn.BatchNorm2d(channels, **factory), nn.ReLU()) if enabled else nn.Identity()
 
 
@@ -72,21 +72,21 @@ def fuse_input(
 
     Returns:
         ``x + norm(convolution(response))`` (B, C, H, W) for "sum", or both concatenated (B, 2C, H, W) for "concat",
-        behind the activation.
+        followed by the activation.
     """
     if act is not None and not (fusion == "sum" and type(act) is nn.ReLU and is_plain(act)):
         return act(fuse_input(x, response, convolution, norm, fusion))
     if fusion == "sum":
         return add_conv_norm(x, response, convolution, norm, relu=act is not None)
-    update = norm(convolution(response))  # with C' = 1, no format
+    update = norm(convolution(response))  # with C' = 1, the memory format is ambiguous
     return torch.cat((x, update.contiguous(memory_format=memory_format(x))), 1)
 
 
 def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any, relu: bool = False) -> Tensor:
-    """Return ``x + norm(convolution(a))`` (``relu``: behind a ReLU), computed as one product where possible.
+    """Return ``x + norm(convolution(a))`` (``relu``: followed by a ReLU), computed as one product where possible.
 
-    In training the running statistics are updated as ``norm`` itself would. Modules of other types and modules with
-    hooks are called normally.
+    In training the running statistics are updated as by ``norm``. Modules of other types and modules with hooks are
+    called normally.
     """
     if type(convolution) is not Pointwise or not is_plain(convolution, norm) or forward_mode():
         y = x + norm(convolution(a))
@@ -94,11 +94,11 @@ def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any, relu:
     weight = convolution.weight.flatten(1)
     if type(norm) is nn.Identity:
         return residual_product(x, a, weight, convolution.bias, relu)
-    single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # a trace would warn of the comparison
+    single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # in a trace, the comparison would warn
     if not _is_standard(norm) or convolution.bias is not None or single:
         y = x + norm(convolution(a))
         return torch.relu(y) if relu else y
-    with unrounded(a.device.type):
+    with without_autocast(a.device.type):
         if not norm.training:
             running = norm.running_mean, norm.running_var
             if not needs_grad(x, a, weight, norm.weight) and normalised_fits(x, a, weight):
@@ -145,7 +145,7 @@ def _fold_weights(weight: Tensor, norm: Any, mean: Tensor, variance: Tensor) -> 
 
 
 def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
-    """Increment the count of a norm's batches, and return its running statistics."""
+    """Increment a norm's number of batches, and return its running statistics."""
     if norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
     return norm.running_mean, norm.running_var

@@ -17,7 +17,7 @@ from repgraph.ops.backends import NAMES, direct
 
 
 class PyramidRound(nn.Module):
-    """One round: each position of a map attends to nodes on that map and on others, then passes a feed-forward part.
+    """One round: each position of a map attends to nodes on that map and on others; a feed-forward part follows.
 
     Query, keys and values are 1 x 1 convolutions; every map has its own key and value. Each channel group has its own
     nodes, ``nodes`` on every map, regressed from the first map by ``offset``, and a learned ``bias`` on the logit of
@@ -83,7 +83,7 @@ class PyramidRound(nn.Module):
         return [self.offset]
 
     def in_query_pixels(self, offsets: Tensor) -> Tensor:
-        """Return offsets (B, 2 groups maps nodes, H, W), which are in pixels of their maps, in pixels of the first."""
+        """Convert offsets (B, 2 groups maps nodes, H, W) from pixels of their own maps to pixels of the first map."""
         height, width = self.sizes[0]
         units = offsets.new_tensor([[width / w, height / h] for h, w in self.sizes])  # [maps, 2]
         parts = offsets.unflatten(1, (self.groups, self.maps, self.nodes, 2))
@@ -105,16 +105,16 @@ class PyramidRound(nn.Module):
 class PyramidRepGraph(nn.Module):
     """RepGraph over several maps: in each round, positions of the finest map attend to nodes on all maps.
 
-    The result of a round is the finest map of the next, so that information travels along the nodes of all rounds.
+    The result of a round replaces the finest map in the next, so each round extends the reach of the nodes.
 
     Args:
         channels: channels C of all maps.
         maps: number of maps, the finest one first.
-        rounds: number of rounds T, each with parameters of its own.
+        rounds: number of rounds T, each with its own parameters.
         nodes: number S of nodes on each map, for each group.
-        groups: number of channel groups with attention and nodes of their own; a divisor of C.
+        groups: number of channel groups, each with its own attention and nodes; a divisor of C.
         expansion: width of the feed-forward part as a multiple of C.
-        backend: of :func:`repgraph.representative_attention`.
+        backend: see :func:`repgraph.representative_attention`.
 
     Shape:
         - Input: ``maps`` tensors (B, C, H_l, W_l)
@@ -165,7 +165,7 @@ class PyramidRepGraph(nn.Module):
 
 
 def to_pixels(nodes: Tensor, steps: Sequence[tuple[float, float]]) -> Tensor:
-    """Return nodes (..., maps * S, 2, h, w) in pixels of the image, from pixels of their maps.
+    """Convert nodes (..., maps * S, 2, h, w) from pixels of their maps to pixels of the image.
 
     ``steps`` are the distances between neighbouring positions of each map in pixels, horizontal and vertical.
     """
@@ -176,7 +176,7 @@ def to_pixels(nodes: Tensor, steps: Sequence[tuple[float, float]]) -> Tensor:
 
 
 def _rays(groups: int, maps: int, nodes: int) -> Spread:
-    """Return initial offsets in the operator's order (group, map, node): along a direction for each group."""
+    """Return initial offsets in the operator's order (group, map, node), along one direction per group."""
     points = []
     for group in range(groups):
         x, y = (round(turn(2 * math.pi * group / groups), 12) + 0.0 for turn in (math.cos, math.sin))

@@ -1,8 +1,8 @@
 """Initial positions of a layer's nodes.
 
-A node that starts on its query sees what the query sees, and nodes that start at one position get equal gradients and
-never separate. So nodes start apart, at the points of a spread: offsets from the query (for a grid, from the center of
-its cell), in pixels or, for spreads that cover the map, in halves of the map's sides.
+A node that starts at its query samples the query's own features, and nodes that start at the same position get equal
+gradients and never separate. So nodes start apart, at the points of a spread: offsets from the query (for a grid, from
+the center of its cell), in pixels or, for spreads that cover the map, in halves of the map's sides.
 """
 
 import math
@@ -83,8 +83,8 @@ def make_spreads(
 ) -> tuple[Spread, ...]:
     """Build the spread of each round of a layer.
 
-    ``radius`` is that of the first ring, and halves from round to round; a list has one for each. Other spreads are the
-    same in every round.
+    ``radius`` is the radius in the first round, and halves in each further one; or a list with one per round. Other
+    spreads are the same in every round.
     """
     if isinstance(radius, (list, tuple)):
         if len(radius) != rounds:
@@ -102,11 +102,11 @@ def has_radius(spread: str | Points | None, grid: int | Literal["map"] = 1) -> b
 
 
 def ring(nodes: int, radius: float = 1.0) -> tuple[tuple[float, float], ...]:
-    """Return one node in the center and the others evenly on a circle; of two nodes, one on each side."""
+    """Return one node in the center and the others evenly on a circle; two nodes are on opposite sides."""
     if nodes <= 2:
         return ((0.0, 0.0),) if nodes == 1 else ((radius, 0.0), (-radius, 0.0))
     angles = [2 * math.pi * i / (nodes - 1) for i in range(nodes - 1)]
-    # Rounded, so that coordinates on the axes are exact; adding 0.0 turns -0.0 into 0.0.
+    # Rounding makes coordinates on the axes exact; adding 0.0 turns -0.0 into 0.0.
     circle = [(round(radius * math.cos(a), 12) + 0.0, round(radius * math.sin(a), 12) + 0.0) for a in angles]
     return ((0.0, 0.0), *circle)
 
@@ -123,7 +123,7 @@ def lattice(nodes: int) -> tuple[tuple[float, float], ...]:
 
 
 def shrink_factor(extent: float, height: int, width: int) -> float:
-    """Return the factor by which a spread in pixels shrinks on a map too small for it; 1 on others."""
+    """Return the factor by which a spread in pixels shrinks on a map that is too small for it; otherwise 1."""
     if extent == 0:
         return 1.0
     if torch.jit.is_tracing():  # sizes are tensors
@@ -137,7 +137,7 @@ def _coordinate(index: int, count: int) -> float:
 
 
 def _centered(points: Sequence[tuple[float, float]], grid: int | Literal["map"]) -> tuple[tuple[float, float], ...]:
-    """Shift points around the center of a cell to offsets from its top-left position."""
+    """Convert offsets from the center of a cell to offsets from its top-left position."""
     shift = 0.0 if grid == "map" else (int(grid) - 1) / 2
     return tuple((x + shift, y + shift) for x, y in points)
 

@@ -1,4 +1,4 @@
-"""The stages and blocks of a network, and what a block takes and returns."""
+"""The stages and blocks of a network, and the inputs and outputs of blocks."""
 
 import copy
 from collections import OrderedDict
@@ -17,7 +17,7 @@ PROBE_SIZE = 64  # side of the map for probing: large enough for blocks that hal
 
 
 class BlockInput(NamedTuple):
-    """What a block takes: maps "BCHW", maps "BHWC" as in Swin, or tokens "BNC" as in ViT."""
+    """The input of a block: maps "BCHW", maps "BHWC" as in Swin, or tokens "BNC" as in ViT."""
 
     channels: int
     layout: str = "BCHW"
@@ -34,7 +34,7 @@ def stages(model: nn.Module) -> dict[str, int]:
     found = found or _innermost(model, "", 2, nn.Linear)  # transformers
     for path in filter(None, list(found)):
         found |= _short_siblings(model, path)
-    return {path: found[path] for path, _ in model.named_modules() if path in found}  # of two names, the first
+    return {path: found[path] for path, _ in model.named_modules() if path in found}  # first name of shared ones
 
 
 def blocks(stage: nn.Module) -> dict[str, nn.Module]:
@@ -54,7 +54,7 @@ def blocks(stage: nn.Module) -> dict[str, nn.Module]:
 
 
 def find_stage(model: nn.Module, name: str) -> str:
-    """Return the path of a stage, given by its path or by the end of it that is unique among stages."""
+    """Return the path of a stage, given its path or a suffix that is unique among stages."""
     listed = stages(model)
     named = dict(model.named_modules(remove_duplicate=False))
     if name in named:
@@ -73,7 +73,7 @@ def find_stage(model: nn.Module, name: str) -> str:
     known = f"Stages and their blocks: {known}" if listed else "No stages were found: a stage is a list of blocks"
     if paths:
         raise UsageError(f"{', '.join(map(repr, paths.values()))} is not a stage (a list of blocks). {known}")
-    ends = {".".join(path.split(".")[-1 - name.count(".") :]) for path in listed}  # with as many names
+    ends = {".".join(path.split(".")[-1 - name.count(".") :]) for path in listed}  # with as many parts as the name
     raise UsageError(f"the model has no module {name!r}{nearest(name, ends, '.')} {known}")
 
 
@@ -103,7 +103,7 @@ def _innermost(module: nn.Module, path: str, minimum: int, kind: type[nn.Module]
         found |= _innermost(child, child_path, minimum, kind)
     own = blocks(module)
     if path and list(found) == [f"{path}.blocks"]:
-        return {path: len(own)}  # a module that holds these blocks alone goes by its own name
+        return {path: len(own)}  # the stage is named after the module, without ".blocks"
     if found or (not path and all(map(_has_convolutions, own.values()))):
         return found  # a model that is a list of lists is not one stage
     if not path or not isinstance(module, CONTAINERS):
@@ -143,12 +143,12 @@ def _short_siblings(model: nn.Module, path: str) -> dict[str, int]:
 
 
 def join(*paths: str) -> str:
-    """Join paths of modules, of which some may be empty."""
+    """Join module paths; empty ones are skipped."""
     return ".".join(filter(None, paths))
 
 
 def device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return device and dtype of the first floating-point parameter or buffer of a module; None without one."""
+    """Return device and dtype of the first floating-point parameter or buffer of a module, or None and None."""
     tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
     return next(((tensor.device, tensor.dtype) for tensor in tensors), (None, None))
 
@@ -159,7 +159,7 @@ def output_shape(module: nn.Module, taken: BlockInput) -> torch.Size | None:
 
 
 def block_input(block: nn.Module) -> BlockInput | None:
-    """Return what a block takes; None where it cannot be found.
+    """Return the input of a block; None if it cannot be found.
 
     The block is tried with the input channels of its layers, in each layout. If it runs with one more channel as well,
     the layer follows others that take any number, and the next one is tried.
@@ -187,7 +187,7 @@ def not_a_map(stage: nn.Module, path: str, taken: BlockInput | None) -> str | No
 
 
 def calls_children(block: nn.Module, path: str, taken: BlockInput) -> bool:
-    """Return whether a new child of the module at ``path`` in a block would be called: some call all their children."""
+    """Return whether the module at ``path`` in a block would call a new child, as some modules call all children."""
     twin, child = _meta_copy(block), nn.Identity()
     twin.get_submodule(path).add_module(NAME, child)
     calls = _record(child)
@@ -196,14 +196,14 @@ def calls_children(block: nn.Module, path: str, taken: BlockInput) -> bool:
 
 
 def _record(module: nn.Module) -> list[Any]:
-    """Return a list to which every call of a module adds its first argument."""
+    """Return a list to which every call of the module appends its first argument."""
     calls: list[Any] = []
     module.register_forward_pre_hook(lambda _, args: calls.append(args[0] if args else None))
     return calls
 
 
 def _probe(twin: nn.Module, taken: BlockInput) -> Any:
-    """Return the output of a copy on the meta device; None if it does not take this input."""
+    """Return the output of a copy on the meta device; None if it does not accept this input."""
     try:
         fixed = getattr(twin, "input_resolution", None) or getattr(twin, "feat_size", None)  # in timm's Swin networks
         height, width = fixed or (PROBE_SIZE, PROBE_SIZE)

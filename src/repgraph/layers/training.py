@@ -26,7 +26,7 @@ _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 @dataclass(frozen=True)
 class Reach:
-    """Distances of a layer's nodes, of all rounds, from their query, or from the center of its cell.
+    """Distances of a layer's nodes, in all rounds, from their query or, for a grid, from the center of its cell.
 
     Attributes:
         mean, p95: mean and 95th percentile in pixels of the map of the queries.
@@ -53,8 +53,8 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
     Args:
         model: a model with RepGraph layers, or such a layer.
         inputs, kwargs: arguments of the model. It runs once, without gradients, uncompiled and in evaluation mode;
-            modes and random state are restored. Without arguments it does not run, and the result is that of each
-            layer's last call outside compiled code.
+            modes and random state are restored. Without arguments it does not run; the result is then for each layer's
+            last call outside compiled code.
 
     Returns:
         A :class:`Reach` for the path of each layer that has run ("" is the model itself).
@@ -69,13 +69,13 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
         _run(model, inputs, kwargs)
     found = {path: _reach(layer) for path, layer in layers.items() if layer.offset.seen is not None}
     if not found:
-        raise UsageError("no RepGraph layer has run, except perhaps in compiled code; give reach an input of the model")
+        raise UsageError("no RepGraph layer has run, except perhaps in compiled code; pass reach the model's inputs")
     return found
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; restores the mode of every module."""
+    """Context with evaluation mode and without gradients; restores the mode of every module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -89,7 +89,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call a model without changing its modes or the random state."""
     devices = {t.get_device() for t in model.parameters() if t.is_cuda}
-    # Importing the compiler is slow, and nothing is compiled before it is imported.
+    # Importing the compiler is slow; if it is not imported, nothing is compiled.
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     with eager, evaluation_mode(model), torch.random.fork_rng(sorted(devices)):
         model(*inputs, **kwargs)
@@ -131,7 +131,7 @@ def param_groups(
     offset_lr = lr if offset_lr is None else check_number("offset_lr", offset_lr, 0)
     kinds: dict[nn.Parameter, str] = {}
     for module in model.modules():
-        if isinstance(module, Offset):  # takes precedence: a parameter that is shared with an offset is an offset
+        if isinstance(module, Offset):  # takes precedence for shared parameters
             kinds |= {p: "offset biases" if p.dim() <= 1 else "offset weights" for p in module.parameters()}
         elif isinstance(module, _NORMS):
             for parameter in module.parameters():

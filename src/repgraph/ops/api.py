@@ -39,8 +39,8 @@ def representative_attention(
     Args:
         query: (B, C, H, W).
         key: (B, C, H, W), or a sequence of L maps (B, C, H_l, W_l) of any sizes.
-        value: (B, Cv, H, W), or a sequence of L maps with the sizes of the keys. One dtype for query, key and value. If
-            it is the same object as ``key``, memory is read only once.
+        value: (B, Cv, H, W), or a sequence of L maps with the sizes of the keys. Query, key and value have one dtype.
+            If ``value is key``, memory is read only once.
         offsets: (B, 2 K L S, ceil(H/grid), ceil(W/grid)), any floating dtype, in pixels. For node n of map l in set k,
             channel 2 ((k L + l) S + n) is the x offset and the next one the y offset.
         groups: Number of channel groups G (Group RepGraph), a divisor of C and Cv. Each group has its own softmax.
@@ -48,7 +48,7 @@ def representative_attention(
             top-left position of the cell.
         scale: Factor on the logits.
         bias: (1 or B, G L S, 1 or H, 1 or W), added to the logits in order group, map, node.
-        own_nodes: Whether each group has nodes of its own (K = G); otherwise all share one set (K = 1).
+        own_nodes: Whether each group has its own nodes (K = G) or all groups share one set (K = 1).
         backend: "reference" (PyTorch, any device), "triton" (CUDA), "cpu" (numba), or "auto" for the fastest that can
             run. There is no fallback from a named backend.
         return_nodes: Whether to return nodes and weights as well.

@@ -13,7 +13,7 @@ NAMES = ("auto", "reference", *KERNELS)
 
 
 def _constant(function: Any) -> Any:
-    """Do what ``torch.compiler.assume_constant_result`` does, which would import all of Dynamo."""
+    """Like ``torch.compiler.assume_constant_result``, without importing Dynamo."""
     function._dynamo_marked_constant = True
     return function
 

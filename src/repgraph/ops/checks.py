@@ -13,7 +13,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_tensor(name: str, t: Any, dimensions: int, shape: str, device: torch.device | None = None) -> None:
-    """Raise unless ``t`` is a dense floating-point tensor of that many dimensions, on the device of the query."""
+    """Raise unless ``t`` is a dense floating-point tensor with that many dimensions, on ``device`` (None: any)."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor")
     if t.is_nested or t.layout != torch.strided:
@@ -46,7 +46,7 @@ def check(
 ) -> None:  # fmt: skip
     """Raise TypeError for wrong types and dtypes, ValueError for wrong shapes and numbers.
 
-    Arguments of a kind that has passed before are not checked again.
+    Combinations of shapes, dtypes, devices and numbers that passed before are not checked again.
     """
     arguments = (query, keys, values, offsets, groups, grid, scale, bias, own_nodes)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -91,7 +91,7 @@ def _check(
         check_tensor("bias", bias, 4, "(1 or B, groups x maps x nodes, 1 or H, 1 or W)", query.device)
     if not isinstance(own_nodes, bool):
         raise TypeError(f"own_nodes is {own_nodes!r}; expected True or False")
-    if not torch.jit.is_tracing():  # the kernels do, and comparing sizes here would give a warning for each
+    if not torch.jit.is_tracing():  # the kernels check sizes; here each comparison would warn
         check_shapes(query, keys, values, offsets, groups, grid, bias, own_nodes)
 
 
@@ -99,12 +99,12 @@ def check_shapes(
     query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], offsets: Tensor, groups: int, grid: int,
     bias: Tensor | None = None, own_nodes: bool = False,
 ) -> None:  # fmt: skip
-    """Raise ValueError for maps that do not match; kernels rely on it."""
+    """Raise ValueError for shapes that do not match; kernels rely on it."""
     batch, channels, height, width = query.shape
     if channels < 1 or height < 1 or width < 1:
         raise ValueError(f"query has shape {tuple(query.shape)}; expected at least one channel, row and column")
     if len(keys) != len(values) or len(keys) < 1:
-        raise ValueError(f"{len(keys)} maps of keys and {len(values)} of values; expected as many, at least one")
+        raise ValueError(f"got {len(keys)} keys and {len(values)} values; expected one of each for every map")
     width_v = values[0].shape[1]
     for (name, key), (name_v, value) in zip(named("key", keys), named("value", values), strict=True):
         if key.shape[0] != batch or key.shape[1] != channels:
@@ -114,7 +114,7 @@ def check_shapes(
             expected = f"({batch}, {'channels' if value is values[0] else width_v}, {rows}, {columns})"
             raise ValueError(f"{name_v} has shape {tuple(value.shape)}; expected {expected}")
     if channels % groups or width_v % groups:
-        both = f"the {channels} channels of query and key and of the {width_v} of value"
+        both = f"the {channels} channels of query and key and the {width_v} channels of value"
         raise ValueError(f"groups is {groups}; expected a divisor of {both}")
     sets = len(keys) * (groups if own_nodes else 1)
     if offsets.shape[1] < 2 * sets or offsets.shape[1] % (2 * sets):

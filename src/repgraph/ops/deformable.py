@@ -31,8 +31,8 @@ def multi_scale_deformable_attention(
 
     Args:
         value: (B, sum of H_l W_l, M, D): L maps one after the other, with M heads.
-        spatial_shapes: the L pairs (H_l, W_l), or an integer tensor (L, 2). A tensor on a GPU has to be copied to the
-            CPU first, so pass a list where there is one.
+        spatial_shapes: the L pairs (H_l, W_l), or an integer tensor (L, 2). A list is faster: a
+            tensor on a GPU has to be copied to the CPU.
         sampling_locations: (B, Q, M, L, P, 2): [x, y] from 0 to 1 over each map.
         attention_weights: (B, Q, M, L, P): any numbers; there is no softmax.
         points: number of points on each map, if it differs: then locations are (B, Q, M, sum(points), 2) and weights
@@ -82,7 +82,7 @@ def _check(value: Tensor, sizes: list, locations: Tensor, weights: Tensor, point
         raise ValueError(f"spatial_shapes is {sizes}; expected a pair (height, width) for each map")
     total = sum(height * width for height, width in sizes)
     if not torch.jit.is_tracing() and total != positions:
-        raise ValueError(f"value has {positions} positions; expected {total}, those of maps of {sizes}")
+        raise ValueError(f"value has {positions} positions; expected {total} for maps of {sizes}")
     if channels < 1 or heads < 1:
         raise ValueError(f"value has shape {tuple(value.shape)}; expected at least one head and channel")
     if listed:

@@ -6,11 +6,11 @@ p is interpolated between the corners floor(p) and floor(p) + 1 of each axis wit
 Corners off the map are zero.
 
 The kernels implement the same rule (``triton/geometry.py``, ``cpu/geometry.py``). All three clamp positions to [-2,
-size + 1] first: positions beyond are off the map anyway, and infinite offsets become finite. A NaN offset has a NaN t,
-so that the result of its query is NaN, and reads no memory.
+size + 1] first: positions beyond are off the map anyway, and infinite offsets become finite. A NaN offset has a NaN t:
+it reads no memory, and the result of its query is NaN.
 
 The anchor (x, y) of an H x W query map is at x_l = (x + 1/2) W_l / W - 1/2 on an H_l x W_l map, and likewise for y. All
-backends evaluate this from left to right with exact division, so that their corners are the same.
+backends evaluate this from left to right with exact division, and so agree on the corners.
 """
 
 import warnings
@@ -51,8 +51,8 @@ def nodes(
     batch, _, rows, columns = offsets.shape
     anchors = []
     for height, width in maps:
-        x = _carried(torch.arange(columns, device=offsets.device, dtype=dtype) * grid, size[1], width)  # [Wc]
-        y = _carried(torch.arange(rows, device=offsets.device, dtype=dtype) * grid, size[0], height)  # [Hc]
+        x = _rescaled(torch.arange(columns, device=offsets.device, dtype=dtype) * grid, size[1], width)  # [Wc]
+        y = _rescaled(torch.arange(rows, device=offsets.device, dtype=dtype) * grid, size[0], height)  # [Hc]
         anchors.append(torch.stack((x.expand(rows, columns), y[:, None].expand(rows, columns))))
     count = offsets.shape[1] // (2 * sets * len(maps))
     offsets = offsets.reshape(batch, sets, len(maps), count, 2, rows, columns)
@@ -68,8 +68,8 @@ def same(a: object, b: object) -> bool:
         return bool(a == b)
 
 
-def _carried(x: Tensor, size: int, other: int) -> Tensor:
-    """Carry positions from an axis of ``size`` pixels over to one of ``other`` pixels that covers the same picture."""
+def _rescaled(x: Tensor, size: int, other: int) -> Tensor:
+    """Map positions on an axis of ``size`` pixels to an axis of ``other`` pixels over the same image."""
     if same(size, other):
         return x
     divisor = torch.full((), size, dtype=x.dtype, device=x.device)  # PyTorch multiplies by 1 / size on CUDA otherwise

@@ -53,7 +53,7 @@ def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weig
     # The only check of a traced call.
     check_shapes(query, (key,), (key if value is None else value,), offsets, groups, grid)
     if key.shape != query.shape:
-        raise ValueError(f"key has shape {tuple(key.shape)}; expected that of query, {tuple(query.shape)}")
+        raise ValueError(f"key has shape {tuple(key.shape)}; expected the shape of query, {tuple(query.shape)}")
     return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
 
 
@@ -73,7 +73,7 @@ def outputs(
 
 
 def gradients(query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor):
-    """Return uninitialised gradients; that of ``value`` is empty if it is None."""
+    """Return uninitialised gradients; the gradient of ``value`` is empty if it is None."""
     grad_value = query.new_empty(0) if value is None else empty_map(value)
     grad_offsets = torch.empty_like(offsets, memory_format=torch.contiguous_format)
     return empty_map(query), empty_map(key), grad_value, grad_offsets
@@ -90,7 +90,7 @@ def _(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scal
 
 
 class _Attention(torch.autograd.Function):
-    """Autograd of the operator. Without a jvp it raises for forward-mode tangents, which register_autograd loses."""
+    """Autograd of the operator. Without a jvp it raises for forward-mode tangents; register_autograd drops them."""
 
     @staticmethod
     def forward(ctx, query, key, value, offsets, groups, grid, scale, backend, with_weights, eager=False):
@@ -149,7 +149,7 @@ _library.impl("attention", lambda *arguments: _Attention.apply(*arguments), "Aut
 torch.library.register_autograd("repgraph::attention_backward", no_second_order, lib=_library)
 
 
-def unrounded(device: str) -> AbstractContextManager[Any]:
+def without_autocast(device: str) -> AbstractContextManager[Any]:
     """Return a context without autocast."""
     enabled = device in AUTOCAST_DEVICES and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if enabled else nullcontext()

@@ -4,8 +4,8 @@ The mean and variance of z = W a over a batch follow from the mean m and the cov
 
     mean(z) = W m        var(z) = diag(W K W^T)
 
-So normalising z is another product, s W a + t, and z is never written. For maps without kernels, and for
-``torch.compile``, ``repgraph.layers.pointwise`` composes the same of PyTorch's operations.
+So normalising z is another product, s W a + t, and z is never written. For maps without kernels, and under
+``torch.compile``, ``repgraph.layers.pointwise`` computes the same with PyTorch's operations.
 """
 
 import torch
@@ -43,13 +43,13 @@ def _moments_backward(ctx, grad_mean, grad_covariance):
     a, mean = ctx.saved_tensors
     rows = as_rows(a)
     count = rows.shape[0]  # not len, for which torch.compile would specialise on every size
-    with library.unrounded(a.device.type):
+    with library.without_autocast(a.device.type):
         slope = (grad_covariance + grad_covariance.t()) / count
         return as_map(_affine(rows, slope, grad_mean / count, mean), a)
 
 
 def _affine(rows: Tensor, slope: Tensor, shift: Tensor, mean: Tensor) -> Tensor:
-    """Return rows slope + shift - mean slope; with the rounded slope in both, so that the means cancel."""
+    """Return rows slope + shift - mean slope. Both products use the rounded slope, so the means cancel."""
     slope = slope.to(rows.dtype)
     return torch.addmm((shift - slope.to(mean.dtype) @ mean).to(rows.dtype), rows, slope)
 
@@ -73,7 +73,7 @@ def normalised_fits(x: Tensor, a: Tensor, weight: Tensor) -> bool:
 
 
 class _NormalisedProduct(torch.autograd.Function):
-    """x + batch_norm(W a), optionally behind a ReLU, with the statistics of this batch of at least two positions.
+    """x + batch_norm(W a), optionally followed by a ReLU, with the statistics of this batch (two positions or more).
 
     ``gamma`` and ``beta`` are weight and bias (C,) of the normalisation, ``running`` its running mean and variance,
     which are updated in place.
@@ -102,7 +102,7 @@ class _NormalisedProduct(torch.autograd.Function):
         kernels = library.kernels("triton")
         rows, grads = as_rows(a), as_rows(grad)
         grad_shift = kernels.column_sums(grads)
-        with library.unrounded(a.device.type):
+        with library.without_autocast(a.device.type):
             grad_weight, grad_gamma, weighted = kernels.fold_backward(
                 weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift, len(rows)
             )

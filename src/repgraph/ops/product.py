@@ -10,7 +10,7 @@ from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import as_map, as_rows, is_channels_last
 from repgraph.ops.geometry import position_dtype
 
-MAX_OUTPUTS = 128  # of the kernel of ``wide_product``: one tile holds all
+MAX_OUTPUTS = 128  # output channels of the ``wide_product`` kernel, which fit in one tile
 
 _library = torch.library.Library("repgraph", "FRAGMENT")
 _library.define("residual_product(Tensor x, Tensor a, Tensor weight, Tensor? bias) -> Tensor")
@@ -20,7 +20,7 @@ _library.define("wide_product(Tensor a, Tensor weight, Tensor bias) -> Tensor")
 def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
     """Return x + W a + b at every position, in the memory format of ``x``, for a weight (C, C') and a bias (C,).
 
-    ``relu``: return it behind a ReLU, which is part of the product in inference.
+    ``relu``: apply a ReLU, which is fused into the product in inference.
     """
     weight = weight.to(a.dtype)
     if not residual_fits(x, a):
@@ -38,12 +38,12 @@ def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         eager = direct(a, weight, bias) and not needs_grad(a, weight, bias)
         return (_wide if eager else torch.ops.repgraph.wide_product)(a, weight, bias)
     wide = position_dtype(a.dtype)
-    with library.unrounded(a.device.type):
+    with library.without_autocast(a.device.type):
         return product(a.to(wide), weight.to(wide), bias.to(wide))
 
 
 def relu_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return relu(W a + b) at every position, for inference: on CUDA the activation is part of the product."""
+    """Return relu(W a + b) at every position, for inference: on CUDA the activation is fused into the product."""
     if not fits(a) or torch.is_autocast_enabled("cuda") or weight.dtype != a.dtype:
         return torch.relu(product(a, weight, bias))
     return as_map(torch._addmm_activation(bias, as_rows(a), weight.t()), a)
@@ -87,7 +87,7 @@ class _Fork(torch.autograd.Function):
 
 
 def fork(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return W x at every position and x, whose two gradients are summed in the epilogue of one product."""
+    """Return W x at every position, and x; the backward pass adds their gradients in the epilogue of one product."""
     if not needs_grad(x) or forward_mode() or torch.jit.is_tracing():
         return product(x, weight), x
     return _Fork.apply(x, weight)
@@ -107,7 +107,7 @@ class _WideFork(torch.autograd.Function):
 
 
 def wide_fork(a: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the :func:`wide_product` and ``a``, whose two gradients are summed in the epilogue of one product."""
+    """Return the :func:`wide_product`, and ``a``; the backward pass adds their gradients as in :func:`fork`."""
     training = torch.is_grad_enabled() and a.requires_grad
     half = a.dtype in (torch.float16, torch.bfloat16)
     if training and half and direct(a, weight, bias) and wide_fits(a, weight, bias):
@@ -116,7 +116,7 @@ def wide_fork(a: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fits(*maps: Tensor) -> bool:
-    """Return whether kernels support these maps (or matrices) and the mode: dense, channels-last, on CUDA."""
+    """Return whether kernels can run: dense channels-last maps (or matrices) on CUDA, no tracing or transforms."""
     if forward_mode() or transformed() or torch.jit.is_tracing() or exporting_onnx():
         return False
     for t in maps:
@@ -129,7 +129,7 @@ def fits(*maps: Tensor) -> bool:
 
 
 def residual_fits(x: Tensor, a: Tensor) -> bool:
-    """Return whether the kernel of :func:`residual_product` supports these and is faster than PyTorch's product."""
+    """Return whether the kernel of :func:`residual_product` can run and is faster than PyTorch's product."""
     if x.dtype != a.dtype or not fits(x, a):
         return False
     even = all(t.shape[1] * t.element_size() % 16 == 0 for t in (x, a))  # rows of a multiple of 16 bytes
@@ -137,7 +137,7 @@ def residual_fits(x: Tensor, a: Tensor) -> bool:
 
 
 def wide_fits(a: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Return whether the kernel of :func:`wide_product` supports these; for float32 features only in inference."""
+    """Return whether the kernel of :func:`wide_product` can run; with float32 features only in inference."""
     if not fits(a) or weight.shape[0] > MAX_OUTPUTS:
         return False
     return a.dtype != torch.float32 or (has_float32_tensor_cores(a.device) and not needs_grad(a, weight, bias))
@@ -191,7 +191,7 @@ def _wide_backward(ctx, grad, grad_a=None):
     outputs = weight.shape[0]
     rows = a.new_zeros((a.shape[0] * a.shape[2] * a.shape[3], (outputs + 7) // 8 * 8))  # rows of 16 bytes
     as_map(rows, a)[:, :outputs] = grad
-    with library.unrounded(a.device.type):
+    with library.without_autocast(a.device.type):
         grad_weight = (rows.t() @ as_rows(a))[:outputs].to(weight.dtype)
         if grad_a is not None:
             back = F.pad(weight.to(a.dtype).t(), (0, rows.shape[1] - outputs))

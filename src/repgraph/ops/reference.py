@@ -37,7 +37,7 @@ def sample(feature: Tensor, nodes: Tensor) -> Tensor:
 def read_nodes(maps: Sequence[Tensor], nodes: Sequence[Tensor], size: Sequence[int], grid: int) -> Tensor:
     """Sample L maps (B, C, H_l, W_l) at nodes (B, K, S_l, 2, Hc, Wc), for all queries: (B, C, S_1 + ... + S_L, H, W).
 
-    The K sets of nodes are those of K channel groups.
+    Node set k is for channel group k.
     """
     batch, sets = nodes[0].shape[:2]
     found = []

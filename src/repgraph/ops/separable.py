@@ -20,7 +20,7 @@ def separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def around(feature: Tensor, side: int) -> Tensor:
-    """Return the mean of the side x side positions around each position; at the border, of the existing ones.
+    """Return the mean of the side x side positions around each position; at the border, of those on the map.
 
     On CUDA it uses matrix products, which are faster, but spread a NaN or an infinity over the whole map.
     """

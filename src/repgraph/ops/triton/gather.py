@@ -3,7 +3,7 @@
 A *pair* is a query and one of its nodes, numbered query * NODES + node. Pairs are sorted by their *bin*, the top-left
 corner of the node; bins are numbered over the map with a margin of one position on each side. A *tile* of 2 x 2
 positions sums the pairs of the 3 x 3 bins that reach it, which are three runs of consecutive pairs. They are cut into
-*pieces* of at most PIECE, so that a position that many queries read does not delay the rest. Pieces beyond the first
+*pieces* of at most PIECE, because a position that many queries read would delay the rest. Pieces beyond the first
 are the tile's *extras*; ``extra_ends`` is their cumulative number over tiles.
 """
 
@@ -123,8 +123,8 @@ def gather(
 ):  # fmt: skip
     """Sum the pairs of one piece: into the gradients if it is its tile's only piece, else into ``partial``.
 
-    The first programs are the tiles' first pieces, the others are extras. Strides lead from one position to the next
-    and are divided by ALIGN. PARTS times C or CV channels hold all channels.
+    The first programs are the tiles' first pieces, the others are extras. Strides are between positions,
+    divided by ALIGN. Channels are padded to PARTS times C or CV.
     """
     tile, piece = piece_of(tl.program_id(0), tiles, extra_ends)
     if tile < tiles:  # the grid is an upper bound

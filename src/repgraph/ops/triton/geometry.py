@@ -3,8 +3,8 @@
 Tiles are [U, Q, P, C]: a *unit* is one channel group of one cell, Q are queries of the cell, and P times C the channels
 of the group. Per-unit values are [U, 1], per-query values [U, Q], and the features of a node [U, 1, P, C].
 
-Docstrings use this order. One thread shall hold all of P, so that few threads repeat the per-unit arithmetic. As Triton
-assigns threads to axes in another order since 3.7, tiles are [U, Q, P, C] with 3.6 and [P, U, Q, C] since.
+Docstrings use this order. Each thread holds all of P, because then fewer threads repeat the per-unit arithmetic. Triton
+3.7 changed the order in which threads are assigned to axes: tiles are [U, Q, P, C] before 3.7 and [P, U, Q, C] since.
 """
 
 import torch

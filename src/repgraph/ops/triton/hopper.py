@@ -29,7 +29,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from repgraph.ops import tf32
 from repgraph.ops.triton.plan import cdiv, descriptor, launch, version
 
-VERSIONS = ((3, 6),)  # of Triton with which the kernel has run; it compiles with 3.6 to 3.9
+VERSIONS = ((3, 6),)  # of Triton on which the kernel was tested; it compiles with 3.6 to 3.9
 INNER = 256  # channels of ``a``
 _ROWS, _COLUMNS = 64, 128  # of a tile of ``x``
 _PIECES = 4  # loads per M rows of ``a``
@@ -195,7 +195,7 @@ def is_faster(shape: torch.Size, inner: int, dtype: torch.dtype, device: int) ->
 
 @lru_cache(64)
 def _is_supported(device: int) -> bool:
-    """Return whether the kernel has run with this version of Triton and the device is a Hopper GPU (-1: the CPU)."""
+    """Return whether the kernel was tested with this version of Triton and the device is a Hopper GPU (-1: the CPU)."""
     if device < 0 or torch.version.hip is not None or version(triton.__version__) not in VERSIONS:
         return False  # AMD GPUs may report major version 9 too
     return torch.cuda.get_device_capability(device)[0] == 9
@@ -216,7 +216,7 @@ def _row_programs(columns: int, dtype: torch.dtype, device: int) -> int:
 def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     """Return x + a weight^T + bias for contiguous x (R, C), a (R, 256), weight (C, 256); float32 is used as TF32.
 
-    ``relu``: return it behind a ReLU.
+    ``relu``: apply a ReLU.
     """
     y = torch.empty_like(x)
     rows, columns = x.shape

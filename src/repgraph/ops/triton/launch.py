@@ -202,7 +202,7 @@ def _gather(
     query: Tensor, grad: Tensor, offsets: Tensor, pair_logits: Tensor, pair_weights: Tensor, values: int,
     groups: int, grid: int, shared: bool, deterministic: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of key and value (one and the same if shared), channels-last; pairs are (B, H W S, G)."""
+    """Return the gradients of key and value (one tensor if shared), channels-last; pairs are (B, H W S, G)."""
     batch, channels, height, width = query.shape
     device = query.device
     nodes = offsets.shape[1] // 2

@@ -1,8 +1,8 @@
-"""Attention to nodes on several maps, which stand one after the other in memory, with computed or given weights.
+"""Attention to nodes on several maps, stored one after the other, with computed or given weights.
 
-A unit is one channel group of one query, and a program has a patch of U queries of one group, so that neighbouring
-queries find in the cache what they read in common. ``table`` (L, 5) has height, width, first position, first node and
-end of the nodes of each map, so that none of these is a compile-time constant. NODES are all nodes of a group.
+A unit is one channel group of one query. A program has a patch of U queries of one group: neighbouring queries share
+cached reads. ``table`` (L, 5) has height, width, first position, first node and end of the nodes of each map; none of
+these is a compile-time constant. NODES is the number of nodes of a group, on all maps.
 """
 
 import triton
@@ -33,7 +33,7 @@ def multiply(a, b):
 
 @triton.jit
 def carry(anchor, size, other):
-    """Carry positions of an axis of ``size`` pixels over to one of ``other`` pixels."""
+    """Map positions on an axis of ``size`` pixels to an axis of ``other`` pixels."""
     x = anchor.to(tl.float32)
     carried = tl.div_rn(multiply(x + 0.5, other + tl.zeros_like(x)), size + tl.zeros_like(x)) - 0.5
     return tl.where(size == other, x, carried)
@@ -183,7 +183,7 @@ def attend_levels_backward(
 ):  # fmt: skip
     """Write the gradients of query, node positions and bias (or weights), and add those of key and value.
 
-    ``grad_offsets`` has a place for each query and group. ``grad_key`` and ``grad_value`` are float32 rows; if FIXED,
+    ``grad_offsets`` has a slot for each query and group. ``grad_key`` and ``grad_value`` are float32 rows; if FIXED,
     int64 in units of 1 / fixed[0] and 1 / fixed[1], whose sums do not depend on the order of additions.
     """
     group, batch, row, column, valid = queries_of(tiles_y, tiles_x, height, width, U, PATCH_W, GROUPS)

@@ -122,7 +122,7 @@ def levels_backward(
 ):  # fmt: skip
     """Return the gradients of query, key, value, offsets and bias.
 
-    Those of key and value are added atomically in float32, or in int64 if PyTorch's deterministic algorithms are
+    Gradients of key and value are added atomically in float32, or in int64 if PyTorch's deterministic algorithms are
     enabled.
     """
     if grad.numel() == 0:

@@ -16,14 +16,14 @@ _TILE = 8192  # elements of a tile of ``norm_relu``
 
 @triton.jit
 def scale_and_shift(gamma, beta, channel, here, mean, rstd):
-    """Return normalisation as a factor and a term."""
+    """Return normalisation as a scale and a shift."""
     scale = rstd * tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
     return scale, tl.load(beta + channel, mask=here, other=0.0).to(tl.float32) - mean * scale
 
 
 @triton.jit
 def running_scale(gamma, beta, mean, variance, channel, here, eps):
-    """Return normalisation by running statistics as a factor and a term."""
+    """Return normalisation by running statistics as a scale and a shift."""
     m = tl.load(mean + channel, mask=here, other=0.0).to(tl.float32)
     rstd = 1 / tl.sqrt_rn(tl.load(variance + channel, mask=here, other=1.0).to(tl.float32) + eps)
     return scale_and_shift(gamma, beta, channel, here, m, rstd)
@@ -38,7 +38,7 @@ def update_running(running, channel, here, new, momentum):
 
 @triton.jit
 def weight_tile(channels, inner, M: tl.constexpr, K: tl.constexpr):
-    """Return channels and inputs of this program's rows of the weight, the places of their elements, and masks."""
+    """Return channels and inputs of this program's rows of the weight, the indices of their elements, and masks."""
     channel = tl.program_id(0) * M + tl.arange(0, M)
     k = tl.arange(0, K)
     here = channel < channels
@@ -156,7 +156,7 @@ def _weight_tiles(weight: Tensor) -> tuple[int, dict[str, int]]:
 
 @triton.jit
 def place_of(columns, N: tl.constexpr):
-    """Return the columns of this program's tile, and its place down the rows."""
+    """Return the columns of this program's tile, and its index along the rows."""
     across = tl.cdiv(columns, N)
     column = tl.program_id(0) % across * N + tl.arange(0, N)
     return column, (tl.program_id(0) // across).to(tl.int64)
@@ -214,7 +214,7 @@ def _join(
 
 @triton.jit
 def tile_of(rows, columns, M: tl.constexpr, N: tl.constexpr):
-    """Return the columns of this program's tile and their mask, and the places of its elements and their mask."""
+    """Return the columns of this program's tile and their mask, and the indices of its elements and their mask."""
     column, strip = place_of(columns, N)
     row = strip * M + tl.arange(0, M)
     here = column < columns
@@ -291,7 +291,7 @@ def read_numbers(numbers, column, here, columns):
 
 @triton.jit
 def read_gradient(grad, x, where, inside, s, t):
-    """Return the features, and the gradient behind the ReLU."""
+    """Return the features, and the gradient of the ReLU's input."""
     values = tl.load(x + where, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(grad + where, mask=inside, other=0.0).to(tl.float32)
     return values, tl.where(values * s[None, :] + t[None, :] <= 0, 0.0, g)

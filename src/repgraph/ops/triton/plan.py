@@ -1,4 +1,4 @@
-"""Launches of kernels, compiled once for a kind of call, and the rows of features that a program holds."""
+"""Kernel launches without Triton's overhead per call, and the tile sizes of a program."""
 
 import re
 from contextlib import nullcontext
@@ -12,8 +12,8 @@ from torch import Tensor
 class Plan:
     """A Triton function with its grid, scalars and constants, called with the function's leading arguments.
 
-    The first call compiles it; later calls skip Triton's argument processing, which is slow. So the key under which a
-    plan is cached has to include all that Triton compiles a kernel for, such as the alignment of tensors.
+    The first call compiles it; later calls skip Triton's argument processing, which is slow. So the cache key of a
+    plan has to include everything that Triton specialises a kernel for, such as the alignment of tensors.
     """
 
     def __init__(self, function: Any, programs: tuple[int, ...], numbers: tuple, constants: dict, **options: Any):
@@ -78,7 +78,7 @@ _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a
 def descriptor(matrix: Tensor, block: tuple[int, int], kind: Any, layout: Any = None) -> Any:
     """Return a tensor descriptor of a matrix with contiguous rows, read in blocks.
 
-    The checks of its constructor take longer than a launch, so they are done once for a shape.
+    The checks in its constructor take longer than a launch, so they run once per shape.
     """
     key = (kind, matrix.shape, matrix.dtype, block)
     if (fields := _descriptors.get(key)) is None:
@@ -95,7 +95,7 @@ _descriptors: dict[tuple, dict[str, Any]] = {}
 
 
 def cdiv(a: int, b: int) -> int:
-    """Return a / b, rounded up (that of Triton takes ten times as long)."""
+    """Return a / b, rounded up (``triton.cdiv`` takes ten times as long)."""
     return -(-a // b)
 
 

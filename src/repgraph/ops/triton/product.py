@@ -52,7 +52,7 @@ def _residual(
 def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
     """Return x + a weight^T + bias for matrices x (R, C), a (R, C'), weight (C, C') with contiguous rows.
 
-    ``relu``: return it behind a ReLU.
+    ``relu``: apply a ReLU.
     """
     x, a, weight = (t if t.data_ptr() % 16 == 0 else t.clone() for t in (x, a, weight))  # descriptors need this
     (rows, columns), inner = x.shape, a.shape[1]
