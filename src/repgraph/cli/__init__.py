@@ -4,14 +4,16 @@ The modules import Typer and the standard library only, so that ``--help`` answe
 needs when it runs.
 """
 
+# Neither signal nor typing, which take longer than Python's start: until main has its handler, Ctrl-C is a traceback.
+import _signal  # type: ignore[import-not-found]
 import io
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from types import FrameType
 
-from repgraph.errors import UsageError, interrupted, one_line
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
 
 # Packages that an extra installs; named when one of them is missing.
 EXTRAS = {
@@ -25,7 +27,7 @@ EXTRAS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run the command line and return its exit code.
 
     0: success. 1: part of the work failed, as the command reported. 2: wrong usage, or output that cannot be written.
@@ -35,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repgraph ...
     0
     """
-    handler, command = signal.getsignal(signal.SIGINT), "repgraph"
+    handler, command = _signal.getsignal(_signal.SIGINT), "repgraph"
     try:
-        if handler is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _interrupt)
+        if handler is _signal.default_int_handler:
+            _signal.signal(_signal.SIGINT, _interrupt)
         words = list(sys.argv[1:] if arguments is None else arguments)
         command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
         _open_closed_streams()
@@ -55,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return known
     finally:
-        if handler is signal.default_int_handler:
-            signal.signal(signal.SIGINT, handler)
+        if handler is _signal.default_int_handler:
+            _signal.signal(_signal.SIGINT, handler)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(number: int, frame: "FrameType | None") -> None:
     """Raise KeyboardInterrupt; during an import, where extension modules may swallow it, exit at once.
 
     LLVM calls back while it compiles kernels, and would swallow it, too: there the signal is sent again a little later.
@@ -81,6 +83,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _report(error: BaseException, command: str) -> int | None:
     """Print an error in one line and return the exit code; None if it is a fault of the program."""
+    from repgraph.errors import UsageError, interrupted, one_line
+
     if interrupted(error):
         return 130
     if format_message := getattr(error, "format_message", None):  # of Typer: wrong options and arguments
