@@ -29,8 +29,8 @@ OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "a
 _SOURCES = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
 
 # ``helper`` compiles a function once per kernel: for helpers called once per tile. ``inline`` compiles it into its
-# callers: for helpers called once per node. ``exact`` also rounds every operation, and has no reference counts of arrays,
-# which numba keeps atomically.
+# callers: for helpers called once per node. ``exact`` also rounds every operation, and leaves out numba's
+# reference counts of arrays, which are atomic.
 helper = numba.njit(**OPTIONS)
 inline = numba.njit(**OPTIONS, forceinline=True)
 exact = numba.njit(**{**OPTIONS, "fastmath": False}, forceinline=True, _nrt=False)
