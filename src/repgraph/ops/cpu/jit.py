@@ -29,11 +29,10 @@ OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "a
 _SOURCES = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
 
 # ``helper`` compiles a function once per kernel: for helpers called once per tile. ``inline`` compiles it into its
-# callers: for helpers called once per node. ``uncounted`` is ``inline`` without reference counts of arrays, which numba
-# keeps atomically and, in functions with several ends, inside loops. ``exact`` also rounds every operation.
+# callers: for helpers called once per node. ``exact`` also rounds every operation, and leaves out numba's
+# reference counts of arrays, which are atomic.
 helper = numba.njit(**OPTIONS)
 inline = numba.njit(**OPTIONS, forceinline=True)
-uncounted = numba.njit(**OPTIONS, forceinline=True, _nrt=False)
 exact = numba.njit(**{**OPTIONS, "fastmath": False}, forceinline=True, _nrt=False)
 
 
