@@ -205,7 +205,7 @@ class TestWeights:
             ours, (stage4, stage5) = body(x), theirs(x)
         torch.testing.assert_close(ours["2"], stage4, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(ours["3"], stage5, rtol=1e-4, atol=1e-4)
-        with pytest.raises(UsageError, match=r"in caffe style, but the backbone in timm style.*give caffe_style=True"):
+        with pytest.raises(UsageError, match=r"in caffe style, but the backbone is in timm.*give caffe_style=True"):
             mask_rcnn(3, weights=resnet, caffe_style=False)
 
     def test_whole_detector(self, plain: MaskRCNN, whole: Path, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ class TestWeights:
         model = mask_rcnn(7, weights=whole, new_predictors=True, **SMALL)
         assert torch.equal(model.detector.rpn.head.cls_logits.weight, plain.detector.rpn.head.cls_logits.weight)
         assert model.detector.roi_heads.box_predictor.cls_score.out_features == 8
-        with pytest.raises(UsageError, match=r"resnet50.safetensors has a backbone's"):
+        with pytest.raises(UsageError, match=r"resnet50.safetensors has only a backbone"):
             mask_rcnn(3, weights=resnet, new_predictors=True)
         with pytest.raises(UsageError, match="no weights are given"):
             mask_rcnn(3, new_predictors=True, **SMALL)

@@ -188,7 +188,7 @@ def test_a_context_layer_of_ones_own(tmp_path, monkeypatch: pytest.MonkeyPatch) 
     model.save_pretrained(tmp_path)
     assert RGNet.from_pretrained(tmp_path).head.context.by == 2.0
     assert register_context("shift")(Shift) is Shift and network(context="shift", decoder="pyramid")
-    with pytest.raises(UsageError, match="there is a context 'non_local' already"):
+    with pytest.raises(UsageError, match="context 'non_local' is already registered"):
         register_context("non_local", Shift)
     with pytest.raises(UsageError, match="has no attribute out_channels"):
         network(context=lambda channels: torch.nn.Identity())
@@ -245,7 +245,7 @@ def test_rates_of_stages_need_stages() -> None:
         (dict(context="xyz"), "context is 'xyz'; choose one of repgraph, paper, simple, non_local"),
         (dict(context="nonlocal"), "context is 'nonlocal'; did you mean 'non_local'?"),
         (dict(context="pyramid"), "context 'pyramid' attends to several maps; it needs decoder='pyramid'"),
-        (dict(decoder="pyramid", output_stride=8), "output_stride is 8; a pyramid takes a backbone as it is, with 32"),
+        (dict(decoder="pyramid", output_stride=8), "output_stride is 8; a pyramid needs 32"),
         (dict(decoder="fpn"), "decoder is 'fpn'; expected one of 'dilated', 'pyramid'"),
         (
             dict(context_options={"node": 9}),

@@ -87,7 +87,7 @@ def test_styles(tmp_path: Path) -> None:
     model = build(file, backbone="resnet26")
     assert model.backbone.caffe_style and model.config["caffe_style"]
     assert model.backbone.body.layer2[0].conv1.stride == (2, 2)
-    with pytest.raises(UsageError, match=r"msra.safetensors is in caffe style, but the backbone in timm style"):
+    with pytest.raises(UsageError, match=r"msra.safetensors is in caffe style, but the backbone is in timm style"):
         build(file, backbone="resnet26", caffe_style=False)
     save_file(state, file, metadata={"style": "torchvision"})
     assert not build(file, backbone="resnet26").backbone.caffe_style
