@@ -1,7 +1,7 @@
 """Training: from a recipe to a run's folder with a trained network in it. The whole control flow is in this file.
 
-An iteration is a function of the seed and its number: its batch, its augmentation and its dropout. So a run that was
-stopped or killed resumes exactly, on the CPU bit for bit.
+Batch, augmentation and dropout of an iteration depend only on the seed and its number. So a run that was stopped or
+killed resumes exactly, on the CPU bit for bit.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from repgraph.train.task import Task, Validation
 NOT_FINITE = 3  # exit code
 SLOW = 3600  # seconds of training on a CPU above which a warning is printed
 SMALL = "the recipe laptop-r50-pyramid"  # for computers without a GPU
-MIN_LOSS_SCALE = 2.0**-10  # of fp16: below it, gradients have overflowed for a long time
+MIN_LOSS_SCALE = 2.0**-10  # in fp16: reached when gradients have overflowed many times in a row
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
     Args:
         run: Its folder, or one of its checkpoints.
         settings: Such as ``data.root=/elsewhere``; only those in :data:`repgraph.recipes.RESUMABLE`, and
-            ``train.iterations``, which stretches the learning rate schedule: a finished run goes on.
+            ``train.iterations``, which stretches the learning rate schedule and continues a finished run.
         show: Where to show progress.
     """
     folder, _ = run_folder.find(Path(run))
@@ -131,19 +131,19 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
 
 
 def _changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> Iterator[str]:
-    """Describe what differs from the session that wrote a checkpoint."""
+    """Describe the differences from the session that wrote a checkpoint."""
     done, before, total = int(checkpoint["iteration"]), stored.train.iterations, recipe.train.iterations
     if changed := run_folder.changed_versions(checkpoint):
         yield f"the environment changed ({changed}): resume will not be bit-exact"
     if total != before and total > done:
         rate = recipe.optim.lr * recipe.rate(done)
-        yield f"{total} iterations instead of {before}: the schedule is stretched, and goes on at a rate of {rate:.3g}"
+        yield f"{total} iterations instead of {before}: the schedule is stretched; the learning rate is now {rate:.3g}"
     if total == done:
-        yield f"this run has finished: nothing is left to train (--iterations N, above {total}, trains on)"
+        yield f"this run has finished; to continue it, give --iterations N, more than {total}"
 
 
 def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
-    """Train from the session's first iteration to the last, or until something stops it."""
+    """Train from the session's first iteration to the last, or until a stop signal or a problem."""
     recipe, task, where, model = session.recipe, session.task, session.devices, session.model
     train, last, start = recipe.train, recipe.train.iterations, session.start
     validation: Validation | None = None
@@ -156,7 +156,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
     with contextlib.ExitStack() as stack:
         if where.is_first:
             stack.enter_context(_recorded_end(folder, lambda: stop))
-        if start >= last:  # all iterations are done, but perhaps not the last file
+        if start >= last:  # all iterations are done, but the model may not be written
             _write_model(session, folder)
             return Outcome(folder, start, None, best, None, where.is_first)
         fabric = devices.make_fabric(train, where)
@@ -186,7 +186,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
             if not (log_now or period_ends or (where.world_size == 1 and signals.received)):
-                continue  # nothing waits for the device in between
+                continue  # does not synchronize with the device
 
             report = losses.report(bool(signals.received), reset=log_now)
             problem = _problem(fabric, model, report, now, check_weights=period_ends or report.stop)
@@ -309,7 +309,7 @@ def _metrics(
     }
     if session.devices.is_first and any(isinstance(layer, LAYERS) for layer in model.modules()):
         inputs: tuple[Any, ...] = ()
-        if recipe.train.compile:  # compiled code keeps no offsets: run the network once more, on one image
+        if recipe.train.compile:  # compiled code does not record offsets: run the network on one image
             inputs = session.task.inputs(model, session.task.split_batch(batch, len(batch.images))[0])
         for path, each in reach(model, *inputs).items():
             found |= {f"reach_{kind}/{path}": getattr(each, kind) for kind in ("mean", "p95")}
@@ -328,7 +328,7 @@ def _peak_memory(device: torch.device) -> float:
 
 
 def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: int, *, check_weights: bool) -> str:
-    """Return why training cannot go on, or an empty string. All processes have to call it."""
+    """Return why training cannot continue, or an empty string. All processes have to call it."""
     if report.not_finite is not None:
         return f"the loss of iteration {report.not_finite + 1} is not finite"
     scaler = getattr(fabric.strategy.precision, "scaler", None)
@@ -360,7 +360,7 @@ def _lost(reason: str, folder: Path, progress: Progress) -> None:
 def _validate(session: Session, folder: Path, now: int, progress: Progress) -> Validation:
     where, network = session.devices, session.network
     if where.world_size > 1:
-        for buffer in network.buffers():  # the batch norms' statistics of the first process
+        for buffer in network.buffers():  # batch-norm statistics of the first process
             torch.distributed.broadcast(buffer, 0)
     last = session.recipe.train.iterations
     validation = session.task.validate(
@@ -433,7 +433,7 @@ def _recorded_end(folder: Path, stop: Callable[[], Stop | None]) -> Iterator[Non
 
 @contextlib.contextmanager
 def _explain_errors(task: Task) -> Iterator[None]:
-    """Say what to change if a batch is too large for the memory, or too small for batch norm."""
+    """Raise a UsageError with a remedy if a batch is too large for memory, or too small for batch norm."""
     try:
         yield
     except (RuntimeError, MemoryError, ValueError) as error:
