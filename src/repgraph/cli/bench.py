@@ -39,7 +39,7 @@ Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 
 @dataclass(frozen=True)
 class Run:
-    """Options of all benchmarks."""
+    """Options that all benchmarks share."""
 
     dtype: Annotated[
         list[Dtype] | None, _device("Dtypes of the maps; several at once.", "float32", "float32 and bfloat16")
@@ -58,9 +58,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Common(Run):
-    """Options of the benchmarks of operator and layers."""
+    """Options that the benchmarks of operator and layers share."""
 
-    nodes: Annotated[int, _count("Nodes of each position.")] = 9
+    nodes: Annotated[int, _count("Nodes per position.")] = 9
     memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
         "channels_last"
     )
@@ -74,10 +74,10 @@ def operator(
     groups: Annotated[int, _count("Channel groups.")] = 1,
     grid: Annotated[int, _count("Side of the cells that share their nodes.")] = 1,
     shared_kv: Annotated[
-        bool | None, option("Whether the value is the key.", "--shared-kv/--separate-kv", show_default="both")
+        bool | None, option("One tensor for key and value, or two.", "--shared-kv/--separate-kv", show_default="both")
     ] = None,
 ) -> int:
-    """Measure the operator's backends, its composition from grid_sample, and non-local attention.
+    """Measure the backends of the operator, the same from grid_sample calls, and non-local attention.
 
     Examples:
       repgraph bench operator --quick
@@ -85,8 +85,7 @@ def operator(
       repgraph bench operator --only cpu composition --separate-kv
 
     Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
-    anything was measured, else 1; 2 for a mistake in the command; 130 after an interruption, which keeps what was
-    finished.
+    anything was measured, else 1; 2 for a mistake in the command; 130 after Ctrl-C, which keeps finished measurements.
     """
     from repgraph.bench.operator import OperatorSetting, OperatorTable
 
@@ -112,7 +111,7 @@ def layers(
       repgraph bench layers
       repgraph bench layers --paper --dtype bfloat16 --only bottleneck nl-sdpa-cudnn
 
-    Results are first compared with float64; layers with wrong results are not measured. Exit codes are those of bench
+    Results are first compared with float64; layers with wrong results are not measured. Exit codes are as for bench
     operator.
     """
     from repgraph.bench.layers import LayerSetting, LayerTable
@@ -131,20 +130,20 @@ def deformable(
         option(f"Of {', '.join(PROBLEMS)}; several at once.", metavar="NAME", show_default="all"),
     ] = None,
     size: Annotated[
-        list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="those of papers")
+        list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="as in papers")
     ] = None,
     points: Annotated[int, _count("Points on each map.")] = 4,
 ) -> int:
-    """Measure deformable attention: our kernels, its composition from grid_sample, and networks of transformers.
+    """Measure deformable attention: our kernels, the same from grid_sample calls, and networks of transformers.
 
     Examples:
       repgraph bench deformable --quick
       repgraph bench deformable --problem detr-encoder --dtype bfloat16
       repgraph bench deformable --problem deformable-detr --size 480x640
 
-    detr-encoder and detr-decoder are the calls of Deformable DETR (maps of strides 8 to 64; a query for each position,
-    and 300), pixel-decoder those of Mask2Former. deformable-detr (ResNet-50) and mask2former (Swin-T) are whole
-    networks with random weights, before and after repgraph.accelerate. Exit codes are those of bench operator.
+    detr-encoder and detr-decoder are the calls in Deformable DETR (maps of strides 8 to 64; a query for each position,
+    and 300 queries), pixel-decoder the calls in Mask2Former. deformable-detr (ResNet-50) and mask2former (Swin-T) are
+    whole networks with random weights, before and after repgraph.accelerate. Exit codes are as for bench operator.
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
     from repgraph.errors import nearest
@@ -177,9 +176,9 @@ def networks(
       repgraph bench networks --size 512x512 --batch 8 --dtype bfloat16
       repgraph bench networks --size 320x320 --batch 16 --only rgnet pyramid nl
 
-    The networks have one backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and RGNet
-    at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA devices
-    get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are those of bench operator.
+    All networks have the same backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and
+    RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA
+    devices get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are as for bench operator.
     """
     return measure_networks(run, size, backbone)
 
@@ -200,7 +199,7 @@ def measure_networks(run: Run, size: list[str] | None = None, backbone: str = "r
 def _run(
     table: Any, setting: Any, cases: list[dict[str, Any]], size: list[str] | None, sizes: dict[str, str], common: Common
 ) -> int:
-    """Run a table in all cases (fields of its settings), dtypes and sizes; ``sizes`` are the default ones."""
+    """Run a table for all cases (fields of its settings), dtypes and sizes; ``sizes`` are the defaults."""
     import torch
 
     from repgraph.distributed import parse_device
@@ -213,7 +212,7 @@ def _run(
 
 
 def _places(words: list[str], run: Run) -> list[dict[str, Any]]:
-    """Return the fields of settings that are dtype, size and device; small sizes first."""
+    """Return dtype, size and device of each setting, small sizes first."""
     import torch
 
     from repgraph.distributed import parse_device
