@@ -132,7 +132,7 @@ def test_safetensors(run, detector, tmp_path):
         (["{run}", "--to", "safetensors", "--out", "{run}/model/model.safetensors"], "would be overwritten"),
         (["{run}", "--to", "onnx", "--image", "{file}"], "--image is for --to onnx of a Mask R-CNN"),
         (["{detector}", "--to", "torch"], "torch.export cannot export a Mask R-CNN: the number of boxes depends"),
-        (["{detector}", "--to", "onnx", "--dynamic"], "--dynamic is not for a Mask R-CNN"),
+        (["{detector}", "--to", "onnx", "--dynamic"], "--dynamic does not support Mask R-CNN"),
     ],
     ids=str,
 )
