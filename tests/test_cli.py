@@ -20,7 +20,7 @@ HEAVY = ("torch", "numpy", "numba", "lightning_fabric", "timm", "matplotlib")
 
 
 def commands(group, *words):
-    """Yield the words of every command of the new kind; the others import what they need for their help."""
+    """Yield the words of every command."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, *words, name)
@@ -98,7 +98,7 @@ def test_mistakes_are_one_line(arguments, words, capsys):
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_errors_of_commands(monkeypatch, capsys, error, code, message):
-    """One line for what a user can change; other errors are not hidden."""
+    """User errors are one line; other errors are not hidden."""
 
     def fail():
         raise error
@@ -114,7 +114,7 @@ def test_errors_of_commands(monkeypatch, capsys, error, code, message):
 
 @pytest.mark.parametrize("place", ["during an import", "in a command"])
 def test_interrupt_is_one_line(place):
-    """An import that swallows KeyboardInterrupt, as those of some extension modules do, must not keep it running."""
+    """Imports of some extension modules swallow KeyboardInterrupt; the command has to stop anyway."""
     script = """
 import os, signal, sys, types
 from repgraph.cli import main

@@ -1,4 +1,4 @@
-"""``repgraph export``: each format computes what the network computes, and mistakes leave no file."""
+"""``repgraph export``: each format computes the same as the network, and errors leave no file."""
 
 import json
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_outputs_that_differ_are_not_written(run, tmp_path, monkeypatch, capsys)
     assert command(run, "--to", "onnx", "--out", out) == 1 and not out.exists()
     captured = capsys.readouterr()
     assert captured.out == "" and "they differ" in captured.err
-    assert f"more than 0.0001: {out} is not written" in captured.err
+    assert f"this exceeds 0.0001: {out} is not written" in captured.err
 
 
 def test_differences_of_logits(run):

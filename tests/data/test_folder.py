@@ -112,7 +112,7 @@ def test_classes_json(tmp_path):
 
 
 def test_rgb_masks(tmp_path):
-    """Colours are those of ``classes.json``; unknown ones are errors until they are classes or ignored."""
+    """Colours are as in ``classes.json``; unknown colours are errors until they are added there or ignored."""
     colours = {"sky": [0, 0, 255], "car": [200, 0, 1]}
     entries = [{"name": name, "id": k + 7, "colour": colour} for k, (name, colour) in enumerate(colours.items())]
     pixels = np.array([[[0, 0, 255], [200, 0, 1]], [[9, 9, 9], [0, 0, 255]]], np.uint8)

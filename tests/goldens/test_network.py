@@ -1,4 +1,4 @@
-"""Goldens of networks: a trained one and what it predicts, names and shapes of parameters, config files.
+"""Goldens of networks: predictions of a trained one, names and shapes of parameters, config files.
 
 ``python tests/goldens/regenerate.py`` rewrites the stored values, but neither the trained network nor the configs:
 they stand for files that users have.
@@ -57,7 +57,7 @@ def seeded(*shape):
 
 
 def fill(module):
-    """Give every parameter and buffer values that depend on its name and shape alone; returns the module."""
+    """Give every parameter and buffer values that depend only on its name and shape; return the module."""
     with torch.no_grad():
         for name, value in module.state_dict().items():
             if value.is_floating_point():

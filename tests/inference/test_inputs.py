@@ -1,4 +1,4 @@
-"""Images named by files, folders and patterns; unique names; photos as one sees them."""
+"""Images from files, folders and patterns; unique names; EXIF orientation."""
 
 import os
 from pathlib import Path, PurePath

@@ -171,7 +171,7 @@ def test_backbones_of_a_pyramid(backbone: str) -> None:
         assert model(images(65, 97)).shape == (1, 5, 65, 97)
 
 
-def test_a_context_layer_of_ones_own(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_context_layers(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "LAYERS", dict(context.LAYERS))
 
     class Shift(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Weights from files: names, styles, what does not fit, and files that are damaged or could run code."""
+"""Weights from files: names, styles, mismatches, and files that are damaged or could run code."""
 
 import argparse
 import pickle
@@ -53,7 +53,7 @@ def test_files(state: dict, suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["convnext_atto", "mobilenetv3_small_100", "densenet121", "vit_tiny_patch16_224"])
 @pytest.mark.slow
 def test_names_of_timm(name: str, tmp_path: Path) -> None:
-    """timm's feature extractors rename lists, and end before the classifier and what is next to it."""
+    """timm's feature extractors rename lists, and have no classifier or final layers."""
     state = whole(name)
     save_file(state, tmp_path / "weights.safetensors")
     stride = {"densenet121": 32, "vit_tiny_patch16_224": 16}.get(name, 8)
@@ -107,7 +107,7 @@ def test_real_weights() -> None:
         assert all(0.01 < found.mean() < 5 for found in model.backbone(images(97, 64)))  # neither dead nor exploded
 
 
-def test_what_does_not_fit(state: dict, tmp_path: Path) -> None:
+def test_mismatches(state: dict, tmp_path: Path) -> None:
     changed = {**state, "layer5.weight": state["bn1.bias"], "bn1.bias": torch.zeros(7)}
     del changed["layer3.0.conv1.weight"]
     torch.save(changed, tmp_path / "w.pth")

@@ -1,4 +1,4 @@
-"""Runs from the first iteration to the last: what they leave, what they compute, and how they are resumed."""
+"""Runs from the first iteration to the last: files, results and resumption."""
 
 import copy
 import io
@@ -266,8 +266,8 @@ def test_held_out_images_are_validated_on(data, tmp_path):
         make_task(recipe(data, "data.hold_out=7")).splits()
 
 
-def test_a_finished_run_trains_on(whole, data, tmp_path):
-    """The schedule is that of the larger number of iterations, from where the run ended."""
+def test_a_finished_run_can_be_continued(whole, data, tmp_path):
+    """The run continues with the schedule for the larger number of iterations."""
     run, shown = tmp_path / "run", io.StringIO()
     shutil.copytree(whole[0], run)
     assert resume(run, ["train.iterations=14"], show=shown).iteration == 14

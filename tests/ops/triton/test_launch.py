@@ -1,4 +1,4 @@
-"""What is decided before a Triton kernel runs, and the variants of kernels that depend on it."""
+"""Decisions before a Triton kernel runs, and the kernel variants that depend on them."""
 
 import math
 import os
