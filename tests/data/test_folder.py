@@ -52,7 +52,7 @@ def test_names_of_folders_and_masks(tmp_path):
     data = load("folder", tmp_path, images="left", masks="right", mask_ending="_label.png")
     assert data[0][1].unique().tolist() == [0, 1] and not data.problems
     folder(tmp_path, 4, split="trainval")
-    assert len(load("folder", tmp_path, "trainval")) == 4  # a folder of its own
+    assert len(load("folder", tmp_path, "trainval")) == 4  # it has its own folder
 
 
 @pytest.mark.parametrize("stem", ["ä é 漢字", "a.b.c", "a'b\"c", "[a]*", "IMG_0001 (1)", "{x}", "-v", "%s", "x/y/1"])

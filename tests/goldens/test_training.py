@@ -48,7 +48,7 @@ def test_loss_curve_of_segmentation(segmentation_run):
 def test_loss_curve_with_other_options(tmp_path):
     run = tmp_path / "run"
     repgraph("train", *SEGMENTATION, *OPTIONS, "--iterations", 6, "--out", run)
-    # Resized images differ by one step of 256 in some pixels, by what the CPU has.
+    # Resized images differ by one step of 256 in some pixels, depending on the CPU.
     assert_curves("segmentation curves with other options", metrics(run), early=6, tolerance=6e-3)
 
 

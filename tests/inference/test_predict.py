@@ -109,7 +109,7 @@ def test_objects_as_overlays_and_json(detector, model, photos, tmp_path, capsys)
     again = coco.load(out, "all", annotations="detections.json", images=".")
     assert len(again) == 3 and not set(again.skipped) - {"objects whose mask has no pixel in the image"}
     with Image.open(out / "overlays" / "b.png") as picture:
-        assert picture.size == (41 * 12, 31 * 12)  # enlarged, so that names can be read
+        assert picture.size == (41 * 12, 31 * 12)  # enlarged to make names legible
     drawn = values(out / "overlays" / "b.png")
     assert command(detector, photos / "b.png", "--out", out, "--score", "1", *CPU) == 0  # no object has such a score
     assert not np.array_equal(drawn, values(out / "overlays" / "b.png"))

@@ -89,7 +89,7 @@ WRITTEN = {
 def test_configs_of_earlier_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     want = RGNet.from_pretrained(folder)
     edit(folder, context_options=WRITTEN)
-    monkeypatch.setitem(HEAD["repgraph"], "rounds", 3)  # not what the config stands for
+    monkeypatch.setitem(HEAD["repgraph"], "rounds", 3)  # must not affect stored configs
     found = load(folder)
     assert torch.equal(found(images(33, 47)), want(images(33, 47))) and found.config == want.config
     edit(folder, context_options={**WRITTEN, "offset_view": 3})

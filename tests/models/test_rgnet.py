@@ -13,7 +13,7 @@ from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph
 from repgraph.models import RGNet, context, param_groups, register_context
 
-# What the compiler of PyTorch 2.11 itself does with functions of autograd.
+# A warning from the compiler of PyTorch 2.11 about autograd functions.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 CONFIGS = {

@@ -43,7 +43,7 @@ def test_run(whole):
     assert float(found[-1]["val_mask_ap"]) == outcome.validation.scores.mask.ap
 
 
-@pytest.mark.slow  # the loop is that of segmentation
+@pytest.mark.slow  # same loop as segmentation
 def test_exact_resume(whole, objects, tmp_path, monkeypatch):
     """After a signal, and after a failure; with images read from files, and from memory."""
     run = tmp_path / "run"

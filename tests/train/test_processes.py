@@ -155,7 +155,7 @@ def test_failures_in_one_process_stop_both(data, tmp_path, incidents, codes, wor
     assert words in (tmp_path / "0.log").read_text()
     assert last(run)["iteration"] == (6 if 143 in codes else 4)
     assert not list(run.rglob("*.part"))
-    assert resume(run).iteration == 10  # another number of processes can go on
+    assert resume(run).iteration == 10  # another number of processes can resume
     assert [row["iteration"] for row in rows(run)] == ["3", "4", "6", "8", "9", "10"]
 
 

@@ -156,7 +156,7 @@ class OperatorTable(Table):
     )
 
     def context(self) -> AbstractContextManager[Any]:
-        # A compiled backward pass may otherwise overwrite what the forward pass saved; ours runs many times.
+        # A compiled backward pass may otherwise overwrite saved tensors, but here it runs many times.
         return torch._functorch.config.patch(donated_buffer=False)
 
     def inputs(self, setting: OperatorSetting) -> tuple[Leaves, Tensor]:

@@ -153,9 +153,9 @@ def deformable(
         if name not in PROBLEMS:
             raise UsageError(f"unknown problem {name!r}{nearest(name, PROBLEMS)}")
     settings = [
-        DeformableSetting(problem=name, batch=run.batch, nodes=points, sigma=run.sigma, **place)
+        DeformableSetting(problem=name, batch=run.batch, nodes=points, sigma=run.sigma, **shape)
         for name in problem or known
-        for place in _places(size or (QUICK_PROBLEMS if run.quick else known).get(name, "128x160").split(), run)
+        for shape in _shapes(size or (QUICK_PROBLEMS if run.quick else known).get(name, "128x160").split(), run)
     ]
     return _measure(DeformableTable(), settings, run)
 
@@ -190,8 +190,8 @@ def measure_networks(run: Run, size: list[str] | None = None, backbone: str = "r
 
     batches = {} if size else {"128x160": 1} if run.quick else NETWORK_SIZES[parse_device(run.device).type]
     settings = [
-        NetworkSetting(backbone=backbone, **place, batch=batches.get(f"{place['height']}x{place['width']}", run.batch))
-        for place in _places(size or list(batches), run)
+        NetworkSetting(backbone=backbone, **shape, batch=batches.get(f"{shape['height']}x{shape['width']}", run.batch))
+        for shape in _shapes(size or list(batches), run)
     ]
     return _measure(NetworkTable(), settings, run)
 
@@ -205,13 +205,13 @@ def _run(
     from repgraph.distributed import parse_device
 
     kind = parse_device(common.device).type
-    places = _places(size or (QUICK_SIZE if common.quick else sizes)[kind].split(), common)
+    shapes = _shapes(size or (QUICK_SIZE if common.quick else sizes)[kind].split(), common)
     layout = torch.channels_last if common.memory_format == "channels_last" else torch.contiguous_format
     shared: dict[str, Any] = dict(batch=common.batch, nodes=common.nodes, sigma=common.sigma, memory_format=layout)
-    return _measure(table, [setting(**shared, **case, **place) for case in cases for place in places], common)
+    return _measure(table, [setting(**shared, **case, **shape) for case in cases for shape in shapes], common)
 
 
-def _places(words: list[str], run: Run) -> list[dict[str, Any]]:
+def _shapes(words: list[str], run: Run) -> list[dict[str, Any]]:
     """Return dtype, size and device of each setting, small sizes first."""
     import torch
 

@@ -27,7 +27,7 @@ def option(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, **more)
 
 
-def _else(text: str, otherwise: str, **more: Any) -> Any:
+def _recipe_or(text: str, otherwise: str, **more: Any) -> Any:
     return option(text, show_default=f"{RECIPE}, else {otherwise}", **more)
 
 
@@ -69,11 +69,15 @@ class Data:
 class Inference:
     """Options of inference; windows, scales and flip are for segmentation."""
 
-    mode: Annotated[Literal["whole", "slide"] | None, _else("Whole images, or overlapping windows.", "whole")] = None
-    crop: Annotated[str | None, _else("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
-    stride: Annotated[float | None, _else("Distance between windows, as a fraction of the crop.", "2/3")] = None
-    scales: Annotated[list[float] | None, _else("Average over these scales; several at once.", "1", metavar="F")] = None
-    flip: Annotated[bool | None, _else("Also mirror images.", "no")] = None
+    mode: Annotated[Literal["whole", "slide"] | None, _recipe_or("Whole images, or overlapping windows.", "whole")] = (
+        None
+    )
+    crop: Annotated[str | None, _recipe_or("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
+    stride: Annotated[float | None, _recipe_or("Distance between windows, as a fraction of the crop.", "2/3")] = None
+    scales: Annotated[
+        list[float] | None, _recipe_or("Average over these scales; several at once.", "1", metavar="F")
+    ] = None
+    flip: Annotated[bool | None, _recipe_or("Also mirror images.", "no")] = None
     batch: Annotated[int | None, option("Windows per batch.", min=1, show_default="4")] = None
     memory: Annotated[
         float | None,

@@ -108,7 +108,7 @@ class Report:
 def check(
     name: str, root: Path, splits: Sequence[str] | None, options: dict[str, Any], workers: int, show: TextIO | None
 ) -> list[Report]:
-    """Read all files of the given splits, or by default of those of train, val and test that exist."""
+    """Read all files of the given splits, by default train, val and test where they exist."""
     reports: list[Report] = []
     not_found: list[NotFound] = []
     for split in splits or SPLITS:

@@ -67,7 +67,7 @@ class DetectionScores:
     images: int
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the scores for JSON, with None for nan; with ``names``, those of classes are dicts by name."""
+        """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
         record = nan_to_none(asdict(self))
         for kind in ("box", "mask"):
             if names and record[kind] is not None:

@@ -35,7 +35,7 @@ class Scores:
     pixels: int
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the scores for JSON, with None for nan; with ``names``, those of classes are dicts by name."""
+        """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
         record = nan_to_none(asdict(self))
         if names:
             record |= {field: dict(zip(names, record[field], strict=True)) for field in ("iou", "accuracy")}

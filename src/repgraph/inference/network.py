@@ -107,7 +107,7 @@ def check_classes(classes: int | None, labels: Labels) -> None:
 
 
 def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, torch.dtype]:
-    """Return the device and dtype of the network's inputs; without parameters, those of the image, or float32."""
+    """Return device and dtype for the network's inputs; without parameters, the image's device and dtype or float32."""
     tensors = (*model.parameters(), *model.buffers(), image)
     tensor = next((tensor for tensor in tensors if tensor.is_floating_point()), image)
     return tensor.device, tensor.dtype if tensor.is_floating_point() else torch.float32

@@ -27,7 +27,7 @@ _ZERO_EPS = ("MaskRCNN_ResNet50_FPN_Weights.COCO_V1",)  # torchvision uses an ep
 
 
 class Weights(BaseModel, arbitrary_types_allowed=True, allow_inf_nan=False):
-    """Tensors by name, and what is known about them (None: unknown)."""
+    """Tensors by name, and facts about them (None: unknown)."""
 
     source: str  # file or name, for messages
     tensors: dict[str, Tensor]

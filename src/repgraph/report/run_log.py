@@ -33,7 +33,7 @@ class RunLog:
     series: Mapping[str, Points]  # columns of metrics.csv by name; values can be NaN
     sessions: Sequence[SessionRecord]
     state: str  # FINISHED, RUNNING or STOPPED
-    problems: list[str]  # what is missing or damaged, in sentences
+    problems: list[str]  # sentences about missing or damaged files
 
     @property
     def name(self) -> str:

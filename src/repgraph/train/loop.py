@@ -165,7 +165,9 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         progress = stack.enter_context(Progress("training", last, show, unit="iterations", start=start))
         for line in (describe(session), *task.notes) if show else ():
             progress.print(line)
-        stack.enter_context(devices.watched_processes(fabric, where, lambda reason: _lost(reason, folder, progress)))
+        stack.enter_context(
+            devices.watched_processes(fabric, where, lambda reason: _report_lost_process(reason, folder, progress))
+        )
         wrapped, optimizer = set_up(fabric, session)
         sums = session.checkpoint["sums"] if session.checkpoint else None
         losses = RunningLoss(task.losses, fabric.device, sums, where.rank)
@@ -193,7 +195,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             if report.not_finite is None:
                 finite_until = now
             if problem:
-                stop = Stop(0, _halted(problem, finite_until, folder))
+                stop = Stop(0, _explain_halt(problem, finite_until, folder))
                 break
             if log_now:
                 speed = (now - timed_until) * train.batch / max(clock.lap(), 1e-9)
@@ -212,7 +214,9 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                         try:
                             validation = _validate(session, folder, now, progress)
                         except NotFinite:
-                            stop = Stop(0, _halted(f"the validation after iteration {now} is not finite", now, folder))
+                            stop = Stop(
+                                0, _explain_halt(f"the validation after iteration {now} is not finite", now, folder)
+                            )
                             break
                     log.log(now, {f"val_{name}": value for name, value in validation.metrics.items()})
             log.flush()
@@ -343,13 +347,13 @@ def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: in
     return ""
 
 
-def _halted(reason: str, finite_until: int, folder: Path) -> str:
+def _explain_halt(reason: str, finite_until: int, folder: Path) -> str:
     path = folder / CHECKPOINTS / LAST
     good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
     return f"{reason} (losses were finite up to iteration {finite_until}); {good}"
 
 
-def _lost(reason: str, folder: Path, progress: Progress) -> None:
+def _report_lost_process(reason: str, folder: Path, progress: Progress) -> None:
     """Report and record that another process died."""
     path = folder / CHECKPOINTS / LAST
     advice = f"resume with: repgraph train --resume {folder}" if path.exists() else "there is no checkpoint"

@@ -95,7 +95,7 @@ class Task(ABC):
             return self.build(labels)
 
     def trained_network(self, checkpoint: dict[str, Any]) -> Any:
-        """Return the network of a checkpoint as it is validated: with ``train.ema``, the average."""
+        """Return the network in a checkpoint that is validated: with ``train.ema``, the average."""
         return from_checkpoint(checkpoint, self.network_class, "the checkpoint")
 
     def model_options(self) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def uniform(count: int, top: int = TOP) -> dict[str, float]:
 
 
 def describe(found: AffinityStatistics, position: PositionAffinity, image: str, data: str) -> str:
-    """Return the statistics over ``data`` and those of one position of ``image`` as text, in percent."""
+    """Return the statistics over ``data`` and of one position of ``image`` as text, in percent."""
     counts = sorted({int(image["positions"]) for image in found.images})
     positions = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
@@ -222,7 +222,7 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
 
 
 def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) -> list[str]:
-    """Format the main statistics next to those of equal weights, one per line."""
+    """Format the main statistics, with the values for equal weights, one per line."""
     lines = [
         f"{title}: {100 * values[name]:.3g} % (uniform {100 * uniform[name]:.3g} %)"
         for name, title in (("top", f"top {top}"), ("percent", "top 1 %"))
@@ -264,7 +264,7 @@ class _Accumulator:
         self.counts = torch.zeros(bins, dtype=torch.int64, device=device)  # weights, by size
         self.mass = torch.zeros(bins, dtype=torch.float64, device=device)
         self.logs = torch.zeros(names, 2 * LOG_BINS + 1, dtype=torch.int64, device=device)  # statistics, by size
-        self.sums = torch.zeros(2, names, dtype=torch.float64, device=device)  # statistics, and those of equal weights
+        self.sums = torch.zeros(2, names, dtype=torch.float64, device=device)  # statistics, also of equal weights
 
     @property
     def queries(self) -> int:

@@ -131,7 +131,7 @@ def test_one_query_with_a_node_outside_and_one_with_nan() -> None:
     assert got[1, :, 2, 3].isnan().all() and got.isnan().sum() == 8
 
 
-# In a process of its own: kernels that Triton has compiled keep their order.
+# In a separate process: kernels that Triton has compiled keep their order.
 OTHER_ORDER = """
 import torch
 import triton.language as tl
