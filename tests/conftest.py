@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-# Some virtual machines announce AMX and then fail with "illegal instruction"; oneDNN does without it in the tests.
+# Some virtual machines announce AMX and then fail with "illegal instruction"; the tests disable it in oneDNN.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # A shell starts background jobs with SIGINT ignored; tests send it.

@@ -1,11 +1,11 @@
-"""Small networks for tests: what a pixel's label depends on is known for each."""
+"""Small networks for tests, with known dependence of each pixel's logits on the input."""
 
 import torch
 from torch import Tensor, nn
 
 
 class Pointwise(nn.Module):
-    """A pixel's logits depend on that pixel alone."""
+    """The logits of a pixel depend only on that pixel."""
 
     def __init__(self, classes: int = 5, seed: int = 0, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class Local(Pointwise):
 
 
 class Global(Local):
-    """Logits depend on all that the network sees, and on its size."""
+    """Logits depend on the whole input, and on its size."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * (1 + 0.01 * x.shape[-1]) + x.mean((1, 2, 3), keepdim=True)
 
 
 class Spy(nn.Module):
-    """Passes on to another network and notes the shapes of what went through it."""
+    """Calls another network and records the shapes of its inputs."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def network(classes: int = 3, labels: Labels | None = LABELS, **options) -> Mask
 
 
 def use(monkeypatch: pytest.MonkeyPatch, model: MaskRCNN, recipe: Any = None) -> None:
-    """Let commands load this network from any path: loading it from disk takes a second."""
+    """Make commands use this network for any path, because loading one from disk takes a second."""
     labels = None if model.labels is None else Labels.from_dict(model.labels)
     monkeypatch.setattr(networks, "load", lambda path, device="cpu": Trained(model, labels, recipe))
 
@@ -76,7 +76,7 @@ def save_data(root: Path, split: str = "val") -> Path:
 
 
 def truth(data: InstanceData, index: int, score: float = 1.0) -> Detections:
-    """Return what a perfect detector finds: all objects except for crowds."""
+    """Return the detections of a perfect detector: all objects except crowds."""
     _, target = data[index]
     single = target["iscrowd"] == 0
     found = {key: target[key][single] for key in ("boxes", "labels", "masks")}

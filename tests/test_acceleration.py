@@ -1,4 +1,4 @@
-"""repgraph.accelerate: networks of transformers compute the same before and after, and nothing else changes."""
+"""repgraph.accelerate: outputs of networks of transformers do not change, and neither does anything else."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""The layout of the packages: who may import whom, and what the core depends on. Read from the source."""
+"""The layout of the packages: imports between them, and dependencies of the core. Read from the source."""
 
 import ast
 import sys
@@ -63,7 +63,7 @@ def sources() -> dict[str, Path]:
 
 
 def imports(name: str, source: str, is_package: bool, modules: set[str]) -> set[str]:
-    """Return the full names of the modules that a module imports anywhere, but for type checkers only."""
+    """Return the full names of all modules that a module imports, except those only for type checking."""
     tree = ast.parse(source)
     skipped = {
         id(inner)
@@ -149,7 +149,7 @@ def test_modules_are_short_and_have_docstrings():
         assert ast.get_docstring(ast.parse(text)), f"{name} has no docstring"
 
 
-def test_the_reader_of_imports_finds_all_forms():
+def test_all_forms_of_imports_are_found():
     source = "import a.b\nfrom .c import d\nfrom . import e\ndef f():\n    from repgraph.ops import api\n"
     modules = {"p.q.e", "repgraph.ops.api"}
     assert imports("p.q.m", source, False, modules) == {"a.b", "p.q.c", "p.q.e", "repgraph.ops.api"}

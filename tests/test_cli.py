@@ -20,7 +20,7 @@ HEAVY = ("torch", "numpy", "numba", "lightning_fabric", "timm", "matplotlib")
 
 
 def commands(group, *words):
-    """Yield the words of every command of the new kind; the others import what they need for their help."""
+    """Yield the words of every command."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, *words, name)
@@ -99,7 +99,7 @@ def test_mistakes_are_one_line(arguments, words, capsys):
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_errors_of_commands(monkeypatch, capsys, error, code, message):
-    """One line for what a user can change; other errors are not hidden."""
+    """User errors are one line; other errors are not hidden."""
 
     def fail():
         raise error

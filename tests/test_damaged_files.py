@@ -23,7 +23,7 @@ VALUES = [NESTED, "null", "[]", "{}", '"x"', '["x"]', '"\\ud800"', "-1", "1" + "
 
 
 class Files:
-    """Files with given JSON, and what reads them."""
+    """Files with given JSON, and functions that read them."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -95,7 +95,7 @@ def test_single_values(files, value):
 
 
 def test_pipes_are_not_read(tmp_path):
-    """Reading one does not end."""
+    """Reading a pipe may block."""
     for name in ("metrics.csv", "results.csv"):
         os.mkfifo(tmp_path / name)
     for read in (lambda: MetricsLog(tmp_path, ["loss"], 5), Results(tmp_path).read):

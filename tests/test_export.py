@@ -1,4 +1,4 @@
-"""``repgraph export``: each format computes what the network computes, and mistakes leave no file."""
+"""``repgraph export``: each format computes the same as the network, and errors leave no file."""
 
 import json
 from pathlib import Path
@@ -135,7 +135,7 @@ def test_safetensors(run, detector, tmp_path):
         (["{run}", "--to", "safetensors", "--out", "{run}/model/model.safetensors"], "would be overwritten"),
         (["{run}", "--to", "onnx", "--image", "{file}"], "--image is for --to onnx of a Mask R-CNN"),
         (["{detector}", "--to", "torch"], "torch.export cannot export a Mask R-CNN: the number of boxes depends"),
-        (["{detector}", "--to", "onnx", "--dynamic"], "--dynamic is not for a Mask R-CNN"),
+        (["{detector}", "--to", "onnx", "--dynamic"], "--dynamic does not support Mask R-CNN"),
     ],
     ids=str,
 )
@@ -155,7 +155,7 @@ def test_outputs_that_differ_are_not_written(run, tmp_path, monkeypatch, capsys)
     assert command(run, "--to", "onnx", "--out", out) == 1 and not out.exists()
     captured = capsys.readouterr()
     assert captured.out == "" and "they differ" in captured.err
-    assert f"more than 0.0001: {out} is not written" in captured.err
+    assert f"this exceeds 0.0001: {out} is not written" in captured.err
 
 
 def test_differences_of_logits(run):

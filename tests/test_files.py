@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and JSON files with clear errors."""
+"""Atomic writes, folder walks, and JSON files with clear errors."""
 
 import os
 import resource

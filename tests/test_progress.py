@@ -1,4 +1,4 @@
-"""Reading ahead, and the progress that commands show."""
+"""Prefetching, and progress of commands."""
 
 import io
 import re
@@ -12,7 +12,7 @@ from repgraph.progress import Clock, Progress
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_reading_ahead_keeps_the_order_and_raises_in_its_turn(workers):
+def test_prefetching_keeps_the_order_and_raises_errors_in_order(workers):
     def read(item: int) -> int:
         if item == 3:
             raise ValueError("the third")
@@ -26,7 +26,7 @@ def test_reading_ahead_keeps_the_order_and_raises_in_its_turn(workers):
     assert list(prefetch(read, [1, 2], workers)) == [10, 20] and list(prefetch(read, [], workers)) == []
 
 
-def test_no_more_is_read_ahead_than_allowed():
+def test_prefetching_is_limited():
     read: list[int] = []
     for asked, _ in enumerate(prefetch(read.append, range(20), workers=2), start=1):
         assert len(read) <= asked + 2

@@ -8,7 +8,7 @@ from repgraph.ablation import Plan
 
 
 class Fake:
-    """Runs without training (see fake.py): sets how each behaves, and lists which were started."""
+    """Replaces training by fake.py: sets how each run behaves, and lists the runs that were started."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -17,7 +17,7 @@ class Fake:
         (self.folder / run).write_text(behaviour)
 
     def started(self):
-        """Return the runs that were started since the last call, such as "g5-1"; "resumed" follows some."""
+        """Return the runs that were started since the last call, such as "g5-1", with "resumed" after resumed ones."""
         log = self.folder / "log"
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Takes the place of ``repgraph train``: writes the files of a run without training.
+"""A fake ``repgraph train``: writes the files of a run without training.
 
-The environment variable FAKE is a folder. A file NAME-SEED in it says how the run of the entry NAME behaves; its
+The environment variable FAKE is a folder. A file NAME-SEED in it determines how the run of the entry NAME behaves; its
 ``log`` has a line for each start.
 """
 

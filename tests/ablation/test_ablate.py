@@ -1,4 +1,4 @@
-"""Scheduling, failures, interruptions and pictures, with processes that train nothing."""
+"""Scheduling, failures, interruptions and figures, with fake training processes."""
 
 import io
 import os
@@ -24,7 +24,7 @@ def left(report):
 
 
 def after(condition, act):
-    """Act from another thread once a condition holds."""
+    """Call a function from another thread once a condition holds."""
 
     def wait():
         while not condition():
@@ -59,7 +59,7 @@ def test_every_run_is_done_once(plan, again, fake, jobs):
     assert fake.started() == ["g4-0", "g4-1"]
 
 
-def test_results_are_enough(plan, again, fake, tmp_path):
+def test_tables_need_only_results(plan, again, fake, tmp_path):
     """Without the folders of runs, data or weights."""
     (tmp_path / "r50.pth").write_text("")
     plan = again(settings=("model.weights=",), weights=str(tmp_path / "r50.pth"))

@@ -1,4 +1,4 @@
-"""``repgraph ablate``: what it prints, its exit codes."""
+"""``repgraph ablate``: output and exit codes."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The figure of a table: marks are those of the scores, and no text is cut off."""
+"""The figure of a table: marks are at the scores, and no text is cut off."""
 
 import math
 import statistics
@@ -74,7 +74,7 @@ def test_long_texts_are_not_cut_off(label):
     assert axes.get_window_extent().width > 0.3 * figure.bbox.width
 
 
-def test_the_same_scores_are_the_same_file(tmp_path):
+def test_files_are_reproducible(tmp_path):
     def write(name):
         with figure_style():
             return save(draw_scores("Title", LABELS, SCORES, 0, "mIoU", ""), tmp_path / name, 150).read_bytes()

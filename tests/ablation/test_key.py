@@ -1,4 +1,4 @@
-"""Which settings decide the key of a run."""
+"""The settings that the key of a run depends on."""
 
 import pytest
 

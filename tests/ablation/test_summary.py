@@ -40,7 +40,7 @@ def test_differences_are_paired(laid_out):
     assert plain.scores["miou"].mean == pytest.approx(0.54)
     gains = np.array([0.03, 0.02, 0.04])
     assert (four.gain.count, four.gain.mean) == (3, pytest.approx(gains.mean()))
-    assert four.gain.deviation == pytest.approx(gains.std(ddof=1))  # far below that of the scores
+    assert four.gain.deviation == pytest.approx(gains.std(ddof=1))  # far below the deviation of the scores
     assert misfit.runs.misfit == "groups=32 does not divide the layer's 48 inner channels"
     assert misfit.scores["miou"] is None
 

@@ -20,7 +20,7 @@ SHORT = (
 
 @pytest.mark.slow
 def test_kill_and_resume(tmp_path, monkeypatch):
-    """After a kill of everything, the run goes on from its checkpoint."""
+    """After all processes are killed, the run continues from its checkpoint."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = Plan("grid", "scenes", seeds=(0,), out=tmp_path / "results", settings=SHORT, entries=("g1",))
     command = ["ablate", "grid", "--dataset", "scenes", "--seeds", "0", "--entries", "g1", "--set", *SHORT]

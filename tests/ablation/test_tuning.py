@@ -1,4 +1,4 @@
-"""Tuning: equal numbers of trials, always the same ones, and what is chosen."""
+"""Tuning: equal numbers of deterministic trials, and the choice among them."""
 
 import csv
 

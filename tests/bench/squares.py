@@ -1,4 +1,4 @@
-"""The smallest table: the square of a map, by candidates that are right, wrong or fail."""
+"""A minimal benchmark, the square of a map, with candidates that are right, wrong or fail."""
 
 import csv
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The harness: what the gate rejects, what becomes of failures, and what is written and shown."""
+"""The harness: rejected and failing candidates, measurements, and output."""
 
 import io
 import os
@@ -78,7 +78,7 @@ def test_tolerances_come_from_the_plain_version():
     ],
 )
 @pytest.mark.parametrize("backward", [False, True])
-def test_failures_do_not_end_the_rest(error, status, reason, backward):
+def test_failures_do_not_stop_other_candidates(error, status, reason, backward):
     rows = measured(failing(error, backward=backward), TABLE.candidates[0])
     assert all(row.status == "ok" for (name, _, _), row in rows.items() if name == "plain")
     assert rows["failing", "4x4", "backward"].status == "ok"
@@ -106,8 +106,8 @@ def test_time_limit(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
-def test_too_much_memory_is_not_taken():
-    """It could be allocated, and the system would end the process when it is written to."""
+def test_memory_is_limited():
+    """The allocation alone would succeed; the system would kill the process when it writes to the memory."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def large(x):
@@ -141,7 +141,7 @@ def row(name: str, median: float | None, graph: float | None = None, memory: int
     return Row(Candidate(name, square), CUDA, "forward", times=times, graph=graphs, memory=memory, **more)
 
 
-def test_comparisons_are_of_graphs_if_both_have_one():
+def test_graph_times_are_compared_if_both_have_them():
     def compare(*rows):
         baseline = TABLE.baselines[0]._replace(names=["plain", "plain-slow"])
         return [report.compare(TABLE, row, rows, baseline) for row in rows]

@@ -1,4 +1,4 @@
-"""The figures of the README are those of the files in benchmarks/, whose columns the benchmarks still write."""
+"""Figures in the README match the files in benchmarks/, and benchmarks still write the columns of these files."""
 
 import re
 from pathlib import Path
@@ -36,7 +36,7 @@ OPERATOR_ROWS = {
 
 
 def assert_figures(cell: str, *values: float) -> None:
-    """Check that the figures in a cell are these values, rounded to the digits that are given."""
+    """Check that the figures in a cell are these values, rounded to the digits in the cell."""
     for figure, value in zip(re.findall(r"[\d.]+", cell), values, strict=False):
         digits = len(figure.partition(".")[2])
         assert float(figure) == pytest.approx(value, abs=0.51 * 10**-digits), cell

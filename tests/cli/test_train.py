@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def typed(capsys, tmp_path, monkeypatch):
-    """Run ``repgraph train ARGUMENTS`` in an empty folder, and return its exit code and output."""
+    """Run ``repgraph train ARGUMENTS`` in an empty folder; return exit code and output."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):

@@ -196,7 +196,7 @@ def test_unknown_values_that_are_then_ignored(tmp_path, capsys):
 
 
 def test_without_a_split_for_validation(tmp_path, capsys):
-    """The check finds what training refuses, and both give the remedy."""
+    """Both the check and training report it, with the remedy."""
     (val,) = report_of(capsys, "folder", folder(tmp_path, 5))[1]["problems"]
     assert val["about"] == "val" and "images/val: no such folder" in val["detail"]
     assert "--set data.hold_out=5" in val["detail"]

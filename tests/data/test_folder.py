@@ -52,7 +52,7 @@ def test_names_of_folders_and_masks(tmp_path):
     data = load("folder", tmp_path, images="left", masks="right", mask_ending="_label.png")
     assert data[0][1].unique().tolist() == [0, 1] and not data.problems
     folder(tmp_path, 4, split="trainval")
-    assert len(load("folder", tmp_path, "trainval")) == 4  # a folder of its own
+    assert len(load("folder", tmp_path, "trainval")) == 4  # it has its own folder
 
 
 @pytest.mark.parametrize("stem", ["ä é 漢字", "a.b.c", "a'b\"c", "[a]*", "IMG_0001 (1)", "{x}", "-v", "%s", "x/y/1"])
@@ -112,7 +112,7 @@ def test_classes_json(tmp_path):
 
 
 def test_rgb_masks(tmp_path):
-    """Colours are those of ``classes.json``; unknown ones are errors until they are classes or ignored."""
+    """Colours are as in ``classes.json``; unknown colours are errors until they are added there or ignored."""
     colours = {"sky": [0, 0, 255], "car": [200, 0, 1]}
     entries = [{"name": name, "id": k + 7, "colour": colour} for k, (name, colour) in enumerate(colours.items())]
     pixels = np.array([[[0, 0, 255], [200, 0, 1]], [[9, 9, 9], [0, 0, 255]]], np.uint8)
@@ -131,7 +131,7 @@ def test_rgb_masks(tmp_path):
         assert read({"classes": entries, "ignored": [255, [9, 9, 9]]}, mode) == [[0, 1], [255, 0]]
     assert read([*entries, {"name": "x", "colour": [9, 9, 9]}]) == [[0, 1], [2, 0]]
     for unclear in ([*entries, "x"], [*entries, {"name": "x", "colour": [0, 0, 255]}]):
-        fails('0\\.png: the mask is a RGB image; .* every class has a "colour" of its own', read, unclear)
+        fails('0\\.png: the mask is a RGB image; .* every class has its own "colour"', read, unclear)
     fails("300 in a colour", read, {"classes": entries, "ignored": [[9, 9, 300]]})
 
 

@@ -58,7 +58,7 @@ def test_scenes_differ_and_classes_are_balanced():
 
 @pytest.mark.parametrize("index", range(4))
 def test_swapped_cues(index):
-    """A cue changes its surroundings and the class that it decides, which is at least 17 pixels away."""
+    """Swapping a cue changes pixels near it, and the class of a region at least 17 pixels away."""
     data = Scenes()
     scene = data.scene(index)
     image, mask = data[index]

@@ -27,7 +27,7 @@ def coded(labels: Tensor) -> tuple[Image, Mask]:
 
 
 def agrees(image: Tensor, mask: Tensor) -> Tensor:
-    """Return where the image has the colour of the label, or that of padding for IGNORE."""
+    """Return where the image has the colour of the label, or of the padding for IGNORE."""
     padding = torch.tensor([124, 116, 104], dtype=torch.uint8).view(3, 1, 1)
     expected = torch.where(mask == IGNORE, padding, torch.stack([mask, mask + 50, 250 - mask]))
     return (image == expected).all(0)
@@ -69,7 +69,7 @@ def test_offsets_are_uniform(length, crop):
 
 
 @pytest.mark.parametrize("photometric", [0.0, 1.0])
-def test_only_the_generator_decides(photometric):
+def test_randomness_comes_only_from_the_generator(photometric):
     image, mask = coded(torch.randint(0, 200, (31, 45), dtype=torch.uint8))
     kept = image.clone(), mask.clone()
     transform = TrainTransform((24, 24), photometric=photometric)

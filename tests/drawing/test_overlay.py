@@ -85,7 +85,7 @@ def test_names_stay_text(name, text, written):
 @pytest.mark.parametrize(
     ("image", "labels", "error", "message"),
     [
-        (BLACK, np.zeros((4, 5), np.uint8), ValueError, r"size of the image is \(4, 4\), but that of its labels"),
+        (BLACK, np.zeros((4, 5), np.uint8), ValueError, r"image has size \(4, 4\), but its labels have size"),
         (BLACK[..., 0], np.zeros((4, 4), np.uint8), ValueError, r"the image is \(4, 4\) uint8; expected"),
         (BLACK, np.zeros((4, 4), np.float32), ValueError, "expected integers"),
         (BLACK, np.full((4, 4), 3), DataError, "class 3 has no colour; expected classes 0 to 2"),

@@ -1,4 +1,4 @@
-"""HTML pages: values are escaped, substituted once, and nothing but the page's own script can run."""
+"""HTML pages: values are escaped and substituted once, and only the page's own script can run."""
 
 import hashlib
 import re

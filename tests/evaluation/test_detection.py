@@ -1,4 +1,4 @@
-"""Scores of detections: hand-made cases, and pycocotools called directly on the files that are written."""
+"""Scores of detections: constructed cases, and comparison with pycocotools on the written files."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ RECALL = ("ar1", "ar10", "ar100", "small", "medium", "large")
 
 
 class Oracle(nn.Module):
-    """Knows the objects of images, which have to come in order; finds them a little beside where they are."""
+    """A detector that returns the true objects, slightly shifted; images have to be passed in order."""
 
     classes = 3
 
@@ -43,7 +43,7 @@ class Oracle(nn.Module):
 
 
 def mediocre(data: InstanceData, index: int) -> dict[str, Tensor]:
-    """Detections that are moved, with wrong labels, and some of them twice."""
+    """Detections that are shifted, with wrong labels, and some duplicates."""
     _, target = data[index]
     single = target["iscrowd"] == 0
     boxes, masks, labels = (target[key][single].as_subclass(Tensor) for key in ("boxes", "masks", "labels"))
@@ -82,7 +82,7 @@ def by_pycocotools(annotations: Path, results: Path, kind: str) -> list[float]:
 
 
 def real(root: str, every: int, path: Path) -> InstanceData:
-    """Some of the images of a real data set, with an annotation file of their own."""
+    """Some images of a real data set, with their own annotation file."""
     data = load(shared(f"data/{root}"), "val")
     content = json.loads(data.path.read_text())
     content["images"] = content["images"][::every]
@@ -134,7 +134,7 @@ def test_results_are_in_cocos_format(data, tmp_path):
 
 
 def test_an_object_with_the_id_0_counts(tmp_path):
-    """pycocotools takes 0 for "no object"."""
+    """In pycocotools, 0 means "no object"."""
     data = load(objects.write(tmp_path, objects.annotation(1), objects.annotation(0, image=2)), "val")
     assert evaluated(data).scores().box.ap == pytest.approx(1.0)
 
@@ -157,7 +157,7 @@ def test_no_detections(data):
         (9, {}, "image 9 is not in coco val: 3 images"),
         (1, dict(labels=torch.tensor([4])), "image 1: label is 4; expected 1 to 3"),
         (1, dict(scores=torch.ones(2)), "image 1: the numbers of boxes, labels, scores and masks differ"),
-        (1, dict(masks=torch.ones(1, 1, 30, 20)), r"the masks have size \(30, 20\), the image has size \(20, 30\)"),
+        (1, dict(masks=torch.ones(1, 1, 30, 20)), r"masks have size \(30, 20\), but the image has size \(20, 30\)"),
         (1, dict(scores=torch.tensor([math.nan])), "image 1: a box or a score is not finite"),
     ],
 )

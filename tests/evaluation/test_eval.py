@@ -132,7 +132,10 @@ def test_notes(network, data, tmp_path, monkeypatch, capsys):
     [
         (["{network}", "--data", "{data}"], "the network has no recipe, so --dataset is required"),
         (["{network}", "--dataset", "folder"], "the folder of folder is required: --data ROOT"),
-        (["{network}", "--dataset", "coco", "--data", "{coco}"], "the network labels pixels, which coco is not for"),
+        (
+            ["{network}", "--dataset", "coco", "--data", "{coco}"],
+            "labels pixels, and coco has no labels for",
+        ),
         (["{network}", "{folder}", "--crop", "3x"], "--crop is '3x'; expected a side or HEIGHTxWIDTH"),
         (["{network}", "{folder}", "--memory", "inf"], "Invalid value for '--memory'"),
         (["{network}", "{folder}", "--batch", "9" * 30], "Invalid value for '--batch'"),

@@ -1,4 +1,4 @@
-"""Evaluation in two processes with uneven shares of the images gives what one process gives."""
+"""Evaluation in two processes, with uneven shares of the images, gives the same result as in one."""
 
 import json
 import os

@@ -20,7 +20,7 @@ from repgraph.inference import Settings, predict
 
 @st.composite
 def labelled(draw):
-    """Predictions and targets of all images' pixels, with 255 for unlabelled ones."""
+    """Predictions and targets of the pixels of all images; 255 is unlabelled."""
     classes, pixels = draw(st.integers(1, 5)), draw(st.integers(1, 40))
     prediction = draw(hnp.arrays(np.uint8, pixels, elements=st.integers(0, classes - 1)))
     return classes, prediction, draw(hnp.arrays(np.uint8, pixels, elements=st.sampled_from([*range(classes), 255])))
@@ -28,7 +28,7 @@ def labelled(draw):
 
 @settings(deadline=None, max_examples=60)
 @given(labelled(), st.integers(1, 4))
-def test_scores_equal_those_of_sets_of_pixels(drawn, parts):
+def test_scores_match_sets_of_pixels(drawn, parts):
     classes, prediction, target = drawn
     confusion = Confusion(classes)
     for part in np.array_split(np.stack([prediction, target]), parts, axis=1):

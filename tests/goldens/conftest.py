@@ -1,10 +1,10 @@
-"""Golden tests: what repgraph computes and writes, compared with values that were stored before a redesign.
+"""Golden tests: results and files of repgraph, compared with stored values.
 
-They use the command line and the public API alone (``repgraph``, ``repgraph.models``, ``repgraph.recipes``), so that
-they hold while modules move. Stored values are in ``stored/``. After a deliberate change of behaviour, rewrite them
-with ``python tests/goldens/regenerate.py`` and review the difference in git.
+They use only the command line and the public API (``repgraph``, ``repgraph.models``, ``repgraph.recipes``), and do not
+change when modules move. Stored values are in ``stored/``. After a deliberate change of behaviour, rewrite them with
+``python tests/goldens/regenerate.py`` and review the difference in git.
 
-Not pinned: prose (descriptions, notes below tables, messages), and what the redesign removes (``offset_view``,
+Not pinned: prose (descriptions, notes below tables, messages), and options that were removed (``offset_view``,
 ``offset_unit``, ``learn_scale``, the spreads "rings" and "regions").
 """
 

@@ -1,4 +1,4 @@
-"""Pictures that the golden tests draw: by arithmetic alone, so that they are the same everywhere."""
+"""Pictures for the golden tests, drawn with arithmetic only: they are the same on every machine."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ CATEGORIES = [{"id": 7, "name": "box"}, {"id": 12, "name": "disc"}]
 
 
 def bay(height: int, width: int, light: tuple[int, int, int]) -> np.ndarray:
-    """Draw a bay much like those of the scenes: a sky with a sun, hills, lighthouses, water, boats and a shore."""
+    """Draw a bay like in the scenes: a sky with a sun, hills, lighthouses, water, boats and a shore."""
     y, x = np.mgrid[:height, :width]
     down, across = y / height, x / width
     picture = np.empty((height, width, 3))

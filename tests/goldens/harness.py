@@ -92,7 +92,7 @@ def started(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 200) -> None:
-    """Wait for something that the process does while it runs."""
+    """Wait until a condition holds while the process runs."""
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, f"the process ended with exit code {process.returncode}"
@@ -101,7 +101,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], 
 
 
 def metrics(run: Path) -> list[dict[str, str]]:
-    """Return the rows of metrics.csv that are there."""
+    """Return the rows of metrics.csv so far."""
     try:
         with open(run / "metrics.csv", newline="") as file:
             return list(csv.DictReader(file))
@@ -110,13 +110,13 @@ def metrics(run: Path) -> list[dict[str, str]]:
 
 
 def assert_close(found: torch.Tensor, stored: Any, share: float = 1e-4) -> None:
-    """Compare numbers to that share of the largest of them."""
+    """Compare numbers, with a tolerance relative to the largest."""
     expected = torch.tensor(stored).reshape(found.shape)
     assert float((found - expected).abs().max()) <= share * float(expected.abs().max())
 
 
 def assert_same_network(run: Path, other: Path) -> None:
-    """Compare the networks that two runs ended with, bit for bit."""
+    """Assert that the final networks of two runs are equal, bit for bit."""
     ours, theirs = (load_file(each / "model" / "model.safetensors") for each in (run, other))
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []

@@ -1,4 +1,4 @@
-"""Goldens of ablations: the tables of docs/results.md come out of benchmarks/**/results.csv, by the same run keys.
+"""Goldens of ablations: benchmarks/**/results.csv gives the tables of docs/results.md, with the same run keys.
 
 Expected values are the files in benchmarks/: there is nothing to regenerate here. Notes below tables are not pinned,
 nor are entries of options that the redesign removes.
@@ -44,7 +44,7 @@ OTHERS = (
 
 
 def cells(markdown):
-    """Return the rows of a Markdown table, without those of options that go."""
+    """Return the rows of a Markdown table, without rows of removed options."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if line[:1] == "|"]
     return [row for row in rows if not row[0].startswith(("-", *REMOVED_LABELS))]
 
@@ -61,7 +61,7 @@ def test_tables_of_the_results(name):
     assert cells(repgraph("ablate", *arguments, "--show")) == cells((folder / f"{name}.md").read_text())
 
 
-def test_differences_to_another_reference():
+def test_differences_from_another_reference():
     rows = cells(repgraph("ablate", "nodes", "--reference", "nl", *TUNED, "--show"))
     differences = [row[5] for row in rows[1:]]  # of the baseline, non-local, control, and 1, 9, ... nodes
     assert differences[:3] == ["-5.60 ± 0.59", "", "-6.42 ± 2.40"]

@@ -1,6 +1,6 @@
-"""Goldens of export: what ``repgraph export`` writes computes the same logits as the network.
+"""Goldens of export: files from ``repgraph export`` compute the same logits as the network.
 
-The expected values are those of the trained network in this process: there is nothing to regenerate here.
+The expected values are computed by the trained network in this process: there is nothing to regenerate here.
 """
 
 import numpy as np

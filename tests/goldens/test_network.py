@@ -1,4 +1,4 @@
-"""Goldens of networks: a trained one and what it predicts, names and shapes of parameters, config files.
+"""Goldens of networks: predictions of a trained one, names and shapes of parameters, config files.
 
 ``python tests/goldens/regenerate.py`` rewrites the stored values, but neither the trained network nor the configs:
 they stand for files that users have.
@@ -16,8 +16,8 @@ from tests.goldens.harness import NETWORK, assert_close, golden, golden_file, re
 from repgraph import BottleneckRepGraph, DANetHead, DualAttention, NonLocal, SimpleRepGraph
 from repgraph.models import MaskRCNN, RGNet, load, mask_rcnn, rgnet
 
-REMOVED = ("offset_view", "offset_unit", "learn_scale")  # options that config files of before have
-ADDED = ("rounds",)  # options that they do not have
+REMOVED = ("offset_view", "offset_unit", "learn_scale")  # options in earlier config files
+ADDED = ("rounds",)  # options that are not in them
 OPTIONS = dict(groups=2, fusion="concat")
 LAYERS = {
     "bottleneck": lambda: BottleneckRepGraph(16, nodes=4, backend="reference"),
@@ -57,7 +57,7 @@ def seeded(*shape):
 
 
 def fill(module):
-    """Give every parameter and buffer values that depend on its name and shape alone; returns the module."""
+    """Give every parameter and buffer values that depend only on its name and shape; return the module."""
     with torch.no_grad():
         for name, value in module.state_dict().items():
             if value.is_floating_point():
@@ -126,7 +126,7 @@ def test_predicted_labels(bays, tmp_path):
             labels, expected = np.array(ours), np.array(stored)
         assert labels.shape == expected.shape
         assert np.mean(labels == expected) >= 0.999
-        assert len(np.unique(labels)) >= 5  # or the test would not see much
+        assert len(np.unique(labels)) >= 5  # otherwise the test would be weak
         with Image.open(tmp_path / "overlays" / bay.name) as overlay:
             assert list(overlay.size) == golden("network.json", f"overlay size of {bay.name}", overlay.size)
 
@@ -175,7 +175,7 @@ def test_config_files(name, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     stored = golden("configs.json", name, config, once=True)
     assert common(config) == common(stored)
-    (tmp_path / "config.json").write_text(json.dumps(stored))  # as a version of before wrote it
+    (tmp_path / "config.json").write_text(json.dumps(stored))  # as an earlier version wrote it
     again = load(tmp_path, kind).state_dict()
     assert again.keys() == model.state_dict().keys()
     assert [key for key, value in model.state_dict().items() if not torch.equal(value, again[key])] == []

@@ -19,7 +19,7 @@ BOATS = ("inbound boat", "outbound boat")
 
 
 def assert_stands_alone(page):
-    """Check that a page asks for nothing from elsewhere."""
+    """Check that a page makes no requests."""
     assert not re.search(r'(src|href)="(https?:)?//', page)
 
 

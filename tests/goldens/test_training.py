@@ -1,7 +1,7 @@
-"""Goldens of training: seeded loss curves, and runs that were killed or interrupted and go on bit for bit.
+"""Goldens of training: seeded loss curves, and bit-exact resumption of killed or interrupted runs.
 
 ``python tests/goldens/regenerate.py`` rewrites the stored values. Curves are compared to 2e-3 in their first
-iterations, where machines differ in the last bits only; later those differences have grown.
+iterations, where machines only differ in the last bits; these differences grow later.
 """
 
 import json
@@ -48,7 +48,7 @@ def test_loss_curve_of_segmentation(segmentation_run):
 def test_loss_curve_with_other_options(tmp_path):
     run = tmp_path / "run"
     repgraph("train", *SEGMENTATION, *OPTIONS, "--iterations", 6, "--out", run)
-    # Resized images differ by one step of 256 in some pixels, by what the CPU has.
+    # Resized images differ by one step of 256 in some pixels, depending on the CPU.
     assert_curves("segmentation curves with other options", metrics(run), early=6, tolerance=6e-3)
 
 
@@ -62,7 +62,7 @@ def test_loss_curve_of_detection(detection_run):
 
 @pytest.fixture(scope="module")
 def detections(detection_run, objects, tmp_path_factory):
-    """What ``repgraph predict`` finds, the strongest first."""
+    """The detections of ``repgraph predict``, by descending score."""
     out, images = tmp_path_factory.mktemp("found"), [objects / "images" / f"val-{number}.png" for number in range(2)]
     repgraph("predict", detection_run, *images, "--out", out, "--device", "cpu")
     assert sorted(path.name for path in (out / "overlays").iterdir()) == ["val-0.png", "val-1.png"]
@@ -84,7 +84,7 @@ def test_objects_found_after_training(detections):
 
 
 def test_scores_of_objects(detections, detection_run, objects, tmp_path):
-    """Every third of the strongest detections is taken for the truth: the others are false alarms."""
+    """Every third of the strongest detections is used as ground truth; the others are false positives."""
     images = [each | {"file_name": Path(each["file_name"]).name} for each in detections["images"]]
     truth = detections | {"images": images, "annotations": detections["annotations"][1:12:3]}
     (tmp_path / "annotations").mkdir()

@@ -1,4 +1,4 @@
-"""Detection in one image: equal to torchvision's own steps, for any size, and never from values that are not finite."""
+"""Detection in one image: the same as torchvision, for any size; non-finite values are errors."""
 
 import numpy as np
 import pytest

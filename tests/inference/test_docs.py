@@ -1,4 +1,4 @@
-"""docs/inference.md and docs/detection.md: examples run, and commands can be parsed."""
+"""docs/inference.md and docs/detection.md: examples run, and commands parse."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Images named by files, folders and patterns; unique names; photos as one sees them."""
+"""Images from files, folders and patterns; unique names; EXIF orientation."""
 
 import os
 from pathlib import Path, PurePath
@@ -93,7 +93,7 @@ def test_arguments_without_images(given, message, tree):
 
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links and named pipes")
 def test_outputs_that_are_inputs(tree):
-    check_not_overwritten([Path("b.png")], [Path("~nobody-here/b.png")])  # an unknown user is no error
+    check_not_overwritten([Path("b.png")], [Path("~nobody-here/b.png")])  # an unknown user is not an error
     os.symlink("b.png", "link.png")
     with pytest.raises(UsageError, match=r"b\.png is an input"):
         check_not_overwritten([Path("link.png")], [Path("./b.png")])

@@ -1,4 +1,4 @@
-"""``repgraph predict``: the files it writes for labels and for objects, and what happens if something goes wrong."""
+"""``repgraph predict``: files for labels and for objects, and failures."""
 
 import errno
 import io
@@ -109,7 +109,7 @@ def test_objects_as_overlays_and_json(detector, model, photos, tmp_path, capsys)
     again = coco.load(out, "all", annotations="detections.json", images=".")
     assert len(again) == 3 and not set(again.skipped) - {"objects whose mask has no pixel in the image"}
     with Image.open(out / "overlays" / "b.png") as picture:
-        assert picture.size == (41 * 12, 31 * 12)  # enlarged, so that names can be read
+        assert picture.size == (41 * 12, 31 * 12)  # enlarged to make names legible
     drawn = values(out / "overlays" / "b.png")
     assert command(detector, photos / "b.png", "--out", out, "--score", "1", *CPU) == 0  # no object has such a score
     assert not np.array_equal(drawn, values(out / "overlays" / "b.png"))
@@ -160,7 +160,7 @@ def test_names_of_255_bytes(letter, network, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_files_that_fail_do_not_end_the_others(network, tmp_path, capsys, workers):
+def test_failed_writes_do_not_stop_other_files(network, tmp_path, capsys, workers):
     photos, out = tmp_path / "photos", tmp_path / "out"
     for name in ("a.jpg", "blocked.jpg", "z.jpg"):
         trained.save_picture(photos / name)
@@ -189,7 +189,7 @@ def test_weights_that_are_not_finite_name_the_image(network, photos, tmp_path, c
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_full_disk_leaves_complete_files_only(network, photos, tmp_path, monkeypatch, capsys, workers):
+def test_a_full_disk_leaves_only_complete_files(network, photos, tmp_path, monkeypatch, capsys, workers):
     original, replaced = os.replace, []
 
     def replace(source, target):

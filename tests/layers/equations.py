@@ -76,7 +76,7 @@ def read(feature: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def window_means(feature: Tensor, side: int) -> Tensor:
-    """Return the mean of the window around each position, without what is outside the map."""
+    """Return the mean of the window around each position, clipped to the map."""
     near, (height, width) = side // 2, feature.shape[2:]
     means = [
         feature[:, :, max(y - near, 0) : y + near + 1, max(x - near, 0) : x + near + 1].mean((2, 3))
@@ -109,7 +109,7 @@ def respond(layer: nn.Module, query: Tensor, key: Tensor, value: Tensor, offsets
 
 
 def respond_in_rounds(layer: nn.Module, response: Tensor) -> Tensor:
-    """Return the responses of all rounds side by side, for that of the first."""
+    """Return the responses of all rounds, concatenated, given the response of the first."""
     responses = [response]
     for offset in layer.next_offsets:
         last = responses[-1]

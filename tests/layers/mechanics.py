@@ -1,4 +1,4 @@
-"""Checks of what any PyTorch layer has to support: copies, memory formats, compilation and export."""
+"""Checks for every layer: copies, memory formats, compilation and export."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""A small residual network for the tests of insertion, and how two networks are compared."""
+"""A small residual network for the tests of insertion, and a comparison of networks."""
 
 from collections.abc import Iterator
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from repgraph import DeformableAttention
 from repgraph.errors import UsageError
 
-# Until the kernels of deformable attention are there.
+# (height, width) of each map
 SIZES = [(7, 9), (4, 5), (1, 3)]
 TOTAL = sum(height * width for height, width in SIZES)
 

@@ -1,4 +1,4 @@
-"""Insertion into a small network: it computes what it did, layers are in the right place and learn, copies work."""
+"""Insertion into a small network: outputs do not change, layers are in the right place and learn, copies work."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 
 class Shift(nn.Module):
-    """A layer of the user."""
+    """A user-defined layer."""
 
     def __init__(self, channels: int, by: float = 1.0) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Shift(nn.Module):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_network_computes_what_it_did(kind):
+def test_outputs_do_not_change(kind):
     before = network()
     model = copy.deepcopy(before)
     assert insert(model, EVERYWHERE, kind) is model
@@ -93,7 +93,7 @@ def test_partials_and_class_methods_start_as_identity_too():
         assert_same(model, network(), images())
 
 
-def test_layers_of_the_user():
+def test_user_defined_layers():
     model = insert(network().double(), {"stage1": 1}, Shift, by=2.0).eval()
     (layer,) = inserted(model).values()
     assert len(layer.shift) == 8 and layer.shift.dtype == torch.float64 and not layer.training

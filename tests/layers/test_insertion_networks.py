@@ -62,7 +62,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NETWORKS])
-def test_networks_compute_what_they_did(name):
+def test_outputs_do_not_change(name):
     make, where, channels = NETWORKS[name]
     torch.manual_seed(0)
     before = timm.create_model(name.removeprefix("timm "), **make) if isinstance(make, dict) else make()

@@ -1,4 +1,4 @@
-"""Batch normalization folded into products: the same as the modules one after the other."""
+"""Batch normalization folded into products gives the same results as separate modules."""
 
 import copy
 
@@ -46,7 +46,7 @@ def plain(x: Tensor, a: Tensor, convolution: nn.Conv2d, norm: nn.Module) -> Tens
 @pytest.mark.parametrize("memory_format", FORMATS, ids=str)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("options", NORMS, ids=str)
-def test_add_conv_norm_is_what_the_modules_do(options: dict, training: bool, memory_format) -> None:
+def test_add_conv_norm_matches_the_modules(options: dict, training: bool, memory_format) -> None:
     torch.manual_seed(0)
     convolution, norm = Pointwise(5, 9, bias=False).double(), make_norm(9, **options).double().train(training)
     twin = copy.deepcopy(norm)

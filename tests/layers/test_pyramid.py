@@ -22,7 +22,7 @@ def maps(channels: int = 16, dtype: torch.dtype = torch.float64, batch: int = 2)
 
 @torch.no_grad()
 def randomized(layer: torch.nn.Module) -> torch.nn.Module:
-    """Parameters and statistics away from where they start; offsets between pixels."""
+    """Return the layer with random parameters and statistics, and offsets between pixels."""
     torch.manual_seed(0)
     for name, tensor in layer.state_dict().items():
         if "running_var" in name or name.endswith("norm.weight"):
@@ -35,7 +35,7 @@ def randomized(layer: torch.nn.Module) -> torch.nn.Module:
 
 
 def expected(layer: PyramidRepGraph, x: torch.Tensor, coarser: list[torch.Tensor]) -> torch.Tensor:
-    """One position after the other, with grid_sample for single points."""
+    """Compute the equations position by position, with grid_sample for single points."""
 
     def conv(module, y):
         return F.conv2d(y, module.weight, module.bias)
@@ -71,7 +71,7 @@ def expected(layer: PyramidRepGraph, x: torch.Tensor, coarser: list[torch.Tensor
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_it_is_what_the_equations_say(training: bool) -> None:
+def test_output_matches_the_equations(training: bool) -> None:
     layer = randomized(PyramidRepGraph(16, rounds=2, nodes=3, groups=4, expansion=2, dtype=torch.float64))
     twin = PyramidRepGraph(16, rounds=2, nodes=3, groups=4, expansion=2, dtype=torch.float64)
     twin.load_state_dict(layer.state_dict())

@@ -54,7 +54,7 @@ def name(value) -> str:
     return " ".join(f"{k}={getattr(v, '__name__', v)}" for k, v in value.items())
 
 
-# Of layers in float64: compiling the kernels for it takes long.
+# Layers in float64 are slow: kernels have to be compiled for it.
 EXACT = pytest.mark.parametrize("backend", ["reference", pytest.param("auto", marks=pytest.mark.slow)])
 
 
@@ -248,6 +248,6 @@ def test_invalid_inputs(kind: type) -> None:
         with pytest.raises(TypeError, match=f"input is {dtype} and the weights are torch.float32; use x.to"):
             layer(torch.zeros(1, 8, 3, 5, dtype=dtype))
     with pytest.raises(TypeError, match=r"input is torch.float64"), torch.autocast("cpu", torch.bfloat16):
-        layer(torch.zeros(1, 8, 3, 5, dtype=torch.float64))  # which autocast leaves as it is
+        layer(torch.zeros(1, 8, 3, 5, dtype=torch.float64))  # which autocast does not change
     with pytest.raises(RuntimeError, match=r"backend 'triton' cannot run here: .* these are torch.float64"):
         kind(8, backend="triton", dtype=torch.float64)(torch.zeros(1, 8, 3, 5, dtype=torch.float64))

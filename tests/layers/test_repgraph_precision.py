@@ -30,7 +30,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def convolutions_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's default for them on a GPU is TF32."""
+    """Disable TF32, PyTorch's default for convolutions on a GPU."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
@@ -233,7 +233,7 @@ def test_compiled_on_a_gpu(training: bool, dtype: torch.dtype) -> None:
 
 @pytest.mark.gpu
 def test_memory_of_inference() -> None:
-    """One narrow map, the response, is allocated beside the output."""
+    """Besides the output, only one narrow map is allocated: the response."""
     layer = BottleneckRepGraph(1024, 64, final_act=False, device="cuda", dtype=torch.bfloat16).eval().fuse()
     x = torch.randn(1, 1024, 128, 128, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=CHANNELS_LAST)
     with torch.no_grad():

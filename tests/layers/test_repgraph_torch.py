@@ -16,7 +16,7 @@ from torch import nn
 
 from repgraph.layers import BottleneckRepGraph, SimpleRepGraph
 
-# What the compiler of PyTorch 2.11 itself does with functions of autograd.
+# A warning from the compiler of PyTorch 2.11 about autograd functions.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 KINDS = [BottleneckRepGraph, SimpleRepGraph]

@@ -1,4 +1,4 @@
-"""Where nodes start: the points of the spreads on maps of all sizes, and that every node learns from there."""
+"""Initial nodes: the points of the spreads on maps of all sizes, and gradients for every node."""
 
 import itertools
 import math

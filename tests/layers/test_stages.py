@@ -17,7 +17,7 @@ def chain(channels: int = 8) -> nn.Sequential:
 
 
 class Children(nn.Module):
-    """A module that calls all its children, and is no Sequential."""
+    """A module that calls all its children, but is not an nn.Sequential."""
 
     def __init__(self, *children: nn.Module) -> None:
         super().__init__()

@@ -121,7 +121,7 @@ def test_small_encoder() -> None:
 
 @pytest.mark.parametrize("name", ["baseline", "control", "rgnet"])
 def test_only_nodes_see_what_decides_the_classes_of_scenes(name: str) -> None:
-    """Swap all cues: without the layer, no logit of shore or boats changes, whatever the weights."""
+    """With all cues swapped and any weights, no logit of shore or boats changes without the layer."""
     data = Scenes(None, "test", length=3)
     torch.manual_seed(0)
     model = make_task(recipes.get(f"scenes-{name}")).network(data.labels).eval()

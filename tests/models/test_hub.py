@@ -1,4 +1,4 @@
-"""Networks in folders and files: what is saved is loaded again, and damaged files are errors."""
+"""Networks in folders and files: saving and loading, and errors for damaged files."""
 
 import json
 import shutil
@@ -68,7 +68,7 @@ def test_save_and_load(options: dict, tmp_path: Path) -> None:
 
 
 def test_a_config_does_not_depend_on_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spread and scale are not in the weights, and decide what is computed."""
+    """Spread and scale are not in the weights, but change the output."""
     model, x = network(inserted={"layer2": 1}, inserted_options={"nodes": 4}), images(33, 47)
     model.save_pretrained(tmp_path)
     defaults = BottleneckRepGraph.__init__.__kwdefaults__
@@ -89,7 +89,7 @@ WRITTEN = {
 def test_configs_of_earlier_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     want = RGNet.from_pretrained(folder)
     edit(folder, context_options=WRITTEN)
-    monkeypatch.setitem(HEAD["repgraph"], "rounds", 3)  # not what the config stands for
+    monkeypatch.setitem(HEAD["repgraph"], "rounds", 3)  # must not affect stored configs
     found = load(folder)
     assert torch.equal(found(images(33, 47)), want(images(33, 47))) and found.config == want.config
     edit(folder, context_options={**WRITTEN, "offset_view": 3})
@@ -171,7 +171,7 @@ def test_load(saved: Path, tmp_path: Path) -> None:
         assert found.config == model.config and not found.training
 
 
-def test_load_what_is_no_network(tmp_path: Path) -> None:
+def test_load_other_files(tmp_path: Path) -> None:
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
     last.parent.mkdir(parents=True)
     last.touch()

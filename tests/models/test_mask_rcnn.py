@@ -48,7 +48,7 @@ def assert_same(ours: list[dict[str, Tensor]], theirs: list[dict[str, Tensor]]) 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_proposals() -> Iterator[None]:
-    """A detector looks at up to 1,000 proposals, which takes a second."""
+    """Limit the number of proposals; with the default of 1,000, a call takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("pre_nms_top_n", "post_nms_top_n"):
             patch.setattr(detection.rpn.RegionProposalNetwork, name, lambda self: 30)
@@ -57,7 +57,7 @@ def few_proposals() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def plain() -> MaskRCNN:
-    """A detector with random weights and statistics, in place of a trained one."""
+    """A detector with random weights and statistics, as if it were trained."""
     model = network(labels=LABELS)
     generator = torch.Generator().manual_seed(2)
     for module in model.modules():
@@ -147,7 +147,7 @@ def test_training() -> None:
 
 @pytest.mark.slow
 def test_detections_do_not_depend_on_the_first_image(plain: MaskRCNN, tmp_path: Path) -> None:
-    """Of an image of 40 pixels, torchvision's RoIAlign would infer wrong scales, and keep them."""
+    """From an image of 40 pixels, torchvision's RoIAlign would infer wrong scales and keep them."""
     plain.save_pretrained(tmp_path)
     twin = load(tmp_path)
     twin.detector.transform.min_size = (40,)
@@ -158,7 +158,7 @@ def test_detections_do_not_depend_on_the_first_image(plain: MaskRCNN, tmp_path: 
 
 
 class _Found(Exception):
-    """Ends a forward pass."""
+    """Raised to end a forward pass."""
 
 
 def coordinates(model: MaskRCNN) -> dict[str, Tensor]:
@@ -195,7 +195,7 @@ def test_coordinates_are_in_float32_under_autocast() -> None:
 
 class TestWeights:
     def test_backbone_in_caffe_style(self, resnet: Path) -> None:
-        """The feature maps are those of the network that the weights belong to."""
+        """The feature maps are the same as in the network that the weights are from."""
         model = mask_rcnn(3, weights=resnet, context="repgraph", min_size=64)
         assert model.caffe_style and model.config["caffe_style"]
         body = model.detector.backbone.body.eval()
@@ -205,7 +205,7 @@ class TestWeights:
             ours, (stage4, stage5) = body(x), theirs(x)
         torch.testing.assert_close(ours["2"], stage4, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(ours["3"], stage5, rtol=1e-4, atol=1e-4)
-        with pytest.raises(UsageError, match=r"in caffe style, but the backbone in timm style.*give caffe_style=True"):
+        with pytest.raises(UsageError, match=r"in caffe style, but the backbone is in timm.*give caffe_style=True"):
             mask_rcnn(3, weights=resnet, caffe_style=False)
 
     def test_whole_detector(self, plain: MaskRCNN, whole: Path, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ class TestWeights:
         model = mask_rcnn(7, weights=whole, new_predictors=True, **SMALL)
         assert torch.equal(model.detector.rpn.head.cls_logits.weight, plain.detector.rpn.head.cls_logits.weight)
         assert model.detector.roi_heads.box_predictor.cls_score.out_features == 8
-        with pytest.raises(UsageError, match=r"resnet50.safetensors has a backbone's"):
+        with pytest.raises(UsageError, match=r"resnet50.safetensors has only a backbone"):
             mask_rcnn(3, weights=resnet, new_predictors=True)
         with pytest.raises(UsageError, match="no weights are given"):
             mask_rcnn(3, new_predictors=True, **SMALL)

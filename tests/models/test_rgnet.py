@@ -13,7 +13,7 @@ from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph
 from repgraph.models import RGNet, context, param_groups, register_context
 
-# What the compiler of PyTorch 2.11 itself does with functions of autograd.
+# A warning from the compiler of PyTorch 2.11 about autograd functions.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 CONFIGS = {
@@ -171,7 +171,7 @@ def test_backbones_of_a_pyramid(backbone: str) -> None:
         assert model(images(65, 97)).shape == (1, 5, 65, 97)
 
 
-def test_a_context_layer_of_ones_own(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_context_layers(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "LAYERS", dict(context.LAYERS))
 
     class Shift(torch.nn.Module):
@@ -188,7 +188,7 @@ def test_a_context_layer_of_ones_own(tmp_path, monkeypatch: pytest.MonkeyPatch) 
     model.save_pretrained(tmp_path)
     assert RGNet.from_pretrained(tmp_path).head.context.by == 2.0
     assert register_context("shift")(Shift) is Shift and network(context="shift", decoder="pyramid")
-    with pytest.raises(UsageError, match="there is a context 'non_local' already"):
+    with pytest.raises(UsageError, match="context 'non_local' is already registered"):
         register_context("non_local", Shift)
     with pytest.raises(UsageError, match="has no attribute out_channels"):
         network(context=lambda channels: torch.nn.Identity())
@@ -245,7 +245,7 @@ def test_rates_of_stages_need_stages() -> None:
         (dict(context="xyz"), "context is 'xyz'; choose one of repgraph, paper, simple, non_local"),
         (dict(context="nonlocal"), "context is 'nonlocal'; did you mean 'non_local'?"),
         (dict(context="pyramid"), "context 'pyramid' attends to several maps; it needs decoder='pyramid'"),
-        (dict(decoder="pyramid", output_stride=8), "output_stride is 8; a pyramid takes a backbone as it is, with 32"),
+        (dict(decoder="pyramid", output_stride=8), "output_stride is 8; a pyramid needs 32"),
         (dict(decoder="fpn"), "decoder is 'fpn'; expected one of 'dilated', 'pyramid'"),
         (
             dict(context_options={"node": 9}),

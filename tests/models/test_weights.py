@@ -1,4 +1,4 @@
-"""Weights from files: names, styles, what does not fit, and files that are damaged or could run code."""
+"""Weights from files: names, styles, mismatches, and files that are damaged or could run code."""
 
 import argparse
 import pickle
@@ -53,7 +53,7 @@ def test_files(state: dict, suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["convnext_atto", "mobilenetv3_small_100", "densenet121", "vit_tiny_patch16_224"])
 @pytest.mark.slow
 def test_names_of_timm(name: str, tmp_path: Path) -> None:
-    """timm's feature extractors rename lists, and end before the classifier and what is next to it."""
+    """timm's feature extractors rename lists, and have no classifier or final layers."""
     state = whole(name)
     save_file(state, tmp_path / "weights.safetensors")
     stride = {"densenet121": 32, "vit_tiny_patch16_224": 16}.get(name, 8)
@@ -87,7 +87,7 @@ def test_styles(tmp_path: Path) -> None:
     model = build(file, backbone="resnet26")
     assert model.backbone.caffe_style and model.config["caffe_style"]
     assert model.backbone.body.layer2[0].conv1.stride == (2, 2)
-    with pytest.raises(UsageError, match=r"msra.safetensors is in caffe style, but the backbone in timm style"):
+    with pytest.raises(UsageError, match=r"msra.safetensors is in caffe style, but the backbone is in timm style"):
         build(file, backbone="resnet26", caffe_style=False)
     save_file(state, file, metadata={"style": "torchvision"})
     assert not build(file, backbone="resnet26").backbone.caffe_style
@@ -107,7 +107,7 @@ def test_real_weights() -> None:
         assert all(0.01 < found.mean() < 5 for found in model.backbone(images(97, 64)))  # neither dead nor exploded
 
 
-def test_what_does_not_fit(state: dict, tmp_path: Path) -> None:
+def test_mismatches(state: dict, tmp_path: Path) -> None:
     changed = {**state, "layer5.weight": state["bn1.bias"], "bn1.bias": torch.zeros(7)}
     del changed["layer3.0.conv1.weight"]
     torch.save(changed, tmp_path / "w.pth")

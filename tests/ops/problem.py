@@ -1,4 +1,4 @@
-"""Random problems, their reference results, and the error that a backend may have: that of plain PyTorch."""
+"""Random problems, their reference results, and tolerances from the errors of plain PyTorch."""
 
 import contextlib
 import math
@@ -113,7 +113,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @contextlib.contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Fill uninitialised memory with NaN, so that an element that a kernel does not write is noticed."""
+    """Fill uninitialised memory with NaN, which reveals elements that a kernel does not write."""
 
     def poison(function):
         def poisoned(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""What has to hold on every backend, by the definition of the operator."""
+"""Properties of the operator that follow from its definition, on every backend."""
 
 import math
 
@@ -74,7 +74,7 @@ def test_derivative_at_integers_is_the_right_hand_one(backend: str) -> None:
 
 @pytest.mark.parametrize("grid", [1, 2])
 def test_infinite_and_huge_offsets_are_off_the_map(backend: str, grid: int) -> None:
-    """Maps are surrounded by NaN, so that a read outside of them is noticed."""
+    """Maps are surrounded by NaN, which reveals reads outside of them."""
     problem = vary(grid=grid, groups=2, nodes=4)
     tensors = prepare(problem, torch.float32, device_of(backend))
     for name in ("query", "key", "value", "grad"):

@@ -36,7 +36,7 @@ PROBLEMS = [
     (vary(channels=2, values=2, height=2, width=2, nodes=20, grid=2, shared=True), FLOAT),
     (vary(sigma=100.0), BFLOAT),
 ]
-LARGER = [  # whole vectors, blocks and tiles of the CPU kernels, and what is left of them
+LARGER = [  # whole vectors, blocks and tiles of the CPU kernels, and remainders
     vary(batch=2, channels=16, values=16, height=7, width=9, nodes=9),
     vary(channels=330, values=83, height=5, width=17, nodes=2, scale=0.1),
     vary(height=6, width=6, nodes=101),

@@ -131,7 +131,7 @@ def test_offsets_and_bias_in_half_precision(any_kernel: str, wide: torch.dtype, 
 
 
 def test_larger_maps_on_the_cpu(poisoned: None) -> None:
-    """Whole vectors, blocks and tiles, and what is left of them."""
+    """Whole vectors, blocks and tiles, and remainders."""
     check(Case([(9, 11), (20, 7)], (13, 37), 102, 70, groups=2, nodes=5, batch=2), "cpu")
     check(Case([(9, 11), (20, 7)], (13, 37), 96, 96, groups=3, nodes=3, own=False, grid=5, shared=True), "cpu")
 
@@ -142,7 +142,7 @@ def test_layouts(any_kernel: str, layout: str, poisoned: None) -> None:
 
 
 def test_positions_are_rounded_as_in_the_reference(kernel: str) -> None:
-    """Right-hand derivatives at integers: a node on the other side of one has another gradient."""
+    """At integers, derivatives are right-hand ones: a node on the other side has another gradient."""
     case = Case(sizes=[(7, 13), (3, 11)], size=(5, 9))
     nodes = case.run("reference", DOUBLE, DOUBLE)["nodes"]  # (B, K, L S, 2, H, W)
     anchors = nodes - case.offsets.reshape(nodes.shape)

@@ -76,7 +76,7 @@ def test_unknown_recipe():
         ("coco-r50-repgraph", "train.batch=8", "coco-r50-repgraph"),
     ],
 )
-def test_names_follow_the_network(name, settings, expected):
+def test_names_change_with_the_network(name, settings, expected):
     recipe = recipes.with_settings(recipes.get(name), settings.split())
     assert recipe.name == expected
     assert recipe.description == (recipes.get(expected).description if expected in recipes.NAMES else "")

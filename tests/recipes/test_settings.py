@@ -1,4 +1,4 @@
-"""Settings and JSON files: values have their types, and errors name the value and what to give instead."""
+"""Settings and JSON files: types of values, and errors that name the value and the remedy."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_entries_of_dictionaries():
     assert recipes.with_values(SEGMENTATION, {"model.inserted.layer3": 1}).model.inserted == {"layer3": 1}
 
 
-def test_crop_of_the_test_follows_that_of_the_data():
+def test_crop_of_the_test_changes_with_the_data():
     recipe = recipes.get("folder-r50-rgnet")
     apart = recipes.with_settings(recipe, ["test.crop=640"])
     assert recipes.with_settings(recipe, ["data.crop=384"]).test.crop == (384, 384)

@@ -1,4 +1,4 @@
-"""Folders of runs as training leaves them, without training."""
+"""Folders of runs, written without training."""
 
 import json
 from pathlib import Path

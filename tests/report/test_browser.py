@@ -1,4 +1,4 @@
-"""The report in a real browser: it fits the screen, in light and dark, without errors and requests."""
+"""The report in a browser: it fits the screen, in light and dark, without errors or requests."""
 
 import pytest
 from tests.report.run_folders import finished_run

@@ -1,4 +1,4 @@
-"""The demo from end to end with networks that hardly learn, and what it measures."""
+"""The demo end to end, with very short training, and its measurements."""
 
 import base64
 import io
@@ -87,7 +87,7 @@ def test_report_and_explorer(done):
 
 
 def test_pictures_are_sharp(done):
-    """Scenes are drawn larger for people than for the networks; label maps have the pixels that are scored."""
+    """Scenes are drawn larger for the page than for the networks; label maps have the size that is scored."""
     folder, _ = done
     explorer = json.loads(re.findall(r'type="application/json"[^>]*>(.*?)</script>', read(folder, "explore"))[0])
     photos = [f'src="{image["photo"]}"' for image in explorer["images"]]

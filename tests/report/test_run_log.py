@@ -1,4 +1,4 @@
-"""Reading the folders of runs: facts, damaged files, and what happened in each session."""
+"""Reading the folders of runs: facts, damaged files, and outcomes of sessions."""
 
 import math
 

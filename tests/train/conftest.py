@@ -7,7 +7,7 @@ from repgraph.train import train
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Networks this small are no faster with more threads, and much slower where cores are busy."""
+    """Small networks are no faster with more threads, and much slower if cores are busy."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """The folder and the outcome of a run without incidents: 10 iterations in periods of 4."""
+    """The folder and the outcome of an uninterrupted run: 10 iterations in periods of 4."""
     run = tmp_path_factory.mktemp("whole") / "run"
     return run, train(tiny.recipe(data), run)
 

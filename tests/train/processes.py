@@ -1,4 +1,4 @@
-"""Run ``repgraph train`` in processes that are forked from one with everything imported, which is quick."""
+"""Run ``repgraph train`` in processes forked from one that has imported everything, which is fast."""
 
 import contextlib
 import multiprocessing
@@ -56,7 +56,7 @@ def torchrun(arguments, folder, nodes=1, incidents=(None, None), gpu=""):
 
 
 def exit_codes(*processes):
-    """Wait for processes, and return their exit codes; none of them outlives its test."""
+    """Wait for processes and return their exit codes; kill those that do not end."""
     try:
         for process in processes:
             process.join(120)

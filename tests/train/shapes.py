@@ -76,7 +76,7 @@ def recipe(data: Path, *more: str) -> recipes.DetectionRecipe:
 
 
 def shrink_detectors(monkeypatch) -> None:
-    """Give detectors small heads that see few boxes."""
+    """Give detectors small heads and few boxes."""
     build, rebuild = Detection.build, MaskRCNN.build
     monkeypatch.setattr(Detection, "build", lambda self, labels: shrink(build(self, labels)))
     monkeypatch.setattr(MaskRCNN, "build", lambda *given: shrink(rebuild(*given)))

@@ -20,7 +20,7 @@ from repgraph.train.task import make_task
 
 @pytest.fixture(scope="module")
 def whole(objects, tmp_path_factory):
-    """The folder and the outcome of a run without incidents: 6 iterations in periods of 3."""
+    """The folder and the outcome of an uninterrupted run: 6 iterations in periods of 3."""
     run = tmp_path_factory.mktemp("whole") / "run"
     return run, train(recipe(objects), run)
 
@@ -43,7 +43,7 @@ def test_run(whole):
     assert float(found[-1]["val_mask_ap"]) == outcome.validation.scores.mask.ap
 
 
-@pytest.mark.slow  # the loop is that of segmentation
+@pytest.mark.slow  # same loop as segmentation
 def test_exact_resume(whole, objects, tmp_path, monkeypatch):
     """After a signal, and after a failure; with images read from files, and from memory."""
     run = tmp_path / "run"
@@ -87,7 +87,7 @@ def test_images_of_one_orientation_in_a_batch(objects):
 
 
 def test_colors_do_not_change_other_draws(objects):
-    """The image differs, but boxes are flipped as without."""
+    """The image changes, but the flips of boxes do not."""
     plain, colored = (make_task(recipe(objects, f"data.photometric={strength}")) for strength in (0, 1))
     image, target = plain.splits()[0][0]
     same = 0

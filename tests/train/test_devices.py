@@ -91,7 +91,7 @@ def test_what_cuda_graphs_cannot_record(settings, where, fixed_size, reason):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_cuda_graphs_learn_the_same(data, tmp_path, precision):
-    """Rounding drives networks this small apart soon, so three iterations: one records, two replay."""
+    """Three iterations (one records, two replay), because small networks soon diverge by rounding."""
     more = ("train.accelerator=cuda", f"train.precision={precision}", "model.dropout=0.3", "train.log_every=1")
     runs = {
         "start": ("train.iterations=1", "optim.lr=1e-12"),

@@ -53,7 +53,7 @@ def test_fp16_whose_loss_scale_vanishes(data, tmp_path, monkeypatch):
 
 
 def test_interrupt_while_a_checkpoint_is_written(data, tmp_path, monkeypatch):
-    """torch.save raises a RuntimeError then; it is still an interrupt, and the last checkpoint is intact."""
+    """torch.save raises a RuntimeError; it is still handled as an interrupt, and the last checkpoint is intact."""
     run = tmp_path / "run"
     train(recipe(data, "train.iterations=4"), run)
 
@@ -199,7 +199,7 @@ def test_one_process_at_a_time(whole, monkeypatch):
 
 
 def test_lock_that_outlives_its_process_for_a_moment(whole):
-    """Workers of a killed process may have inherited its lock, and end a few seconds later."""
+    """Workers of a killed process may hold its lock for a few seconds."""
     handle = os.open(whole[0] / "checkpoints" / ".lock", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)
     timer = threading.Timer(0.5, os.close, [handle])

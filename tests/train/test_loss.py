@@ -56,7 +56,7 @@ def dice_of_a_class(probabilities, own):
 
 
 def lovasz_of_a_class(probabilities, own):
-    """Return the Lovász extension of 1 - IoU: wrong pixels are added one by one, from the largest error on."""
+    """Return the Lovász extension of 1 - IoU: wrong pixels are added one by one, largest errors first."""
     errors, wrong = (own - probabilities).abs(), torch.zeros_like(own, dtype=torch.bool)
     found, before = 0.0, 0.0
     for pixel in errors.argsort(descending=True).tolist():

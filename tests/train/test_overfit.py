@@ -1,4 +1,4 @@
-"""Networks learn a few real images by heart."""
+"""Networks overfit a few real images."""
 
 import json
 import shutil

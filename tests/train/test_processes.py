@@ -34,7 +34,7 @@ def terminate_group(_):
     ("act", "code", "iteration"), [pytest.param(kill, -9, 4, marks=pytest.mark.slow), (terminate_group, 143, 6)]
 )
 def test_exact_resume_after_kill_9_and_sigterm(whole, data, tmp_path, act, code, iteration):
-    """Workers live on for a few seconds after SIGKILL, and receive SIGTERM too."""
+    """Workers keep running for a few seconds after SIGKILL, and receive SIGTERM too."""
     run, log = tmp_path / "run", tmp_path / "log"
     process = processes.run(command(data, run, "data.workers=1"), log, (5, act))
     process.join(120)
@@ -65,7 +65,7 @@ def assert_close(run, one, tolerance=1.0):
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_two_processes_compute_what_one_does(one, data, tmp_path, nodes):
+def test_two_processes_match_one(one, data, tmp_path, nodes):
     assert processes.torchrun(command(data, tmp_path / "run", *SEVERAL), tmp_path, nodes) == [0, 0]
     assert_close(tmp_path / "run", one)
     assert "the network after 1 iterations" in (tmp_path / "0.log").read_text()
@@ -82,7 +82,7 @@ def test_two_processes_with_dice_and_averages(data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["--devices", "torchrun"])
-def test_processes_of_a_launcher_compute_what_one_does(one, data, tmp_path, launcher):
+def test_processes_of_a_launcher_match_one(one, data, tmp_path, launcher):
     words = ["repgraph", "train", *map(str, command(data, tmp_path / "run", *SEVERAL))]
     if launcher == "torchrun":
         words = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", *words]
@@ -149,19 +149,19 @@ def fill_disk(_):
     ids=["SIGTERM", "loss", "validation", "full disk"],
 )
 @pytest.mark.slow
-def test_incidents_in_one_process_stop_both(data, tmp_path, incidents, codes, words):
+def test_failures_in_one_process_stop_both(data, tmp_path, incidents, codes, words):
     run = tmp_path / "run"
     assert processes.torchrun(command(data, run), tmp_path, incidents=incidents) == codes
     assert words in (tmp_path / "0.log").read_text()
     assert last(run)["iteration"] == (6 if 143 in codes else 4)
     assert not list(run.rglob("*.part"))
-    assert resume(run).iteration == 10  # another number of processes can go on
+    assert resume(run).iteration == 10  # another number of processes can resume
     assert [row["iteration"] for row in rows(run)] == ["3", "4", "6", "8", "9", "10"]
 
 
 @pytest.mark.slow
 def test_two_processes_train_a_detector(objects, tmp_path):
-    """Its losses are means over what is sampled, so they differ from those of one process."""
+    """Losses are means over samples, so they differ from a single process."""
     options = ("optim.optimizer=adamw", "optim.layer_decay=0.5", "train.ema=0.9", "data.photometric=1")
     more = shapes.settings(objects, *shapes.ONE_STEP, "train.batch=4", "model.trainable_stages=2", *options)
     arguments = ["voc_instances-r50-repgraph", "--out", tmp_path / "run", "--set", *more]

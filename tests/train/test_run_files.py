@@ -137,7 +137,7 @@ def test_resume_drops_later_rows_and_truncated_ones(tmp_path):
     with pytest.raises(UsageError, match="has other columns than this run: iteration,loss,val_miou"):
         MetricsLog(tmp_path, ["loss"], 10)
     log(tmp_path, {})
-    assert rows(tmp_path) == []  # a run that starts again keeps nothing
+    assert rows(tmp_path) == []  # a run that starts again drops all rows
 
 
 def test_metrics_that_cannot_be_written(tmp_path, monkeypatch):

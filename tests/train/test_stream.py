@@ -1,4 +1,4 @@
-"""A batch is a function of the seed and the iteration, whatever the number of devices and workers."""
+"""A batch is a function of the seed and the iteration, for any number of devices and workers."""
 
 import multiprocessing
 import os
@@ -106,7 +106,7 @@ def test_every_image_comes_once_per_epoch(length, batch):
 
 @given(st.integers(1, 23), st.integers(0, 23), st.integers(1, 8), st.integers(0, 9), st.integers(0, 1000))
 def test_batches_of_one_group(first, second, batch, seed, start):
-    """A batch is of one group, each group has its share, and its images come once before any comes again."""
+    """A batch has images of one group, each group has its share, and all its images are used before any is repeated."""
     groups = [list(range(first)), list(range(first, first + second))]
     found = [grouped_batch_indices(seed, groups, iteration, batch) for iteration in range(40)]
     assert all(len(each) == batch and any(set(each) <= set(group) for group in groups) for each in found)

@@ -1,4 +1,4 @@
-"""Runs from the first iteration to the last: what they leave, what they compute, and how they are resumed."""
+"""Runs from the first iteration to the last: files, results and resumption."""
 
 import copy
 import io
@@ -184,7 +184,7 @@ def test_resume_of_a_finished_run_in_another_environment(whole, monkeypatch):
     assert (outcome.iteration, outcome.exit_code) == (10, 0) and (run / "metrics.csv").read_text() == before
     changed, finished = shown.getvalue().splitlines()
     assert changed.startswith("the environment changed (torch 2.") and " -> 9.9" in changed
-    assert finished.startswith("this run has finished: nothing is left to train (--iterations N")
+    assert finished.startswith("this run has finished; to continue it, give --iterations N")
 
 
 @pytest.mark.parametrize("more", [(), ("optim.class_weights=1,2,0.5",)], ids=["plain", "weighted"])
@@ -266,13 +266,13 @@ def test_held_out_images_are_validated_on(data, tmp_path):
         make_task(recipe(data, "data.hold_out=7")).splits()
 
 
-def test_a_finished_run_trains_on(whole, data, tmp_path):
-    """The schedule is that of the larger number of iterations, from where the run ended."""
+def test_a_finished_run_can_be_continued(whole, data, tmp_path):
+    """The run continues with the schedule for the larger number of iterations."""
     run, shown = tmp_path / "run", io.StringIO()
     shutil.copytree(whole[0], run)
     assert resume(run, ["train.iterations=14"], show=shown).iteration == 14
     assert (
-        "14 iterations instead of 10: the schedule is stretched, and goes on at a rate of 0.00648" in shown.getvalue()
+        "14 iterations instead of 10: the schedule is stretched; the learning rate is now 0.00648" in shown.getvalue()
     )
     assert [int(row["iteration"]) for row in rows(run) if row["loss"]] == [3, 6, 9, 10, 12, 14]
     assert float(rows(run)[-1]["rate"]) == pytest.approx(0.02 * (1 / 14) ** 0.9, rel=1e-4)

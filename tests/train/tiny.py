@@ -17,7 +17,7 @@ ONE_STEP = (*ONE_STEP, "data.val_split=")
 
 
 def make_data(root: Path, train: int = 6, val: int = 3, labelled: bool = True) -> Path:
-    """Write a folder of images, whose colors tell the class, and masks."""
+    """Write a folder of images, in which colors correspond to classes, and masks."""
     rng = np.random.default_rng(0)
     for split, count in (("train", train), ("val", val)):
         for kind in ("images", "masks"):
@@ -58,7 +58,7 @@ def last(run: Path) -> dict:
 
 
 def gradients(run: Path) -> torch.Tensor:
-    """Return the gradients, in one dimension, of a run with the settings of ``ONE_STEP``."""
+    """Return the gradients of a run with the settings of ``ONE_STEP``, flattened."""
     states = last(run)["optimizer_states"][0]["state"]
     return torch.cat([state["momentum_buffer"].flatten() for state in states.values()])
 

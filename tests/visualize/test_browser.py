@@ -60,7 +60,7 @@ def pages(tmp_path_factory):
 
 @pytest.fixture
 def opened(chromium, pages):
-    """Open pages; in the end there were no errors and no requests."""
+    """Open pages; assert at the end that there were no errors and no requests."""
     contexts, problems, requests = [], [], []
 
     def get(name, width=1100, height=760, **options):
@@ -224,7 +224,7 @@ def test_pins_and_keys(opened):
 
 
 def test_walk_through_rounds(opened, pages):
-    """From a position to its nodes of the last round, on to theirs in the round before, and so on."""
+    """From a position to its nodes in the last round, then to their nodes in the previous round, and so on."""
     page, (_, model) = opened("rounds"), pages("rounds")
     *earlier, last = collect_attention(model, IMAGES["one"]).values()
     page.evaluate("() => explorer.choose({group: 2})")

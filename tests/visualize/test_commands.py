@@ -211,7 +211,7 @@ ERRORS = {
     "device": ("all", ["{nl}", "{photo}", "--device", "tpu"], "tpu"),
     "outside": ("nodes affinity", ["{nl}", "{photo}", "--at", "104,3"], "position 104,3 is outside of a $x_^ photo"),
     "pixel": ("nodes affinity", ["{nl}", "{photo}", "--at", "nan,1"], "--at is 'nan,1'; expected X,Y in pixels"),
-    "format": ("nodes", ["{nl}", "{photo}", "--out", "x.gif"], "x.gif: unknown format of a figure; use the suffix"),
+    "format": ("nodes", ["{nl}", "{photo}", "--out", "x.gif"], "x.gif: unknown figure format; use the suffix"),
     "at": ("nodes", ["{nl}", "{photo}", "--at", "1,1", "--at", "2,2"], "--at is given 2 times for 1 images"),
     "rows": ("nodes", ["{nl}", "{many}"], "at most 24 rows, but there are 25 images"),
     "size": ("nodes", ["{nl}", "{photo}", "--width", "50", "--dpi", "2400"], "use a smaller --width or --dpi"),

@@ -1,4 +1,4 @@
-"""The data of the explorer page, and what names and images do to it."""
+"""The data of the explorer page, with unusual names and images."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Figures: marks and bars are where the data say, texts stay text, and the same figure is the same file."""
+"""Figures: marks and bars match the data, texts are escaped, and files are reproducible."""
 
 import re
 from dataclasses import replace
@@ -26,7 +26,7 @@ def draw(*rows, **options):
 
 
 def marks(axis):
-    """Return place, radius in points, and fill colour of each mark."""
+    """Return position, radius in points, and fill colour of each mark."""
     found = []
     for mark in axis.collections:
         face = mark.get_facecolor()

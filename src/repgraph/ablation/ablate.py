@@ -1,4 +1,4 @@
-"""Ablations from start to end: plan the runs, train the missing ones, and make the tables."""
+"""Ablations: plan the runs, train the missing ones, and make the tables."""
 
 import contextlib
 import io
@@ -27,7 +27,7 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTE
 
 @dataclass
 class AblationReport:
-    """The result of a plan: tables as Markdown, written files, messages, and runs that failed or are left to do.
+    """The result of a plan: tables as Markdown, written files, notes, and runs that failed or are left to do.
 
     ``signal`` is the signal that stopped the ablation, or 0.
     """
@@ -48,8 +48,8 @@ class AblationReport:
 def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     """Train all runs of a plan that are not done, and make its tables from all results.
 
-    The same call resumes after an interruption. Data and weights are required only if a run is to be done. Progress is
-    shown in ``show``, such as ``sys.stderr``.
+    The same call resumes after an interruption. Data and weights are only required if there are runs to do. Progress is
+    printed to ``show``, such as ``sys.stderr``.
     """
     results = Results(plan.out)
     records = results.read()
@@ -151,7 +151,7 @@ def _train(plan: Plan, todo: Sequence[RunTask], total: int, results: Results, sh
 
 @contextlib.contextmanager
 def _stop_file(stop: Path) -> Iterator[None]:
-    """Create the file ``stop`` if an error ends the ablation, so that no run goes on, and remove it at the end."""
+    """If an error ends the ablation, create the file ``stop``, which stops all runs; remove it at the end."""
     try:
         yield
     except BaseException:
@@ -185,7 +185,7 @@ def _make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], *, s
             from repgraph.ablation.figure import save_figure
 
             report.files.append(save_figure(table, summarized, path.with_suffix(".png"), axis, " ".join(notes[:2])))
-        except Exception as error:  # a missing or broken matplotlib must not cost the tables
+        except Exception as error:  # tables do not need matplotlib
             reason = " ".join(f"{type(error).__name__}: {error}".split()).removeprefix("UsageError: ")
             report.notes.append(f"no picture of {table.name}: {reason}")
     if save and tuned:

@@ -56,7 +56,7 @@ def draw_scores(
         axes.axvline(statistics.fmean(scores[reference]), color=ORANGE, linewidth=0.8, zorder=1, gid="reference")
     if any(map(any, scores)):
         axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
-    else:  # nothing, or nothing but zeros
+    else:  # no scores, or only zeros
         axes.set_xlim(0, 100)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), wrapped, parse_math=False)

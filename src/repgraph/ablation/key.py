@@ -1,8 +1,8 @@
-"""The key of a run: a hash of everything in its recipe that decides what is learned and what is scored.
+"""The key of a run: a hash of everything in its recipe that changes its scores.
 
 Equivalent recipes have the same key: an option that is left out counts as its default, options of absent layers do not
 count, weights count by their file name, and a folder of images by its name. Settings that were introduced after the
-first results count only if they are not at their default, so that those results stay valid.
+first results only count if they differ from their default, which keeps those results valid.
 """
 
 import functools
@@ -16,7 +16,7 @@ from repgraph.constants import DECODERS
 from repgraph.models.context import LAYERS, REMOVED, context_name, full_options, head_options, resolve_preset
 from repgraph.recipes import Data, Recipe, to_dict
 
-GENERATION = 1  # increase it if the same recipe gives other results than before: it invalidates all of them
+GENERATION = 1  # increase it if a change alters the results of a recipe: this invalidates all earlier results
 # Settings that do not change the result. Validation is at scale 1 without flip; `content` adds the options of layers.
 LEFT_OUT = """
     name description data.root data.workers data.cache train.period train.validate_every train.log_every
@@ -64,7 +64,7 @@ def content(recipe: Recipe) -> dict[str, Any]:
     stride, channels = DECODERS[model.decoder]
     found["model.output_stride"], found["model.channels"] = model.output_stride or stride, model.channels or channels
     found["model.weights"] = weights_name(model.weights)
-    if recipe.data.name == "folder" and recipe.data.root:  # by name, as weights
+    if recipe.data.name == "folder" and recipe.data.root:  # by name, like weights
         found["data.folder"] = PurePath(recipe.data.root).name
     name = context_name(model.context, model.decoder)
     context, options = resolve_preset(name, head_options(name, model.context_options))
@@ -104,9 +104,9 @@ def weights_name(weights: str) -> str:
 
 
 def _effective(layer: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a layer that count: those given, and the defaults of the rest.
+    """Return the options of a layer that count: the given ones, and the defaults of the rest.
 
-    Options that were removed count with the values that they had, so that earlier results stay valid.
+    Options that were removed count with their last values, which keeps earlier results valid.
     """
     usual, always = _defaults(layer), OPTIONS.get(layer, ())
     found = {
@@ -129,10 +129,10 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it comes from JSON, with floats for integers."""
+    """Return a value as read from JSON, with floats for integers."""
     return json.loads(json.dumps(value, default=str), parse_int=lambda text: _number(int(text), float))
 
 
 def _number(value: Any, kind: type) -> Any:
-    """Convert a number, if that does not change it: not every large seed is a float, nor every float an integer."""
+    """Convert a number to ``kind`` if that is exact: a large seed may not be a float, nor a float an integer."""
     return kind(value) if kind(value) == value else value

@@ -1,4 +1,4 @@
-"""The plan of an ablation: which tables, on which data and how, expanded into runs."""
+"""The plan of an ablation: tables, data and settings, expanded into runs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ LOCAL_BACKENDS = ("threading", "loky")
 
 @dataclass(frozen=True)
 class Plan:
-    """What :func:`repgraph.ablation.ablate` trains, and how: the options of ``repgraph ablate``, see its help."""
+    """The options of ``repgraph ablate``; see its help."""
 
     table: str
     dataset: str = "voc"
@@ -55,7 +55,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Layout:
-    """The runs of a plan, by table. ``start`` is the recipe that entries start from."""
+    """The runs of a plan, by table. ``start`` is the base recipe of all entries."""
 
     start: Recipe
     tables: list[tuple[Table, list[EntryRuns]]]
@@ -74,7 +74,7 @@ class Layout:
 def lay_out(plan: Plan, records: Mapping[str, Record]) -> Layout:
     """Expand a plan into runs.
 
-    Weights that the plan lacks are those of ``records`` on the same data set, if all of them have the same.
+    Weights that the plan does not give are taken from ``records`` on the same data set, if they all agree.
     """
     wanted = _tables(plan)
     _check_settings(plan, wanted)
@@ -96,7 +96,7 @@ def lay_out(plan: Plan, records: Mapping[str, Record]) -> Layout:
             recipe, misfit = resolve(entry, start, tuned.get(entry.kind))
             if misfit and entry.name == plan.reference:
                 raise UsageError(f"--reference {plan.reference} does not fit {plan.dataset}: {misfit}")
-            # Seed and weights have columns of their own.
+            # Seed and weights have their own columns.
             settings = differences(with_values(recipe, {"train.seed": usual.train.seed}), usual)
             seeded = [with_values(recipe, {"train.seed": seed}) for seed in plan.seeds if not misfit]
             runs = tuple(PlannedRun(entry.label, each, key(each), settings) for each in seeded)
@@ -112,7 +112,7 @@ def lay_out(plan: Plan, records: Mapping[str, Record]) -> Layout:
 
 
 def _tables(plan: Plan) -> list[Table]:
-    """Return the tables of a plan, with its entries and reference; those of "tune" depend on the recipe."""
+    """Return the tables of a plan with the chosen entries and reference; tables of "tune" depend on the recipe."""
     if plan.table in (ALL, TUNE):
         return list(tables.TABLES.values()) if plan.table == ALL else []
     if plan.table not in tables.TABLES:
@@ -125,7 +125,7 @@ def _tables(plan: Plan) -> list[Table]:
 
 
 def _check_settings(plan: Plan, wanted: Sequence[Table]) -> None:
-    """Raise an error for ``--set`` of something that the table varies, or that has an option of its own."""
+    """Raise an error if ``--set`` changes a setting that the table varies, or that has its own option."""
     entries = [(table, entry) for table in wanted for entry in table.entries]
     varied = {name: table.name for table, entry in entries for name in entry.settings}
     if "model.inserted" in varied:
@@ -143,7 +143,7 @@ def _check_settings(plan: Plan, wanted: Sequence[Table]) -> None:
 
 
 def start_recipe(plan: Plan) -> Recipe:
-    """Return the recipe that entries start from: RGNet on a data set, tested at the end, with images in memory."""
+    """Return the base recipe: RGNet on a data set, validated at the end, with images in memory."""
     settings = ["data.cache=true", "train.validate_every=0", *plan.settings]
     if plan.data:
         settings.append(f"data.root={os.path.abspath(os.path.expanduser(plan.data))}")
@@ -164,7 +164,7 @@ def _dataset_recipe(dataset: str) -> Recipe:
 
 
 def check_ready(plan: Plan) -> None:
-    """Raise an error, before any run, for what would make all of them fail."""
+    """Raise an error for problems that would make every run fail."""
     from repgraph.train.task import make_task
 
     start = start_recipe(plan)

@@ -1,4 +1,4 @@
-"""``results.csv``: one row for each run that has ended. Tables are made from it alone."""
+"""``results.csv``: one row for each run that has ended. Tables are made only from this file."""
 
 import csv
 import io
@@ -20,12 +20,12 @@ Score = Annotated[float, Field(ge=0, le=1)] | None
 
 
 class Record(BaseModel):
-    """How a run ended; a row of ``results.csv``.
+    """The outcome of a run; a row of ``results.csv``.
 
     A run is "diverged" if losses, weights or logits were not finite, which is a result and is not repeated, and
-    "failed" for any other reason, such as a crash or too little memory. Scores are fractions. ``settings`` is how the
-    recipe differs from that of the data set, ``reason`` why there are no scores, and ``seconds`` the time over all
-    sessions, without killed ones.
+    "failed" for any other reason, such as a crash or too little memory. Scores are fractions. ``settings`` are the
+    differences from the base recipe, ``reason`` is why there are no scores, and ``seconds`` is the time of all sessions
+    that were not killed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -50,7 +50,7 @@ class Record(BaseModel):
 
     @property
     def done(self) -> bool:
-        """Whether the run is not to be repeated."""
+        """Whether the run has a result and is not repeated."""
         return self.status in (OK, DIVERGED)
 
     @field_validator(*SUMMARY, mode="before")
@@ -71,7 +71,7 @@ class Results:
         self.folder, self.path = folder, folder / NAME
 
     def read(self) -> dict[str, Record]:
-        """Return all records by key. Of several with the same key, the first one that is done counts."""
+        """Return all records by key. Of several records with the same key, the first that is done counts."""
         records: dict[str, Record] = {}
         for place, row in read_csv(self.path, COLUMNS) if os.path.exists(self.path) else ():
             record = files.validate(Record, row, f"{place} is damaged; remove the line to repeat its run")
@@ -80,7 +80,7 @@ class Results:
         return records
 
     def add(self, new: Iterable[Record]) -> dict[str, Record]:
-        """Add records and return all; a run that has scores is not replaced."""
+        """Add records and return all of them; a run that has scores is not replaced."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / LOCK):
             records = self.read()

@@ -44,7 +44,7 @@ _STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM)
 class RunTask:
     """A run for a worker, which may be on another machine with the same folders.
 
-    It stops with a checkpoint once the file ``stop`` exists.
+    When the file ``stop`` exists, it writes a checkpoint and stops.
     """
 
     run: PlannedRun
@@ -59,7 +59,7 @@ class RunTask:
 
     @property
     def log(self) -> Path:
-        """What the run printed; kept if it fails."""
+        """The output of the run; kept if it fails."""
         return self.out / RUNS / f"{self.run.key}.log"
 
 
@@ -83,9 +83,9 @@ def train_all(tasks: Iterable[RunTask], jobs: int, backend: str, cluster: str) -
 
 
 def train_one(task: RunTask) -> tuple[Record | None, str]:
-    """Train a run in a subprocess, from its checkpoint if it has one; an error is a failed run and not raised.
+    """Train a run in a subprocess, from its checkpoint if it has one; errors make a failed record and are not raised.
 
-    Returns its record and a line about it. A run that was stopped, or that another process trains, has no record.
+    Returns the record and a line about it; the record is None if the run was stopped or another process is training it.
     """
     try:
         task.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def collect(task: RunTask) -> Record | None:
         if not done or run_folder.is_locked(task.folder):
             return None
         record = _record(task, OK, scores=scores)
-    except ValueError:  # the file is missing or damaged, or a score is
+    except ValueError:  # the file or a score is missing or damaged
         return None
     for heavy in (CHECKPOINTS, MODEL):
         shutil.rmtree(task.folder / heavy, ignore_errors=True)
@@ -157,7 +157,7 @@ def _run_process(task: RunTask) -> tuple[int, bool]:
         changes = [(name, values[section][field]) for name in RESUMABLE for section, field in [name.split(".")]]
         settings = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changes]
         arguments = ["--resume", str(folder), "--set", *settings]
-    else:  # killed before the first checkpoint, or new
+    else:  # new, or killed before the first checkpoint
         shutil.rmtree(folder, ignore_errors=True)
         files.write(path, to_json(recipe))
         arguments = [str(path), "--out", str(folder)]
@@ -207,7 +207,7 @@ def _gpu(task: RunTask) -> Iterator[dict[str, str]]:
 
 
 def _explain(code: int, log: Path) -> str:
-    """Return why a run failed: its exit code or signal, and the last line that it printed."""
+    """Return why a run failed: its exit code or signal, and the last line of its output."""
     how = f"exit code {code}" if code else "it finished without scores"
     if code < 0:
         how = f"killed by {signal.Signals(-code).name}"

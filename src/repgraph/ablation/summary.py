@@ -48,7 +48,7 @@ class EntrySummary:
     runs: EntryRuns
     scores: dict[str, Stat | None]  # by name, over seeds
     miou: dict[int, float]  # by seed
-    gain: Stat | None  # difference in mIoU to the reference, over the seeds that both have
+    gain: Stat | None  # difference in mIoU from the reference, over the seeds that both have
     failed: list[Record]  # or diverged
     missing: int  # runs to do
 

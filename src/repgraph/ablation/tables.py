@@ -1,4 +1,4 @@
-"""The paper's tables: what each entry changes in a recipe, and the paper's scores.
+"""The paper's tables: the settings of each entry, and the paper's scores.
 
 An entry is a competitor (:data:`KINDS`), its own settings, and the paper's mIoU and pixel accuracy in per cent, on
 ADE20K val with ResNet-50. Settings are those of recipes; None removes an option. Stages have the paper's names, res2 to
@@ -13,9 +13,9 @@ from repgraph.constants import DECODERS
 from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe, with_values
 
-# With the rates of the recipes for pyramids.
+# With the learning rates of the pyramid recipes.
 _PYRAMID = {"model.decoder": "pyramid", "model.context_options": {}, "optim.head": 3.0, "optim.offset": 3.0}
-# What is between backbone and classifier. Layers with nodes keep the options of the recipe.
+# The network between backbone and classifier. Layers with nodes keep the options of the recipe.
 KINDS: dict[str, dict[str, Any]] = {
     "baseline": {"model.context": "none", "model.context_options": {}},
     "control": {"model.context": "control", "model.context_options": {}},
@@ -45,7 +45,7 @@ Paper = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A row of a table; its ``settings`` override those of its ``kind`` and tuned ones."""
+    """A row of a table; its ``settings`` override the settings of its ``kind`` and tuned settings."""
 
     name: str
     label: str
@@ -55,7 +55,7 @@ class TableEntry:
 
 
 class Table:
-    """Entries, and the ``reference`` from which differences are taken."""
+    """Entries, and the ``reference`` that they are compared with."""
 
     def __init__(self, name: str, title: str, reference: str, *entries: TableEntry) -> None:
         self.name, self.title, self.reference, self.entries = name, title, reference, entries
@@ -69,7 +69,7 @@ class Table:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training. ``key`` names its folder; ``settings`` is how its recipe differs from that of the data set."""
+    """One run. ``key`` names its folder; ``settings`` are the differences from the base recipe."""
 
     label: str
     recipe: Recipe
@@ -86,7 +86,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class EntryRuns:
-    """An entry with its runs, one for each seed; or the reason why it does not fit the network (``misfit``)."""
+    """An entry with its runs, one for each seed, or the reason why it does not fit the network (``misfit``)."""
 
     entry: TableEntry
     runs: tuple[PlannedRun, ...]
@@ -94,13 +94,13 @@ class EntryRuns:
 
 
 def _rgnet(name: str, label: str, paper: Paper = None, rate: float | None = None, **options: Any) -> TableEntry:
-    """RGNet with nine nodes, options of its layer, and a multiple of the rate for its offsets."""
+    """RGNet with nine nodes, options of its layer, and a multiple of the learning rate for offsets."""
     settings = {f"model.context_options.{option}": value for option, value in {"nodes": 9, **options}.items()}
     return TableEntry(name, label, "rgnet", settings if rate is None else {**settings, "optim.offset": rate}, paper)
 
 
 def _form(name: str, label: str, **options: Any) -> TableEntry:
-    """RGNet with these options; the others are what suits a head."""
+    """RGNet with these options; the others are the defaults in a head."""
     return _rgnet(name, label, **{"scale": None, "node_view": None, "norm_expand": None, **options})
 
 

@@ -1,7 +1,7 @@
 """Tuning: the same number of trials for every competitor, on images that are held out of the training split.
 
-Trials are deterministic: first the recipe as it is, then points of the competitor's space, each the one whose values
-and pairs of values have been tried least (a hash breaks ties). The best mean mIoU is chosen.
+Trials are deterministic: first the unchanged recipe, then points of the competitor's space, each time the point whose
+values and pairs of values were tried least (a hash breaks ties). The trial with the best mean mIoU is chosen.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ COLUMNS = ["dataset", "kind", "trial", "chosen", "miou", "seeds", "iterations", 
 
 
 class Times(NamedTuple):
-    """A multiple of the recipe's rate."""
+    """A multiple of the recipe's learning rate."""
 
     factor: float
 
@@ -65,7 +65,7 @@ SPACES: dict[str, Space] = {
 
 
 def tables(kinds: Sequence[str], start: Recipe, trials: int = TRIALS) -> list[Table]:
-    """Return a table of trials for each competitor; the reference is the first trial, the recipe as it is."""
+    """Return a table of trials for each competitor; the reference is the first trial, the unchanged recipe."""
     found = []
     for kind in dict.fromkeys(kinds):
         if kind not in SPACES:
@@ -121,7 +121,7 @@ def best(trials: Sequence[EntrySummary]) -> EntrySummary | None:
 
 
 def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[EntrySummary]]) -> Path:
-    """Write the trials of competitors on a data set to ``tuning.csv``, replacing their earlier ones."""
+    """Write the trials of competitors on a data set to ``tuning.csv``; earlier trials of these are replaced."""
     path = folder / NAME
     with FileLock(folder / LOCK):
         before = [row for _, row in read_csv(path, COLUMNS)] if path.exists() else []
@@ -140,7 +140,7 @@ def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[EntrySummary]]
 
 
 def load(path: Path, dataset: str, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the chosen settings of competitors on a data set, all of which had the same budget."""
+    """Return the chosen settings of competitors on a data set; raise an error if their budgets differ."""
     rows = [(place, row) for place, row in read_csv(path, COLUMNS) if row["dataset"] == dataset]
     trials = Counter(row["kind"] for _, row in rows)
     found: dict[str, dict[str, Any]] = {}

@@ -1,7 +1,7 @@
 """The correctness gate: candidates with wrong results are not measured.
 
-The result and the gradients of a candidate are compared with those of a plain PyTorch version in float64. The tolerance
-is little more than the error of the plain version in the candidate's own dtype, and limited.
+The result and the gradients of a candidate are compared with a plain PyTorch version in float64. The tolerance is twice
+the error of the plain version in the candidate's dtype, plus a rounding term, up to a limit.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,21 +13,22 @@ from torch import Tensor
 from repgraph.bench.table import Setting
 
 FACTOR = 2.0  # on the error of the plain version
-STEPS = 4  # rounding steps that are tolerated in addition
-# Gradients that are zero in theory consist of rounding errors: norms are at least this share of the usual gradient's.
+STEPS = 4  # additional rounding steps in the tolerance
+# Gradients that are zero in theory consist of rounding errors: errors are relative to at least this share of the usual
+# gradient's norm.
 MIN_NORM = 0.1
 Results = dict[str, Tensor]
 
 
 class Precision(NamedTuple):
-    """The rounding step of the products of a dtype, and limits of the errors of results and gradients."""
+    """The rounding step of products in a dtype, and limits of the errors of results and gradients."""
 
     step: float
     result: float
     gradient: float
 
 
-# Errors of correct layers on the CPU were up to a tenth of the limit of results, and a quarter of that of gradients.
+# On the CPU, errors of correct layers were up to a tenth of the limit for results, and a quarter of it for gradients.
 PRECISIONS = {
     "float32": Precision(2.0**-23, 1e-5, 1e-4),
     "tf32": Precision(2.0**-10, 0.01, 0.1),
@@ -37,7 +38,7 @@ PRECISIONS = {
 
 
 def results(function: Callable[[], Tensor], leaves: Mapping[str, Tensor], setting: Setting) -> Results:
-    """Return the result of a function and its gradients, for a random cotangent that the setting's dtype represents."""
+    """Return the result of a function and its gradients, for a random cotangent rounded to the setting's dtype."""
     y = function()
     cotangent = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(setting.dtype).to(y)
     if y.dim() == 4:
@@ -59,6 +60,6 @@ def mistake(precision: Precision, found: Results, plain: Results, exact: Results
         error, plain_error = (float((r[name].double() - want).norm()) / norm for r in (found, plain))
         limit = precision.result if name == "result" else precision.gradient
         tolerance = min(FACTOR * plain_error + STEPS * precision.step, limit)
-        if not error <= tolerance:  # NaN is wrong, too
+        if not error <= tolerance:  # also for NaN
             return f"the {name} differs from float64 by {error:.1e} (tolerance {tolerance:.1e})"
     return None

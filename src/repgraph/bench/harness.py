@@ -28,10 +28,11 @@ def run(
     progress: Callable[[int, str], object] = lambda done, text: None,
     finished: Callable[[list[Row]], object] = lambda rows: None,
 ) -> list[Row]:
-    """Measure candidates of a table, by default all; what cannot be measured has rows with the reason.
+    """Measure candidates of a table, by default all; rows of candidates that cannot be measured have the reason.
 
     ``settings`` are on one device, small sizes first: a candidate that is too slow or too large is not tried again.
-    ``progress`` receives the number of finished settings and what is being done, ``finished`` the rows of each setting.
+    ``progress`` is called with the number of finished settings and a description of the current step, ``finished`` with
+    the rows of each setting.
     """
     runner = _Runner(table, effort or Effort())
     rows: list[Row] = []
@@ -70,7 +71,7 @@ class _Runner:
         return rows
 
     def _check(self, candidate: Candidate, setting: Any) -> tuple[dict[str, Any], Verdict | None]:
-        """Return the facts about a candidate, and why it is not measured, or None."""
+        """Return the facts about a candidate, and the verdict if it cannot be measured, or None."""
         self.show(f"checking {candidate.name}, {setting.size}")
         try:
             if reason := candidate.why_not(setting):
@@ -131,7 +132,7 @@ class _Runner:
         if seconds <= GRAPH_LIMIT:
             try:
                 row.graph = measure.graph_times(lambda: self.table.call(row, inputs()), duration)
-            except Exception as error:  # the times between events stand
+            except Exception as error:  # the times between events are still valid
                 row.reason = f"no CUDA graph: {first_line(error)}"
 
 

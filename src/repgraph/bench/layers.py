@@ -1,7 +1,7 @@
-"""The table of the layers: RepGraph layers, non-local blocks and DANet, as in the paper's complexity table.
+"""The benchmark of layers: RepGraph layers, non-local blocks and DANet, as in the paper's complexity table.
 
-All layers are sum-fused, as they are inserted into networks: the bottleneck has no activation at its end. DANet's
-attentions are plain, as published: SDPA's kernels do not suit values eight times as wide as queries.
+All layers have sum fusion, as when they are inserted into networks; the bottleneck has no activation at its end. DANet
+uses plain attention, as published: SDPA has no good kernel for values eight times as wide as queries.
 """
 
 import re
@@ -32,7 +32,7 @@ NON_LOCAL, SDPA, DANET, REPGRAPH = "non-local", "non-local SDPA", "danet", "repg
 SAMPLE = 4  # multiply-adds of a bilinear interpolation
 SOFTMAX = 3  # per weight: exponential, sum, division
 CLASSES = 19  # of DANet's head, as in the paper's table
-MOVES = 0.03  # for the gate: standard deviation with which nodes move with the input, in pixels
+MOVES = 0.03  # for the gate: standard deviation, in pixels, of the part of offsets that depends on the input
 # The paper's complexity table: G multiply-adds (called GFLOPs there), and ms on an RTX 2080 Ti in float32.
 PAPER = {"nl-shared": (601.4, 146.65), "danet-head": (785.01, 279.56)}
 PAPER |= {"simple": (45.31, 60.89), "bottleneck": (34.96, 25.96)}
@@ -57,7 +57,7 @@ class LayerSetting(Setting):
 
 @dataclass(frozen=True)
 class Block(Candidate):
-    """A layer to measure; with ``plain=True``, ``build`` composes it of PyTorch's operations, with equal parameters."""
+    """A layer to measure; ``build(plain=True)`` returns it in plain PyTorch operations, with the same parameters."""
 
     elements: Callable[[LayerSetting], int] = lambda setting: 0  # operations on single elements, for one image
 
@@ -92,10 +92,10 @@ def _danet_head_elements(s: LayerSetting) -> int:
 def count_products(block: Block, setting: LayerSetting) -> dict[str, int]:
     """Count the multiply-adds of convolutions without bias, of products in attention, and of sampling, in inference.
 
-    They are counted in execution on the CPU without data; other devices have the same.
+    They are counted with fake tensors on the CPU, and are the same on other devices.
     """
     setting = replace(setting, device=CPU, dtype=torch.float32)
-    choose("cpu", CPU, setting.dtype)  # the operator of this backend is counted; those of the reference are unknown
+    choose("cpu", CPU, setting.dtype)  # raises if this backend cannot run: its operator is counted, not the reference's
     sampling = 0
 
     def attention(query: Shape, key: Shape, value: Shape | None, offsets: Shape, *_: Any, **__: Any) -> int:
@@ -146,7 +146,7 @@ def _danet(s: LayerSetting, plain: bool = False) -> nn.Module:
 
 
 def _danet_head(s: LayerSetting, plain: bool = False) -> nn.Module:
-    """Build DANet's head with the predictions of both branches and of their sum, all of which its loss needs."""
+    """Build DANet's head with the predictions of both branches and of their sum, which its loss needs."""
     options: dict[str, Any] = dict(num_classes=CLASSES, attention="plain", dropout=0.0)  # results can be checked
     head: Any = DANetHead(s.channels, max(1, s.channels // 4), **options, **_factory(s))
     forward = head.forward
@@ -204,7 +204,7 @@ def prepare(layer: nn.Module, pass_: str) -> nn.Module:
 def make_layer(block: Block, setting: LayerSetting, *, gate: bool = False) -> nn.Module:
     """Return a layer with random parameters and spread nodes.
 
-    For the gate, batch norms are random, and nodes stay between pixels, where the gradient of offsets does not jump.
+    For the gate, batch norms are random, and nodes stay between pixels, where the gradient of offsets is continuous.
     """
     with torch.random.fork_rng([setting.device] if setting.device.type == "cuda" else []):
         torch.manual_seed(setting.seed)
@@ -226,9 +226,9 @@ def make_layer(block: Block, setting: LayerSetting, *, gate: bool = False) -> nn
 
 
 def _spread_nodes(layer: SimpleRepGraph | BottleneckRepGraph, sigma: float) -> None:
-    """Make offsets normal around the middle of each cell, with standard deviation ``sigma``, for a normal input.
+    """Make offsets normally distributed around the middle of each cell, with deviation ``sigma``, for a normal input.
 
-    In a new layer they are the same for all positions, unlike in a trained one. The bottleneck's features are rectified
+    In a new layer, unlike a trained one, they are the same for all positions. The bottleneck's features are rectified
     normal numbers of variance 1 if the rows of ``reduce`` have norm 1.
     """
     grid = int(layer.grid)
@@ -242,7 +242,7 @@ def _spread_nodes(layer: SimpleRepGraph | BottleneckRepGraph, sigma: float) -> N
         rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-6)
         offset.weight.copy_(rows * (sigma * grid / deviation))  # the mean over a cell has 1 / grid of the deviation
         offset.bias.fill_((grid - 1) / 2)
-        deviation *= 0.8 / layer.nodes**0.5  # about, of responses: means over the nodes
+        deviation *= 0.8 / layer.nodes**0.5  # approximate deviation of responses, which are means over the nodes
 
 
 class LayerTable(Table):
@@ -287,7 +287,7 @@ class LayerTable(Table):
         return None
 
     def results(self, block: Block, setting: LayerSetting, pass_: str) -> list[gate.Results]:
-        """Return the results of a layer, and those of its plain version in the same dtype and in float64."""
+        """Return the results of a layer, and of its plain version in the same dtype and in float64."""
         layer = make_layer(block, setting, gate=True)
         plain, exact = block.build(setting, plain=True), block.build(replace(setting, dtype=torch.float64), plain=True)
         for module in (plain, exact):
@@ -328,7 +328,7 @@ class LayerTable(Table):
         return {"extra_bytes": extra, "result_bytes": row.result}
 
     def summary(self, rows: Sequence[Row]) -> tuple[str, list[dict[str, str]]] | None:
-        """Return multiply-adds, parameters and times beside the paper's, for its input or else the largest."""
+        """Return multiply-adds, parameters and times next to the paper's, for its input or else the largest."""
         counted = [row for row in rows if row.facts and row.pass_ == FORWARD]
         if not counted:
             return None

@@ -1,7 +1,7 @@
 """Time and memory of calls.
 
-On CUDA, times are those between events, and memory is the peak of PyTorch's allocator. On the CPU, times are wall-clock
-times, for which the calls of all candidates take turns, and memory is the peak of the resident set.
+On CUDA, times are between events, and memory is the peak of PyTorch's allocator. On the CPU, times are wall-clock times
+with the calls of all candidates interleaved, and memory is the peak of the resident set.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from torch import Tensor
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")
-MIN_CALLS = 5  # to time, however slow they are
+MIN_CALLS = 5  # to time, even if they are slow
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Times:
 class Effort:
     seconds: float = 1.0  # for each measurement, on average
     repeat: int | None = None  # calls to time, instead of ``seconds``; on CUDA approximately
-    limit: float = 30.0  # seconds of a call; slower candidates are given up
+    limit: float = 30.0  # seconds per call; slower candidates are skipped
 
     def calls(self, estimate: float) -> int:
         """Return the number of calls to time if one takes ``estimate`` seconds."""
@@ -111,7 +111,7 @@ def peak_memory(call: Call, device: torch.device) -> tuple[int | None, int | Non
 
 
 def allocated_memory(device: torch.device) -> int | None:
-    """Reset the peak and return the bytes in use, on the CPU those of the process, or None without Linux and glibc."""
+    """Reset the peak and return the bytes in use, on the CPU by the process (None without Linux and glibc)."""
     if device.type == "cuda":
         synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -127,7 +127,7 @@ def allocated_memory(device: torch.device) -> int | None:
 
 @contextlib.contextmanager
 def memory_limit() -> Iterator[None]:
-    """On Linux, let allocations beyond 80 % of the available memory fail: the system might end the process instead."""
+    """On Linux, make allocations beyond 80 % of the available memory fail; otherwise the process might be killed."""
     limits = None
     with contextlib.suppress(ImportError, OSError, StopIteration):
         import resource

@@ -1,4 +1,4 @@
-"""The table of segmentation networks: parameters, images per second, and time and memory of a training step."""
+"""The benchmark of segmentation networks: parameters, images per second, time and memory of a training step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

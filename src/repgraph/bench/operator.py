@@ -1,4 +1,4 @@
-"""The table of the operator: representative attention, and what could be used instead of it."""
+"""The benchmark of the operator: representative attention and its alternatives."""
 
 import warnings
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from repgraph.ops import backends, representative_attention
 from repgraph.ops.geometry import cells, position_dtype
 
 REPRESENTATIVE, NON_LOCAL = "representative", "non-local"  # families
-CLEARANCE = 2.0**-6  # of nodes from the lines between pixels, in the gate: there the gradient of offsets jumps
+CLEARANCE = 2.0**-6  # in the gate, distance of nodes from pixel centres, where the gradient of offsets jumps
 SDPA_KERNELS = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -33,7 +33,7 @@ Leaves = dict[str, Tensor]  # query, key, value (unless it is the key) and offse
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSetting(Setting):
-    """The arguments of the operator apart from the data."""
+    """The arguments of the operator except tensors."""
 
     groups: int = 1
     grid: int = 1
@@ -49,11 +49,11 @@ def arguments(leaves: Leaves) -> list[Tensor]:
 
 
 def composition(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int = 1, grid: int = 1) -> Tensor:
-    """Compute representative attention with ``grid_sample``, as users would compose it, for H and W of at least 2.
+    """Compute representative attention with ``grid_sample``, as users would write it, for H and W of at least 2.
 
-    A shared key and value is sampled once. 16-bit features are sampled in float32, because ``grid_sample`` expects
-    features and positions of one dtype, and 16-bit positions are wrong by pixels. The rest is in the features' dtype
-    with sums and softmax in float32, as under autocast.
+    If key and value are one tensor, it is sampled once. 16-bit features are sampled in float32, because ``grid_sample``
+    expects features and positions in one dtype, and 16-bit positions are off by pixels. The rest is in the dtype of the
+    features, with sums and softmax in float32, as under autocast.
     """
     batch, channels, height, width = query.shape
     _, twice_nodes, rows, columns = offsets.shape
@@ -81,7 +81,7 @@ def composition(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, grou
 
 
 def non_local(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, kernel: SDPBackend | None = None) -> Tensor:
-    """Compute softmax(q k^T) v over all positions with one head, by a kernel of SDPA or as the formula is written."""
+    """Compute softmax(q k^T) v over all positions with one head, by a kernel of SDPA or by the formula."""
     q, k, v = (t.flatten(2).transpose(1, 2).contiguous()[:, None] for t in (query, key, value))  # [B, 1, N, C]
     if kernel is None:
         y = torch.softmax(q @ k.transpose(2, 3), 3) @ v
@@ -125,7 +125,7 @@ def _compiled_composition(setting: OperatorSetting) -> Callable[..., Tensor]:
 
 def _why_not_backend(name: str, setting: OperatorSetting) -> str | None:
     if name == "triton" and setting.device.type == "cpu":
-        return "needs a CUDA device; interpreted on the CPU, its time would mean nothing"
+        return "needs a CUDA device; its time in the interpreter would be meaningless"
     return backends.why_not(name, setting.device, setting.dtype)
 
 
@@ -156,7 +156,7 @@ class OperatorTable(Table):
     )
 
     def context(self) -> AbstractContextManager[Any]:
-        # A compiled backward pass may otherwise overwrite what the forward pass saved; ours runs many times.
+        # A compiled backward pass may otherwise overwrite saved tensors, but here it runs many times.
         return torch._functorch.config.patch(donated_buffer=False)
 
     def inputs(self, setting: OperatorSetting) -> tuple[Leaves, Tensor]:

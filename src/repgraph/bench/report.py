@@ -27,7 +27,7 @@ from repgraph.progress import Progress
 # Okabe and Ito's colours for colour-blind readers.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 MARKERS, LINES = "osD^", ("-", "--", ":", "-.")
-WIDE = 20  # range of values from which on bars have a logarithmic axis
+WIDE = 20  # ratio of values above which bars have a logarithmic axis
 
 
 def benchmark(table: Table, settings: Sequence[Any], effort: Effort, candidates: Sequence[Any], folder: Path) -> int:
@@ -63,7 +63,7 @@ def benchmark(table: Table, settings: Sequence[Any], effort: Effort, candidates:
 
 
 def compare(table: Table, row: Row, rows: Iterable[Row], baseline: Baseline) -> tuple[float | None, str, float | None]:
-    """Return how many times faster a row is than the fastest of a baseline, by which times, and how much smaller."""
+    """Return a row's speed-up over the fastest of a baseline, the times compared, and the ratio of memory."""
     others = [(other.times.median, other) for other in rows if other.times and other.candidate.name in baseline.names]
     if row.times is None or not others:
         return None, "", None
@@ -88,7 +88,7 @@ def by_setting(rows: Iterable[Row]) -> dict[tuple[Any, str], list[Row]]:
 
 
 def record(table: Table, row: Row, rows: Iterable[Row], effort: Effort) -> dict[str, Any]:
-    """Return a row of the CSV file; ``rows`` are those of its setting and pass."""
+    """Return a row of the CSV file; ``rows`` are all rows of its setting and pass."""
     columns: dict[str, Any] = {table.noun: row.candidate.name, "family": row.candidate.family, "pass": row.pass_}
     columns |= {"status": row.status, "reason": row.reason} | row.setting.columns() | row.facts
     for prefix, times in (("", row.times), ("graph_", row.graph)):
@@ -161,7 +161,7 @@ def notes(table: Table, rows: Sequence[Row]) -> list[str]:
 
 
 def conditions(setting: Setting) -> str:
-    """Return the conditions apart from the size: settings, hardware and versions."""
+    """Return the conditions except the size: settings, hardware and versions."""
     shown = {n: v for n, v in setting.columns().items() if n not in ("height", "width", "positions", "seed")}
     shown |= {"on": device_name(setting.device)}
     if setting.device.type == "cpu":
@@ -211,7 +211,7 @@ def figure(table: Table, rows: Sequence[Row]) -> Figure:
 def _draw_bars(axis: Axes, candidates: Sequence[Candidate], values: Sequence[tuple[Row, float]], label: str) -> None:
     """Draw a bar for each candidate, the first one on top, in the colour of its family.
 
-    If values differ widely, the axis is logarithmic: otherwise all bars but the longest would look alike.
+    If values differ widely, the axis is logarithmic: on a linear one, all short bars would look the same.
     """
     names = [candidate.name for candidate in candidates]
     for index, family in enumerate(dict.fromkeys(candidate.family for candidate in candidates)):

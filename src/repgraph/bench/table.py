@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def case(self) -> str:
-        """What differs between the figures of a table."""
+        """Settings that distinguish the figures of a table."""
         return self.dtype_name
 
     @property
@@ -60,14 +60,14 @@ class Setting:
     def columns(self) -> dict[str, Any]:
         """Return the columns of the CSV file that describe the setting."""
         columns = vars(self) | {"positions": self.positions, "dtype": self.dtype_name}
-        del columns["device"]  # it has columns of its own
+        del columns["device"]  # it has its own columns
         return columns | {"memory_format": str(self.memory_format).removeprefix("torch.").removesuffix("_format")}
 
 
 @dataclass(frozen=True)
 class Candidate:
     name: str  # in tables and for --only
-    build: Callable[..., Any]  # makes what the table calls, for a setting: a function or a module
+    build: Callable[..., Any]  # returns the function or module to call in a setting
     family: str = ""
     why_not: Callable[[Any], str | None] = lambda setting: None  # why it cannot run in a setting, or None
 
@@ -89,7 +89,7 @@ class Row:
 
 
 class Baseline(NamedTuple):
-    """What rows are compared with: the fastest of these candidates."""
+    """The fastest of these candidates, which rows are compared with."""
 
     column: str  # in CSV files
     head: str  # in the terminal
@@ -119,7 +119,7 @@ class Table(ABC):
         """Return what is wrong with the results of a candidate in a small setting, or None."""
 
     def small(self, setting: Any) -> Any:
-        """Return the small setting in which results are checked, once for all settings that share it."""
+        """Return the small setting in which results are checked, once for all settings with the same one."""
         return replace(setting, height=SMALL[0], width=SMALL[1], sigma=4.0)
 
     def context(self) -> AbstractContextManager[Any]:
@@ -127,11 +127,11 @@ class Table(ABC):
         return nullcontext()
 
     def facts(self, candidate: Any, setting: Any) -> dict[str, Any]:
-        """Return more columns, before anything is measured. An exception is recorded as a failure."""
+        """Return additional columns, before anything is measured. An exception is recorded as a failure."""
         return {}
 
     def work(self, row: Row) -> float:
-        """Return what the time of a call is proportional to, to predict it from the time at a smaller size."""
+        """Return a number proportional to the time of a call, to predict it from the time at a smaller size."""
         return row.setting.positions
 
     def memory(self, row: Row) -> dict[str, int | None]:
@@ -139,7 +139,7 @@ class Table(ABC):
         return {"memory_bytes": row.memory}
 
     def summary(self, rows: Sequence[Row]) -> tuple[str, list[dict[str, str]]] | None:
-        """Return title and lines of a table to show first; a line has its cells by the heads of the columns."""
+        """Return title and lines of a table to show first; lines are dicts by column."""
         return None
 
     def select(self, names: Sequence[str] | None) -> list[Any]:

@@ -1,7 +1,7 @@
 """The ``repgraph`` command. Each sub-command is a function in a module of this package.
 
-The modules import Typer and the standard library only, so that ``--help`` answers at once; a command imports what it
-needs when it runs.
+The modules import only Typer and the standard library, which keeps ``--help`` fast. A command imports the rest when it
+runs.
 """
 
 # Neither signal nor typing, which take longer than Python's start: until main has its handler, Ctrl-C is a traceback.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-# Packages that an extra installs; named when one of them is missing.
+# Packages that each extra installs, for the error if one of them is missing.
 EXTRAS = {
     "bench": ("matplotlib", "rich"),
     "train": (
@@ -46,7 +46,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         _open_closed_streams()
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
-        from repgraph.cli.app import app  # here, so that Ctrl-C during its imports is handled, too
+        from repgraph.cli.app import app  # imported here to handle Ctrl-C during its imports
 
         code = int(app(words, prog_name="repgraph", standalone_mode=False) or 0)
         sys.stdout.flush()
@@ -82,12 +82,12 @@ def _interrupt(number: int, frame: "FrameType | None") -> None:
 
 
 def _report(error: BaseException, command: str) -> int | None:
-    """Print an error in one line and return the exit code; None if it is a fault of the program."""
+    """Print an error in one line and return the exit code; None if it is a bug."""
     from repgraph.errors import UsageError, interrupted, one_line
 
     if interrupted(error):
         return 130
-    if format_message := getattr(error, "format_message", None):  # of Typer: wrong options and arguments
+    if format_message := getattr(error, "format_message", None):  # from Typer: wrong options and arguments
         if type(error).__name__ == "NoArgsIsHelpError":  # a command that only has sub-commands, without one
             print(format_message())
             return 0
@@ -136,5 +136,5 @@ def _output_fails() -> bool:
 
 
 def _discard_output() -> None:
-    """Send buffered output nowhere; otherwise Python tries to write it again at exit, and fails again."""
+    """Discard buffered output; otherwise Python writes it again at exit, and fails again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

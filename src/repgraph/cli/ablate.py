@@ -18,7 +18,7 @@ def ablate(
     ],
     data: Annotated[str, option("Folder of the data set.", metavar="ROOT")] = "",
     weights: Annotated[str, option("A file, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")] = "",
-    dataset: Annotated[str, option("Data set whose recipe entries start from.", metavar="NAME")] = "voc",
+    dataset: Annotated[str, option("Data set of the base recipe.", metavar="NAME")] = "voc",
     seeds: Annotated[
         list[int] | None,
         option("Seeds to train every entry with.", metavar="N", min=0, max=2**63 - 1, show_default="0 1 2; 0 for tune"),
@@ -30,7 +30,7 @@ def ablate(
     entries: Annotated[
         list[str] | None, option("Only these entries of the table, and its reference.", metavar="NAME")
     ] = None,
-    reference: Annotated[str, option("Another entry to take differences from.", metavar="NAME")] = "",
+    reference: Annotated[str, option("Compare with this entry instead of the table's reference.", metavar="NAME")] = "",
     jobs: Annotated[int, option("Number of simultaneous runs; they share GPUs and cores.", min=1)] = 1,
     backend: Annotated[str, option("Backend of joblib: threading, loky or dask.", metavar="NAME")] = "threading",
     cluster: Annotated[str, option("Address of a Dask scheduler.", metavar="ADDRESS")] = "",
@@ -55,7 +55,7 @@ def ablate(
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --backend dask --cluster tcp://host:8786
 
-    The table choose compares networks (docs/ablations.md) and ends with repgraph bench networks, on the CPU as well.
+    The table choose compares networks (docs/ablations.md), and ends with repgraph bench networks on GPU and CPU.
     Finished runs are never repeated; the same command resumes after an interruption. The exit code is 0, 1 if a run
     failed or diverged, 2 for a mistake in the command, the data or the results, and 130 or 143 if stopped by SIGINT or
     SIGTERM. See docs/ablations.md.

@@ -47,7 +47,7 @@ class Command(TyperCommand):
 
 app = typer.Typer(
     name="repgraph",
-    help="Representative graph attention for PyTorch: train, evaluate, predict, and see what a layer attends to.",
+    help="Representative graph attention for PyTorch: train, evaluate, predict, and explore what a layer attends to.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -59,7 +59,7 @@ app = typer.Typer(
 def version(
     show: bool = typer.Option(False, "--version", help="Show the version and exit."),
     modules: list[str] = typer.Option(  # noqa: B008
-        [], "--import", help="Module that registers context layers of your own; repeatable.", metavar="MODULE"
+        [], "--import", help="Module that registers your own context layers; repeatable.", metavar="MODULE"
     ),
 ) -> None:
     if modules:  # read by repgraph.models.context, in processes that a command starts as well

@@ -40,7 +40,7 @@ Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 
 @dataclass(frozen=True)
 class Run:
-    """Options of all benchmarks."""
+    """Options that all benchmarks share."""
 
     dtype: Annotated[
         list[Dtype] | None, _device("Dtypes of the maps; several at once.", "float32", "float32 and bfloat16")
@@ -67,7 +67,7 @@ class Sampling(Run):
 class Common(Sampling):
     """Options of the benchmarks of operator and layers."""
 
-    nodes: Annotated[int, _count("Nodes of each position.")] = 9
+    nodes: Annotated[int, _count("Nodes per position.")] = 9
     memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
         "channels_last"
     )
@@ -81,10 +81,10 @@ def operator(
     groups: Annotated[int, _count("Channel groups.")] = 1,
     grid: Annotated[int, _count("Side of the cells that share their nodes.")] = 1,
     shared_kv: Annotated[
-        bool | None, option("Whether the value is the key.", "--shared-kv/--separate-kv", show_default="both")
+        bool | None, option("One tensor for key and value, or two.", "--shared-kv/--separate-kv", show_default="both")
     ] = None,
 ) -> int:
-    """Measure the operator's backends, its composition from grid_sample, and non-local attention.
+    """Measure the backends of the operator, the same from grid_sample calls, and non-local attention.
 
     Examples:
       repgraph bench operator --quick
@@ -92,8 +92,7 @@ def operator(
       repgraph bench operator --only cpu composition --separate-kv
 
     Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
-    anything was measured, else 1; 2 for a mistake in the command; 130 after an interruption, which keeps what was
-    finished.
+    anything was measured, else 1; 2 for a mistake in the command; 130 after Ctrl-C, which keeps finished measurements.
     """
     from repgraph.bench.operator import OperatorSetting, OperatorTable
 
@@ -119,7 +118,7 @@ def layers(
       repgraph bench layers
       repgraph bench layers --paper --dtype bfloat16 --only bottleneck nl-sdpa-cudnn
 
-    Results are first compared with float64; layers with wrong results are not measured. Exit codes are those of bench
+    Results are first compared with float64; layers with wrong results are not measured. Exit codes are as for bench
     operator.
     """
     from repgraph.bench.layers import LayerSetting, LayerTable
@@ -138,21 +137,22 @@ def deformable(
         option(f"Of {', '.join(PROBLEMS)}; several at once.", metavar="NAME", show_default="all"),
     ] = None,
     size: Annotated[
-        list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="those of papers")
+        list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="as in papers")
     ] = None,
     points: Annotated[int, _count("Points on each map.")] = 4,
 ) -> int:
-    """Measure deformable attention: our kernels, its composition from grid_sample, and networks of transformers.
+    """Measure deformable attention: our kernels, the same from grid_sample calls, and networks of transformers.
 
     Examples:
       repgraph bench deformable --quick
       repgraph bench deformable --problem detr-encoder --dtype bfloat16
       repgraph bench deformable --problem deformable-detr --size 480x640
 
-    detr-encoder and detr-decoder are the calls of Deformable DETR (maps of strides 8 to 64; a query for each position,
-    and 300), pixel-decoder those of Mask2Former, single-map those of a detector with one map of stride 8, which
-    torchvision's deform_conv2d can compute, too. deformable-detr (ResNet-50) and mask2former (Swin-T) are whole
-    networks with random weights, before and after repgraph.accelerate. Exit codes are those of bench operator.
+    detr-encoder and detr-decoder are the calls in Deformable DETR (maps of strides 8 to 64; a query for each position,
+    and 300 queries), pixel-decoder the calls in Mask2Former, and single-map the calls in a detector with one map of
+    stride 8, which torchvision's deform_conv2d can compute as well. deformable-detr (ResNet-50) and mask2former
+    (Swin-T) are whole networks with random weights, before and after repgraph.accelerate. Exit codes are as for bench
+    operator.
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
     from repgraph.errors import nearest
@@ -162,9 +162,9 @@ def deformable(
         if name not in PROBLEMS:
             raise UsageError(f"unknown problem {name!r}{nearest(name, PROBLEMS)}")
     settings = [
-        DeformableSetting(problem=name, batch=run.batch, nodes=points, sigma=run.sigma, **place)
+        DeformableSetting(problem=name, batch=run.batch, nodes=points, sigma=run.sigma, **shape)
         for name in problem or known
-        for place in _places(size or (QUICK_PROBLEMS if run.quick else known).get(name, "128x160").split(), run)
+        for shape in _shapes(size or (QUICK_PROBLEMS if run.quick else known).get(name, "128x160").split(), run)
     ]
     return _measure(DeformableTable(), settings, run)
 
@@ -185,9 +185,9 @@ def networks(
       repgraph bench networks --size 512x512 --batch 8 --dtype bfloat16
       repgraph bench networks --size 320x320 --batch 16 --only rgnet pyramid nl
 
-    The networks have one backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and RGNet
-    at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA devices
-    get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are those of bench operator.
+    All networks have the same backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and
+    RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA
+    devices get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are as for bench operator.
     """
     return measure_networks(run, size, backbone)
 
@@ -203,8 +203,8 @@ def measure_networks(run: Run, size: list[str] | None = None, backbone: str = "r
         {} if size else {"128x160": 1} if run.quick else NETWORK_SIZES[parse_device(run.device).type]
     )
     settings = [
-        NetworkSetting(backbone=backbone, **place, batch=batches.get(f"{place['height']}x{place['width']}", run.batch))
-        for place in _places(size or list(batches), run)
+        NetworkSetting(backbone=backbone, **shape, batch=batches.get(f"{shape['height']}x{shape['width']}", run.batch))
+        for shape in _shapes(size or list(batches), run)
     ]
     return _measure(NetworkTable(), settings, run)
 
@@ -212,20 +212,20 @@ def measure_networks(run: Run, size: list[str] | None = None, backbone: str = "r
 def _run(
     table: Any, setting: Any, cases: list[dict[str, Any]], size: list[str] | None, sizes: dict[str, str], common: Common
 ) -> int:
-    """Run a table in all cases (fields of its settings), dtypes and sizes; ``sizes`` are the default ones."""
+    """Run a table for all cases (fields of its settings), dtypes and sizes; ``sizes`` are the defaults."""
     import torch
 
     from repgraph.distributed import parse_device
 
     kind = parse_device(common.device).type
-    places = _places(size or (QUICK_SIZE if common.quick else sizes)[kind].split(), common)
+    shapes = _shapes(size or (QUICK_SIZE if common.quick else sizes)[kind].split(), common)
     layout = torch.channels_last if common.memory_format == "channels_last" else torch.contiguous_format
     shared: dict[str, Any] = dict(batch=common.batch, nodes=common.nodes, sigma=common.sigma, memory_format=layout)
-    return _measure(table, [setting(**shared, **case, **place) for case in cases for place in places], common)
+    return _measure(table, [setting(**shared, **case, **shape) for case in cases for shape in shapes], common)
 
 
-def _places(words: list[str], run: Run) -> list[dict[str, Any]]:
-    """Return the fields of settings that are dtype, size and device; small sizes first."""
+def _shapes(words: list[str], run: Run) -> list[dict[str, Any]]:
+    """Return dtype, size and device of each setting, small sizes first."""
     import torch
 
     from repgraph.distributed import parse_device

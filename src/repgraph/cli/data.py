@@ -25,7 +25,7 @@ def check(
     option: options.ReaderOptions = None,
     workers: options.Workers = options.WORKERS,
     as_json: Annotated[bool, option("Print the report as JSON, with all problems.", "--json")] = False,
-    show_all: Annotated[bool, option(f"Show all problems, not {SHOWN} of each kind.", "--all")] = False,
+    show_all: Annotated[bool, option(f"Show all problems, not just {SHOWN} of each kind.", "--all")] = False,
 ) -> int:
     """Read all files of a data set, report what is wrong with them, and count the classes.
 

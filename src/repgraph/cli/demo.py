@@ -23,7 +23,7 @@ def demo(
     pictures: Annotated[int, option("Number of images on the page.", min=1, max=100, metavar="N")] = 6,
     test: Annotated[int, option("Number of images to test on.", min=1, max=100_000, metavar="N")] = 400,
 ) -> int:
-    """Train a small RGNet and the same network without its layer on drawn scenes, and write a page about them.
+    """Train a small RGNet, and the same network without its layer, on drawn scenes, and write a page about them.
 
     Examples:
       repgraph demo                          two networks; 2 to 4 minutes on two cores; the page is demo/index.html

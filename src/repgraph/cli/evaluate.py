@@ -28,8 +28,8 @@ def evaluate(
       repgraph eval my-mask-rcnn --data coco --split val --out scores
       torchrun --nproc-per-node 8 -m repgraph eval runs/cityscapes-r101-rgnet --data cityscapes
 
-    The table is in percent; files and --json have fractions. The exit code is 0, or 2 for a mistake in the
-    command or the data. See docs/inference.md and docs/detection.md.
+    The table is in percent; files and --json have fractions. The exit code is 0, or 2 for a mistake in the command or
+    the data. See docs/inference.md and docs/detection.md.
     """
     from rich.console import Console
 
@@ -78,7 +78,7 @@ def evaluate(
     if as_json:
         print(json.dumps(found.record, indent=2))
     else:
-        console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=1000)  # nothing is cut
+        console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=1000)  # no truncation
         found.show(console)
         rate = count / max(found.record["seconds"], 1e-3)
         console.print(f"{images.name} {images.split}, {count} images, {about['settings']}, {rate:.2f} images/s")

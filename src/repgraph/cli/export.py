@@ -25,12 +25,10 @@ def export(
         Path | None, option("Output file.", metavar="FILE", show_default="the model's name and a suffix")
     ] = None,
     size_text: Annotated[
-        str, option("Size of the images in pixels; of an example with --dynamic.", "--size", metavar="HxW")
+        str, option("Size of the images in pixels; with --dynamic, of an example.", "--size", metavar="HxW")
     ] = "512x512",
     dynamic: Annotated[bool, option("torch, onnx: Allow images of any size, and any batch size.", "--dynamic")] = False,
-    image: Annotated[
-        Path | None, option("onnx of a Mask R-CNN: Also compare on this photo of objects.", metavar="FILE")
-    ] = None,
+    image: Annotated[Path | None, option("onnx of a Mask R-CNN: Also compare on this photo.", metavar="FILE")] = None,
 ) -> int:
     """Export a network to torch.export, ONNX or safetensors; the file's outputs are compared with the network's.
 
@@ -45,7 +43,7 @@ def export(
     size = options.parse_size("--size", size_text)
     path = _output_path(model, to, out)
     if dynamic and to == "safetensors":
-        raise UsageError("--dynamic is for --to torch and --to onnx; weights are for any size")
+        raise UsageError("--dynamic is for --to torch and --to onnx; weights do not depend on the size")
     missing = [name for name in ONNX_PACKAGES if to == "onnx" and importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
@@ -65,7 +63,7 @@ def export(
             "use --to onnx or --to safetensors"
         )
     if is_detector and dynamic:
-        raise UsageError("--dynamic is not for a Mask R-CNN: its ONNX file is for images of one --size")
+        raise UsageError("--dynamic does not support Mask R-CNN: its ONNX file is for images of one --size")
     if image is not None and not (is_detector and to == "onnx"):
         raise UsageError("--image is for --to onnx of a Mask R-CNN")
     files.check_writable(path)
@@ -85,7 +83,7 @@ def export(
             exported = export.to_torch(network, size, dynamic)
         print(f"the file and the network: {exported.comparison}", file=sys.stderr)
         if not exported.difference <= export.TOLERANCE:
-            print(f"repgraph export: that is more than {export.TOLERANCE:g}: {path} is not written", file=sys.stderr)
+            print(f"repgraph export: this exceeds {export.TOLERANCE:g}: {path} is not written", file=sys.stderr)
             return 1
         content = exported.data
     files.write(path, content)

@@ -23,11 +23,11 @@ WORKERS = min(4, os.cpu_count() or 1)
 
 
 def option(text: str, *names: str, **more: Any) -> Any:
-    """Return a ``typer.Option`` with a help text, and with its names if they are not those of the parameter."""
+    """Return a ``typer.Option`` with a help text, and with names if they differ from the parameter's."""
     return typer.Option(*names, help=text, **more)
 
 
-def _else(text: str, otherwise: str, **more: Any) -> Any:
+def _recipe_or(text: str, otherwise: str, **more: Any) -> Any:
     return option(text, show_default=f"{RECIPE}, else {otherwise}", **more)
 
 
@@ -46,7 +46,7 @@ Limit = Annotated[int | None, option("Use only the first N images.", min=1, meta
 
 @dataclass(frozen=True)
 class Data:
-    """A data set, and its images."""
+    """Options that select a data set and its images."""
 
     data: Root = None
     dataset: Annotated[
@@ -67,13 +67,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Inference:
-    """How images run through a network; windows, scales and flip are for segmentation."""
+    """Options of inference; windows, scales and flip are for segmentation."""
 
-    mode: Annotated[Literal["whole", "slide"] | None, _else("Whole images, or overlapping windows.", "whole")] = None
-    crop: Annotated[str | None, _else("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
-    stride: Annotated[float | None, _else("Distance between windows, as a fraction of the crop.", "2/3")] = None
-    scales: Annotated[list[float] | None, _else("Average over these scales; several at once.", "1", metavar="F")] = None
-    flip: Annotated[bool | None, _else("Also mirror images.", "no")] = None
+    mode: Annotated[Literal["whole", "slide"] | None, _recipe_or("Whole images, or overlapping windows.", "whole")] = (
+        None
+    )
+    crop: Annotated[str | None, _recipe_or("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
+    stride: Annotated[float | None, _recipe_or("Distance between windows, as a fraction of the crop.", "2/3")] = None
+    scales: Annotated[
+        list[float] | None, _recipe_or("Average over these scales; several at once.", "1", metavar="F")
+    ] = None
+    flip: Annotated[bool | None, _recipe_or("Also mirror images.", "no")] = None
     batch: Annotated[int | None, option("Windows per batch.", min=1, max=65536, show_default="4")] = None
     memory: Annotated[
         float | None,
@@ -86,7 +90,7 @@ class Inference:
     workers: Workers = WORKERS
 
     def settings(self, trained: "Trained") -> "Settings":
-        """Return how images run through the network: as given, else as in its recipe."""
+        """Return the settings of inference: the given options, else those of the recipe."""
         from repgraph.inference import Settings
 
         given = {name: getattr(self, name) for name in ("mode", "stride", "flip", "batch")}
@@ -95,12 +99,12 @@ class Inference:
         given["memory"] = None if self.memory is None else int(self.memory * 2**30)
         given = {name: value for name, value in given.items() if value is not None}
         if trained.is_detector:
-            reject(given, "is for segmentation; a detector resizes images by itself (min_size in its config)")
+            reject(given, "is for segmentation; a detector resizes images itself (min_size in its config)")
         return Settings.from_recipe(trained.recipe, precision=self.precision or trained.default_precision, **given)
 
 
 def flatten(command: Callable[..., int]) -> Callable[..., int]:
-    """Let a command have parameters that are dataclasses: their fields become options, after its other parameters."""
+    """Replace parameters of a command that are dataclasses by their fields, as options after its other parameters."""
     parameters = inspect.signature(command).parameters
     groups: dict[str, Any] = {key: each.annotation for key, each in parameters.items() if is_dataclass(each.annotation)}
 
@@ -140,7 +144,7 @@ def check_page(out: Path) -> None:
 
 
 def named_values(option: str, words: Sequence[str] | None) -> dict[str, Any]:
-    """Parse the NAME=VALUE words of an option; a value is JSON if it can be, otherwise a string."""
+    """Parse the NAME=VALUE words of an option; a value that is not valid JSON is a string."""
     found: dict[str, Any] = {}
     for word in words or []:
         name, equals, value = word.partition("=")

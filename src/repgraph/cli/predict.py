@@ -38,8 +38,8 @@ def predict(
       repgraph predict my-mask-rcnn photos --out found --score 0.7
       repgraph predict my-mask-rcnn --data coco --split test --out submission
 
-    OUT/labels has PNGs of the data set's ids, OUT/overlays pictures; for a Mask R-CNN, OUT/detections.json has all
-    objects in COCO's format. With --split, files are as the data set's evaluation server expects them.
+    OUT/labels has PNGs with the data set's ids, OUT/overlays has overlays; for a Mask R-CNN, OUT/detections.json has
+    all objects in COCO's format. With --split, files are as the data set's evaluation server expects them.
 
     The exit code is 0, 1 if some images could not be predicted (the others are), or 2 for a mistake in the command or
     an output folder that cannot be written. See docs/inference.md.

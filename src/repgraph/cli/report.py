@@ -17,7 +17,7 @@ def report(
     ] = None,
     data: options.Root = None,
     limit: options.Limit = None,
-    pictures: Annotated[int, option("Number of the best and of the worst images.", min=0, max=100, metavar="N")] = 4,
+    pictures: Annotated[int, option("Number of best images, and of worst images.", min=0, max=100, metavar="N")] = 4,
     no_evaluate: Annotated[bool, option("Use only the logs.", "--no-evaluate")] = False,
     device: options.Device = "auto",
     workers: options.Workers = options.WORKERS,

@@ -43,7 +43,7 @@ def train(
         bool, option("Measure images/s with the data and with one batch in memory, and exit.", "--measure")
     ] = False,
 ) -> int:
-    """Train a network by a recipe, or resume a run.
+    """Train a network from a recipe, or resume a run.
 
     Examples:
       repgraph train --list                                     all recipes, and the paper's scores
@@ -119,7 +119,7 @@ def _listing() -> str:
 
 
 def _finish(outcome: "Outcome") -> int:
-    """Print how a run ended; only the first of several processes prints, and has an exit code of its own."""
+    """Print how a run ended, and return the exit code; of several processes, only the first prints."""
     from repgraph.distributed import destroy_process_group
 
     destroy_process_group()

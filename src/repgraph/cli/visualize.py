@@ -20,7 +20,7 @@ Images = Annotated[
     typer.Argument(metavar="IMAGE", help="Images, folders, or patterns; with --split, numbers or names in it."),
 ]
 Split = Annotated[str | None, option("Use a split of a data set: train, val, test, ...")]
-Layer = Annotated[str | None, option("Path of the layer, or the end of it.", metavar="PATH", show_default="the last")]
+Layer = Annotated[str | None, option("Path of the layer, or a suffix of it.", metavar="PATH", show_default="the last")]
 Width = Annotated[float, option("Width of the figure in inches; 4.8 fits a page of LNCS.", min=1, max=50, metavar="IN")]
 Dpi = Annotated[int, option("Resolution in pixels per inch.", min=20, max=2400)]
 
@@ -38,7 +38,7 @@ def explore(
         option("Label files in the ids of the network's data set, one for each image.", metavar="MASK"),
     ] = None,
     layers: Annotated[
-        list[str] | None, option("Paths of layers, or the ends of paths.", metavar="PATH", show_default="all")
+        list[str] | None, option("Paths of layers, or suffixes of them.", metavar="PATH", show_default="all")
     ] = None,
     side: Annotated[
         int | None, option("Shrink images from files to N pixels on the longer side.", min=1, metavar="N")
@@ -48,7 +48,7 @@ def explore(
     split: Split = None,
     device: options.Device = "auto",
 ) -> int:
-    """Write a page that shows the nodes of any position of images.
+    """Write an HTML page that shows the representative nodes of any pixel.
 
     Examples:
       repgraph explore dog.jpg bus.jpg --model runs/voc-r50-rgnet --out dogs.html
@@ -115,7 +115,7 @@ def nodes(
     dpi: Dpi = 300,
     device: options.Device = "auto",
 ) -> int:
-    """Draw the nodes of positions of images, as in the paper's appendix.
+    """Draw the nodes of some positions in images, as in the paper's appendix.
 
     Examples:
       repgraph nodes runs/voc-r50-rgnet dog.jpg bus.jpg --out nodes.pdf
@@ -184,7 +184,7 @@ def affinity(
             show_default="the one with the median effective number",
         ),
     ] = None,
-    top: Annotated[int, option("Number of weights for the share of the largest weights.", min=1)] = 9,
+    top: Annotated[int, option("Number of largest weights to report the share of.", min=1)] = 9,
     formats: Annotated[
         list[str] | None,
         option("Formats of the figure: png, svg, pdf; several at once.", "--format", show_default="all"),
@@ -195,7 +195,7 @@ def affinity(
     device: options.Device = "auto",
     workers: options.Workers = options.WORKERS,
 ) -> int:
-    """Measure how much weight a few positions have in a non-local layer, as in the paper's first figure.
+    """Measure how a non-local layer concentrates its weights on a few positions, as in the paper's first figure.
 
     Examples:
       repgraph affinity runs/voc-r50-nl --data VOC2012 --split val --out affinity

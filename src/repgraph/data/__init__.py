@@ -1,6 +1,6 @@
 """Data sets for semantic segmentation and, in :mod:`repgraph.data.coco`, for object detection.
 
-Importing this package needs the base install only; torchvision and Pillow are imported with the first data set.
+Importing this package needs only the base install; opening a data set imports torchvision and Pillow.
 """
 
 import inspect
@@ -19,7 +19,7 @@ __all__ = ["IGNORE", "INSTANCES", "NAMES", "DataError", "Labels", "load"]
 def load(name: str, root: str | Path | None, split: str = "train", /, **options: Any) -> Any:
     """Open one split of a data set in the layout of its release (``docs/data.md``).
 
-    Missing files are an error here; damaged ones are found when they are read, or by ``repgraph data check``.
+    Missing files raise an error here, damaged files when they are read; ``repgraph data check`` finds both.
 
     Args:
         name: One of :data:`NAMES`, for a :class:`~repgraph.data.dataset.SegmentationData`, or of :data:`INSTANCES`, for
@@ -38,7 +38,7 @@ def load(name: str, root: str | Path | None, split: str = "train", /, **options:
 
 
 def open_split(name: str, root: str | Path | None, split: str, /, **options: Any) -> Any:
-    """Open a split as :func:`load` does; its files may be missing (``data.missing``)."""
+    """Open a split like :func:`load`, but allow missing files (``data.missing``)."""
     if name not in (*NAMES, *INSTANCES):
         raise UsageError(f"unknown data set {name!r}{nearest(name, (*NAMES, *INSTANCES))}")
     if not root and name != "scenes":

@@ -23,7 +23,7 @@ Data = SegmentationData | coco.InstanceData
 
 
 class Report:
-    """The problems and statistics of a split or of an image of it; ``data`` is None if it cannot be opened."""
+    """The problems and statistics of a split or of one image; ``data`` is None if the split cannot be opened."""
 
     def __init__(self, split: str, data: Data | None) -> None:
         self.split, self.data = split, data
@@ -74,7 +74,7 @@ class Report:
         }
 
     def format(self, name: str, limit: int | None = None) -> str:
-        """Return the report as text, with at most ``limit`` problems of each kind; ``name`` is that of the data set."""
+        """Return the report on the data set ``name`` as text, with at most ``limit`` problems of each kind."""
         content = self.to_dict()
         count = content["images"]
         lines = [f"{name} {self.split}: {count} image{'s' * (count != 1)}" + " without labels" * (not self.labelled)]
@@ -108,7 +108,7 @@ class Report:
 def check(
     name: str, root: Path, splits: Sequence[str] | None, options: dict[str, Any], workers: int, show: TextIO | None
 ) -> list[Report]:
-    """Read all files of some splits, which have to exist, or by default of train, val and test as far as they exist."""
+    """Read all files of the given splits, by default train, val and test where they exist."""
     reports: list[Report] = []
     not_found: list[NotFound] = []
     for split in splits or SPLITS:
@@ -137,7 +137,7 @@ def check(
 
 
 def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
-    """Add the problems that concern two splits to the second."""
+    """Add problems between two splits, such as shared images, to the second report."""
     shared = (Kind.UNPAIRED_MASK, Kind.LOOP)  # in a folder that both splits have
     known = {problem for problem in first.problems if problem.kind in shared}
     second.problems = [problem for problem in second.problems if problem not in known]

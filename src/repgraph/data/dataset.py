@@ -1,4 +1,4 @@
-"""Images with label masks as a PyTorch data set, and a data set kept in memory."""
+"""Images with label masks as a PyTorch data set, and a data set in memory."""
 
 import os
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class SegmentationData(Dataset[Sample]):
     items: list[Item]
     missing: list[Path] = field(default_factory=list)  # files of items that do not exist
     problems: list[Problem] = field(default_factory=list)  # masks without an image, and links that are not followed
-    prediction_ending: str = ".png"  # what follows the name of an image in the file name of its prediction
+    prediction_ending: str = ".png"  # appended to the name of an image in the file name of its prediction
 
     def __len__(self) -> int:
         return len(self.items)
@@ -67,7 +67,7 @@ class SegmentationData(Dataset[Sample]):
         return image, Mask(torch.from_numpy(classes))
 
     def ignore_hint(self, values: np.ndarray) -> str:
-        """Say what to do about unknown values in masks, if the user chooses the values."""
+        """Return a hint on unknown values in masks, if the user can choose the values."""
         if self.name != "folder":
             return ""
         unknown = values[self.labels.classes_of(values) < 0][:30]
@@ -93,7 +93,7 @@ class SegmentationData(Dataset[Sample]):
 def pair(
     name: str, root: Path, split: str, labels: Labels, images: Files, masks: Files | None, names: Sequence[str] | None
 ) -> SegmentationData:
-    """Return the data set of images and masks (None: unlabelled) with equal ``names`` (None: all), folder by folder."""
+    """Pair images and masks (None: unlabelled) by name, folder by folder; ``names`` selects some (None: all)."""
     data = SegmentationData(name, root, split, labels, [])
     for index, truth in zip_longest(images, masks or []):
         wanted = list(dict.fromkeys(index.found if names is None else names))
@@ -110,7 +110,7 @@ def pair(
 
 
 def size_mismatch(item: Item, image: Sequence[int], mask: Sequence[int]) -> str:
-    """Return the error for a mask whose size (H, W) differs from that of its image."""
+    """Return the error for a mask whose size (H, W) differs from its image."""
     return (
         f"{item.mask}: the mask has {mask[1]} x {mask[0]} pixels and its image {item.image} "
         f"{image[1]} x {image[0]}; expected equal sizes"

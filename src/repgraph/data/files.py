@@ -25,7 +25,7 @@ from repgraph.data.labels import COLOUR, DataError
 from repgraph.files import check_regular, walk
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"})
-# Only these are decoded, whatever a file is called: Pillow runs other programs for some formats, such as EPS.
+# Only these are decoded, for any file name: Pillow runs other programs for some formats, such as EPS.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000")
 ORIENTATION = 0x0112  # EXIF tag
 TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
@@ -100,9 +100,9 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
-    """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text, or a .mat file.
+    """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text or a .mat file.
 
-    With ``rgb`` it may also be an RGB image, whose values are those of :func:`repgraph.data.labels.colour_value`.
+    With ``rgb`` it may also be an RGB image, with values as in :func:`repgraph.data.labels.colour_value`.
     """
     with _read_errors(path, "mask"):
         if path.suffix.lower() == ".txt":
@@ -119,7 +119,7 @@ def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
             if picture.mode not in ("L", "P", "1", *MODES_16_BIT):
                 raise DataError(
                     f"{path}: the mask is a {picture.mode} image; expected one channel with a class number per pixel, "
-                    'or RGB and a classes.json in which every class has a "colour" of its own'
+                    'or RGB and a classes.json in which every class has its own "colour"'
                 )
             values = np.array(picture)
     return values.astype(np.uint8) if values.dtype == bool else values
@@ -143,7 +143,7 @@ def _read_matlab(path: Path) -> np.ndarray:
 
 @contextlib.contextmanager
 def _read_errors(path: Path, kind: str) -> Iterator[None]:
-    """Raise every error as one that names the file; a pipe or a device is an error, since reading may not end."""
+    """Turn every error into a DataError that names the file; pipes and devices, which may block, are errors too."""
     try:
         check_regular(path)
         yield
@@ -163,7 +163,7 @@ class FileIndex:
     """The files in a folder and its subfolders, by name.
 
     The name of a file is its path in the folder without ``ending``, such as ``_leftImg8bit.png``. Images may have any
-    image extension instead of that of ``ending``, in upper or lower case.
+    image extension in place of the one in ``ending``, in upper or lower case.
     """
 
     folder: Path
@@ -173,7 +173,7 @@ class FileIndex:
 
     @classmethod
     def scan(cls, folder: Path, ending: str, *, required: bool = False) -> "FileIndex":
-        """List the files of a folder, without hidden ones; a data set without a ``required`` folder is damaged."""
+        """List the files of a folder, without hidden ones; raise DataError if a ``required`` folder is missing."""
         if not os.path.isdir(folder):
             raise (DataError if required else NotFound)(f"{folder}: no such folder")
         before, dot, extension = ending.lower().rpartition(".")
@@ -204,7 +204,7 @@ def find_root(root: str | Path, marker: str, subfolders: Sequence[str]) -> Path:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a text file that are not empty, with names in composed form; there has to be one."""
+    """Read the non-empty lines of a text file, at least one, with names in composed Unicode form."""
     try:
         check_regular(path)
         lines = _compose(path.read_text(encoding="utf-8-sig")).splitlines()
@@ -218,7 +218,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_split(folder: Path, split: str) -> list[str]:
-    """Read the names in ``folder/split.txt``; without a list of its own, trainval is train followed by val."""
+    """Read the names in ``folder/split.txt``; if there is no trainval.txt, trainval is train followed by val."""
     both = split == "trainval" and not (folder / "trainval.txt").is_file()
     return [name for part in (("train", "val") if both else (split,)) for name in read_lines(folder / f"{part}.txt")]
 
@@ -226,7 +226,7 @@ def read_split(folder: Path, split: str) -> list[str]:
 def prefetch(read: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
     """Yield ``read(item)`` for each item, in order, and read at most ``workers`` + 1 items ahead.
 
-    An error of ``read`` is raised when its item is due. With 0 workers, items are read when they are due.
+    Errors of ``read`` are raised when their item is requested. With 0 workers, items are read when requested.
     """
     if not workers:
         yield from map(read, items)

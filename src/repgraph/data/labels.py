@@ -1,7 +1,7 @@
-"""The classes of a data set: names, colours, and the values that stand for them in label files.
+"""The classes of a data set: names, colours, and values in label files.
 
-Networks count classes from 0; :class:`Labels` converts between the values in label files and class indices. It needs
-NumPy only, and is stored as JSON in the configuration of a model.
+:class:`Labels` converts between the values in label files and class indices, which start at 0. It needs only NumPy, and
+is stored as JSON in the config of a network.
 """
 
 import colorsys
@@ -27,7 +27,7 @@ class DataError(UsageError):
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of a data set. Class k is called ``names[k]``, and its pixels are ``ids[k]`` in label files."""
+    """The classes of a data set. Class k is named ``names[k]``, and its value in label files is ``ids[k]``."""
 
     names: tuple[str, ...]  # all different
     palette: tuple[Colour, ...]  # (red, green, blue) from 0 to 255
@@ -51,7 +51,7 @@ class Labels:
         for what, values in (("class name", self.names), ("label value", (*self.ids, *self.ignored))):
             value, count = Counter[Any](values).most_common(1)[0]
             if count > 1:
-                raise DataError(f"the {what} {value!r} occurs {count} times; expected different ones")
+                raise DataError(f"the {what} {value!r} occurs {count} times; expected it once")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -87,7 +87,7 @@ class Labels:
         return table[classes].astype(np.uint8 if table.max() < 256 else np.uint16)
 
     def difference(self, other: "Labels") -> str:
-        """Describe how the class names differ from those of another data set; empty if they are equal."""
+        """Describe how the class names differ from another data set; empty if they are equal."""
         for k, (one, two) in enumerate(zip(self.names, other.names, strict=False)):
             if one != two:
                 return f"class {k} is {one!r} and {two!r}"
@@ -113,7 +113,7 @@ def colour_value(colour: Iterable[int]) -> int:
 
 
 def as_written(value: int) -> int | list[int]:
-    """Return a value of a label file as ``classes.json`` has it: colours as [red, green, blue]."""
+    """Return a value of a label file as in ``classes.json``: colours are [red, green, blue]."""
     return list((value - COLOUR).to_bytes(3, "big")) if COLOUR <= value < 2 * COLOUR else value
 
 
@@ -141,7 +141,7 @@ def spread_palette(count: int) -> tuple[Colour, ...]:
 
 
 def _integers(name: str, values: Iterable[Any], least: int, most: int) -> tuple[int, ...]:
-    """Return integers of Python or NumPy as those of Python."""
+    """Return Python or NumPy integers as Python integers."""
     found = tuple(values)
     for value in found:
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:

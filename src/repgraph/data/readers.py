@@ -1,6 +1,6 @@
-"""Readers of published data sets, in the layouts in which they are released.
+"""Readers of published data sets, in the layouts of their releases.
 
-A reader takes the folder of the data set, the name of a split and perhaps options, and returns a
+A reader takes the folder of the data set, the name of a split and options, and returns a
 :class:`~repgraph.data.dataset.SegmentationData`. CONTRIBUTING.md describes how to add one.
 """
 
@@ -24,7 +24,7 @@ from repgraph.files import read_json, validate
 
 
 def _read_classes(name: str) -> dict[str, str]:
-    """Return what ``classes/NAME.txt`` has for each class, by name: its colour, or its number in the release."""
+    """Read ``classes/NAME.txt``: the colour of each class, or its number in the release, by name."""
     text = resources.files(__package__).joinpath(f"classes/{name}.txt").read_text(encoding="utf-8")
     return {title: value for value, title in (line.split(maxsplit=1) for line in text.splitlines())}
 
@@ -38,8 +38,8 @@ def _parts(split: str) -> tuple[str, ...]:
     return ("train", "val") if split == "trainval" else (split,)
 
 
-# ADE20K, scene parsing challenge 2016. Names are the first of each class in objectInfo150.txt; colours are those of the
-# challenge, in which road and skyscraper share one.
+# ADE20K, scene parsing challenge 2016. Each class has its first name in objectInfo150.txt. The colours are the
+# challenge's; road and skyscraper share one.
 ADE20K = _labels("ade20k", range(1, 151), (0,))
 
 
@@ -109,12 +109,12 @@ def pascal_context(root: str | Path, split: str = "train") -> SegmentationData:
     return pair("pascal_context", top, split, labels, [images], [masks], names)
 
 
-# Stanford Background. The texts of the release have -1 for unlabelled pixels, PNG files made of them have 255.
+# Stanford Background. The texts of the release have -1 for unlabelled pixels, PNG files made from them have 255.
 STANFORD = _labels("stanford", range(8), (255, -1))
 
 
 def stanford(root: str | Path, split: str = "train") -> SegmentationData:
-    """Read the images in ``SPLIT.txt``; the release has no lists, and then every fifth image by name is in val."""
+    """Read the images in ``SPLIT.txt``; without lists, as in the release, every fifth image by name is in val."""
     top = find_root(root, "images", ["iccv09Data"])
     images = FileIndex.scan(top / "images", ".jpg")
     masks = FileIndex.scan(top / "labels", ".regions.txt")
@@ -171,10 +171,10 @@ def folder(
 
     Args:
         root, split: The folder, and the name of the split.
-        classes: Number or names of the classes; default: those of ``classes.json`` or ``classes.txt``.
-        ignored: Values (or colours) of unlabelled pixels in masks; default: those of ``classes.json``, otherwise 255.
+        classes: Number or names of the classes; default: as in ``classes.json`` or ``classes.txt``.
+        ignored: Values (or colours) of unlabelled pixels in masks; default: as in ``classes.json``, otherwise 255.
         images, masks: Names of the two folders.
-        mask_ending: What follows the name of an image in that of its mask, such as ``"_mask.png"``.
+        mask_ending: The name of a mask is the name of its image and this ending, such as ``"_mask.png"``.
     """
     top = find_root(root, images, [])
     labels = read_labels(top, classes, ignored)
@@ -207,7 +207,7 @@ def _split_names(top: Path, split: str, images: FileIndex) -> list[str]:
 def read_labels(
     top: Path, classes: int | Sequence[str] | None = None, ignored: Sequence[int | Colour] | None = None
 ) -> Labels:
-    """Return the given classes, or those of ``classes.json`` or ``classes.txt`` in ``top``."""
+    """Return the given classes, or the classes in ``classes.json`` or ``classes.txt`` in ``top``."""
     source: Any = "classes"
     content: Any = [f"class {k}" for k in range(classes)] if isinstance(classes, int) else classes
     if classes is None and os.path.isfile(source := top / "classes.json"):

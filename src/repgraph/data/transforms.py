@@ -37,8 +37,8 @@ def _statistics(mean: tuple[float, ...], std: tuple[float, ...], device: torch.d
 def resize(image: Image, mask: Mask | None, scale: float) -> tuple[Image, Mask | None]:
     """Resize an image (bilinear with antialiasing) and its mask to ``scale`` times their size, at least 1 pixel.
 
-    The mask takes the value at the centre of each new pixel ("nearest-exact"), so that it stays aligned with the image;
-    the mode "nearest" would shift it by up to half a pixel.
+    The mask takes the value at the centre of each new pixel ("nearest-exact") and stays aligned with the image; the
+    mode "nearest" would shift it by up to half a pixel.
     """
     height, width = image.shape[-2:]
     size = [max(1, round(height * scale)), max(1, round(width * scale))]
@@ -51,7 +51,7 @@ def resize(image: Image, mask: Mask | None, scale: float) -> tuple[Image, Mask |
     return resized, Mask(interpolate(mask[None, None], size, mode="nearest-exact")[0, 0])
 
 
-# The operation, the factor that changes nothing, and how far from it factors are at most at strength 1.
+# The operation, the neutral factor, and the largest distance from it at strength 1.
 _COLOR_CHANGES = (
     (F.adjust_brightness, 1.0, 0.125),
     (F.adjust_contrast, 1.0, 0.5),
@@ -63,8 +63,8 @@ _COLOR_CHANGES = (
 def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Change brightness, contrast, saturation and hue of a uint8 image (3, H, W), each with probability 1/2.
 
-    At strength 1 the ranges are those of torchvision's ``RandomPhotometricDistort``. Draws four random numbers from
-    ``generator``, none at strength 0, which returns the image as it is.
+    At strength 1 the ranges are as in torchvision's ``RandomPhotometricDistort``. Draws four random numbers from
+    ``generator``; at strength 0 it draws none and returns the image unchanged.
     """
     if not strength:
         return image
@@ -78,10 +78,10 @@ def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -
 
 @dataclass(frozen=True)
 class TrainTransform:
-    """The paper's augmentation: random scale, random crop with padding, random horizontal flip; optionally of colors.
+    """The paper's augmentation: random scale, random crop with padding, random horizontal flip; optionally colors.
 
     ``transform(image, mask, generator)`` takes a uint8 image (3, H, W) and its mask (H, W), and returns a uint8 image
-    and mask of the size ``crop`` (h, w). It draws four random numbers, all from ``generator``, and then those of
+    and mask of the size ``crop`` (h, w). It draws four random numbers from ``generator``, and then calls
     :func:`distort_colors`. Along a side that is shorter than the crop, the position of the image within the crop is
     random; the rest is padded with the colour ``mean`` (0 to 1), and with IGNORE in the mask.
     """
@@ -113,7 +113,7 @@ class TrainTransform:
 
 
 def _place(length: int, crop: int, random: float) -> tuple[int, int, int]:
-    """Return where a crop starts in an image and the image in the crop, along one side, and their common length."""
+    """Return, for one side, the start of the crop in the image, of the image in the crop, and the length they share."""
     offset = int(random * (abs(length - crop) + 1))
     return (offset, 0, crop) if length >= crop else (0, offset, length)
 

@@ -1,6 +1,6 @@
 """Objects drawn over an image: masks, boxes, names and scores.
 
-Objects have different colours: those of Okabe and Ito and a grey, then lighter and darker shades of them.
+Objects have different colours: Okabe and Ito's palette and a grey, then lighter and darker shades of these.
 """
 
 import math
@@ -18,7 +18,7 @@ from repgraph.drawing.overlay import as_picture
 
 OPACITY = 0.45  # of masks
 SCORE = 0.5
-MIN_SIDE = 480  # pixels: smaller pictures are enlarged, so that the text is legible
+MIN_SIDE = 480  # pixels: smaller pictures are enlarged to keep the text legible
 FONT_SIZES = (13, 64)  # pixels: smallest and largest
 WHITE = (255, 255, 255)
 LIGHT = 100  # colours with a higher luma have dark text
@@ -37,14 +37,14 @@ def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, 
     """Draw objects over an image: masks, outlines, boxes, names and scores.
 
     Small images are enlarged by an integer factor to at least 480 pixels on the longer side. Labels do not cover each
-    other; where there is no room for one, it has no score, or is left out. The best scores come first.
+    other; without enough room, a label has no score or is left out. Objects with high scores are labelled first.
 
     Args:
         image: A Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB.
         found: The objects, such as :class:`repgraph.inference.Detections`, with arrays ``boxes`` (N, 4) of left, top,
             right, bottom in pixels, ``labels`` (N,) from 1, and ``scores`` (N,); and ``masks``, N run-length encodings
             (:mod:`repgraph.data.coco.masks`) or None.
-        names: Names of the classes; that of label k is ``names[k - 1]``.
+        names: Names of the classes; label k is ``names[k - 1]``.
         score: Minimum score of objects that are drawn.
         side: Maximum of the picture's longer side; larger images are shrunk.
     """
@@ -65,7 +65,7 @@ def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, 
         mask = masks.decode(found.masks[shown[k]])
         y, x = np.flatnonzero(mask.max(1)[rows]), np.flatnonzero(mask.max(0)[columns])
         if len(y) and len(x):
-            window = np.s_[y[0] : y[-1] + 1, x[0] : x[-1] + 1]  # erosion of the whole picture would take a second
+            window = np.s_[y[0] : y[-1] + 1, x[0] : x[-1] + 1]  # eroding the whole picture would take a second
             part, inside = pixels[window], mask[rows[window[0], None], columns[window[1]]] != 0
             part[inside] = (part[inside] * (1 - OPACITY) + np.array(palette[k]) * OPACITY).round()
             part[inside & ~ndimage.binary_erosion(inside, iterations=line)] = palette[k]  # the outline
@@ -86,7 +86,7 @@ def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, 
 def _with_labels(
     picture: Image.Image, texts: Sequence[tuple[str, str]], boxes: np.ndarray, palette: Sequence[Colour], font: Any
 ) -> Image.Image:
-    """Write a label at each box: its first text that has a free place. Narrow pictures get a margin."""
+    """Write a label at each box: the first of its texts that fits. Narrow pictures get a margin."""
     pad = max(2, font.size // 5)
     height = math.ceil(1.25 * font.size) + 2 * (pad // 2)
     widths = [[math.ceil(font.getlength(text)) + 2 * pad for text in each] for each in texts]
@@ -132,7 +132,7 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _picture_boxes(boxes: np.ndarray, image: tuple[int, int], picture: tuple[int, int]) -> np.ndarray:
-    """Return boxes of the image in pixels of the picture, integers; they are clipped to it, and a pixel at least."""
+    """Return boxes of the image in integer pixels of the picture, clipped to it, at least one pixel wide and high."""
     scaled = (boxes * np.divide(picture, image)[[0, 1, 0, 1]]).round()
     corner = scaled[:, :2].clip(0, np.subtract(picture, 1))
     return np.concatenate([corner, np.maximum(scaled[:, 2:].clip(0, picture), corner + 1)], axis=1).astype(int)

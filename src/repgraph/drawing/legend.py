@@ -62,7 +62,7 @@ def plain(name: str, most: int = MAX_LENGTH) -> str:
 
 
 def drawable(name: str, font: Any) -> str:
-    """Return a name in characters of the font: without accents, or "?"; empty if the font has none of them."""
+    """Return a name without accents, and with "?" for characters that the font lacks; empty if it lacks all."""
     letters = []
     for letter in name:
         base = unicodedata.normalize("NFKD", letter)[0]

@@ -40,7 +40,7 @@ def overlay(
     """
     picture, classes = as_picture(image), _check_classes(labels, len(info))
     if picture.size != classes.shape[::-1]:
-        raise ValueError(f"the size of the image is {picture.size}, but that of its labels is {classes.shape[::-1]}")
+        raise ValueError(f"the image has size {picture.size}, but its labels have size {classes.shape[::-1]}")
     entries = _entries(classes, info) if legend else []
     if side is not None:
         picture.thumbnail((side, side), Image.Resampling.BOX)
@@ -53,7 +53,7 @@ def overlay(
 
 
 def as_picture(image: Any) -> Image.Image:
-    """Copy a picture, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB, to a Pillow image."""
+    """Convert a Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB, to a new Pillow image."""
     if isinstance(image, Image.Image):
         return image.convert("RGB")
     array = np.asarray(image)
@@ -85,6 +85,6 @@ def _entries(classes: np.ndarray, info: Labels) -> list[Entry]:
 
 
 def _edges(classes: np.ndarray) -> np.ndarray:
-    """Return where a pixel's class differs from a neighbour's."""
+    """Return where the class of a pixel differs from a neighbour."""
     cross = ndimage.generate_binary_structure(2, 1)
     return ndimage.grey_dilation(classes, footprint=cross) != ndimage.grey_erosion(classes, footprint=cross)

@@ -19,7 +19,7 @@ from PIL import Image
 
 from repgraph.drawing.overlay import colour
 
-MAX_SIDE = 640  # of pictures: sharp in a column of half the page, and on a dense screen in a quarter
+MAX_SIDE = 640  # of pictures: sharp at half the width of the page, or at a quarter on a high-density screen
 
 
 def read_asset(package: str, name: str) -> str:
@@ -40,7 +40,7 @@ def render(
     """Render a template of a package.
 
     Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates. The page's content policy
-    allows no requests, and no scripts and styles but the given ones.
+    allows no requests, and only the given scripts and styles.
 
     Args:
         style: The page's CSS; trusted.

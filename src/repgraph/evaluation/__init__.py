@@ -1,4 +1,4 @@
-"""Evaluation of networks over data sets: mIoU of segmentations, COCO's average precision of detections."""
+"""Evaluation of networks on data sets: mIoU of segmentations, COCO's average precision of detections."""
 
 from repgraph.evaluation.detection import CocoEvaluation, DetectionEvaluation, DetectionScores, evaluate_detection
 from repgraph.evaluation.metrics import Confusion, Scores

@@ -44,8 +44,8 @@ class AverageRecall:
 class AveragePrecision:
     """Average precision as fractions; nan without objects.
 
-    ``ap`` is the mean over IoU thresholds from 0.5 to 0.95; ``small``, ``medium`` and ``large`` are those of objects
-    below 32 x 32 pixels, up to 96 x 96 pixels, and above; ``classes`` has the ``ap`` of each class.
+    ``ap`` is the mean over IoU thresholds from 0.5 to 0.95; ``small``, ``medium`` and ``large`` are for objects below
+    32 x 32 pixels, up to 96 x 96 pixels, and above; ``classes`` has the ``ap`` of each class.
     """
 
     ap: float
@@ -67,7 +67,7 @@ class DetectionScores:
     images: int
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the scores for JSON, with None for nan; with ``names``, those of classes are dicts by name."""
+        """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
         record = nan_to_none(asdict(self))
         for kind in ("box", "mask"):
             if names and record[kind] is not None:
@@ -78,8 +78,8 @@ class DetectionScores:
 class CocoEvaluation:
     """Collects the detections of a data set's images, writes them, and scores them.
 
-    Under torch.distributed, every process updates its own with any part of the images; ``reduce`` brings them together.
-    An image counts once: if it was passed twice (to fill the last batch), the detections of the first process count.
+    Under torch.distributed, every process updates its own instance with a part of the images; ``reduce`` merges them.
+    An image that is passed twice (to fill the last batch) counts once, with the detections of the first process.
     Scores are over the images that were passed. docs/detection.md has an example.
     """
 
@@ -112,7 +112,7 @@ class CocoEvaluation:
         """Gather the detections of all processes in the first one; every process has to call it."""
         merged: dict[int, Detections] = {}
         for part in gather(self._detections):
-            merged = part | merged  # the first process that has an image counts
+            merged = part | merged  # keeps the image of the first process that has it
         self._detections = merged
         return self
 
@@ -122,14 +122,14 @@ class CocoEvaluation:
         return [image_id for image_id in self._sizes if image_id in self._detections]
 
     def results(self, kind: str = "both") -> list[dict[str, Any]]:
-        """Return boxes ("bbox"), masks ("segm") or both as COCO has them; all images' in the first process."""
+        """Return boxes ("bbox"), masks ("segm") or both in COCO's format; after ``reduce``, in the first process."""
         if kind not in KINDS:
             raise UsageError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
         found, ids = self._detections, self.data.labels.ids
         return [result for image_id in self.image_ids for result in found[image_id].coco_results(image_id, ids, kind)]
 
     def write(self, path: str | Path, kind: str = "both") -> Path | None:
-        """Write a results file, in the first process only; COCO's server takes those of kind "bbox" and "segm"."""
+        """Write a results file, in the first process only; COCO's server accepts kinds "bbox" and "segm"."""
         if rank() > 0:
             return None
         return files.write(Path(os.path.expanduser(path)), json.dumps(self.results(kind)))
@@ -157,7 +157,7 @@ class CocoEvaluation:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
 
-        # Each kind from results of its own: with both, pycocotools takes the box's area for that of the mask.
+        # Separate results for each kind: with both, pycocotools uses the area of the box for the mask.
         results = self.results(kind)
         found = truth.loadRes(results) if results else COCO()  # loadRes fails for no results
         evaluation = COCOeval(truth, found, kind)
@@ -166,7 +166,7 @@ class CocoEvaluation:
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-        # Of all areas, with 100 detections: [thresholds, recalls, classes]; -1 is unknown.
+        # For all areas and 100 detections: [thresholds, recalls, classes]; -1 is unknown.
         precision = evaluation.eval["precision"][:, :, :, 0, -1]
         known = [values[values > -1] for values in np.moveaxis(precision, 2, 0)]
         classes = tuple(float(values.mean()) if values.size else math.nan for values in known)

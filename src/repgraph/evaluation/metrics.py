@@ -1,7 +1,7 @@
 """Scores of a segmentation, from one confusion matrix over all images.
 
-The counts are our own: torchmetrics' ``MulticlassConfusionMatrix`` counts a prediction that is out of range as another
-class, and takes memory for pixels x classes² under deterministic algorithms.
+The counting is our own: torchmetrics' ``MulticlassConfusionMatrix`` counts a prediction that is out of range as another
+class, and needs memory for pixels x classes² values under deterministic algorithms.
 """
 
 import math
@@ -16,7 +16,7 @@ from repgraph.constants import IGNORE
 from repgraph.distributed import all_reduce
 
 SUMMARY = ("miou", "pixel_accuracy", "mean_accuracy")
-CHUNK = 2**24  # pixels that are counted at once: no int64 copy of a huge image
+CHUNK = 2**24  # pixels per count, to avoid an int64 copy of a huge image
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Scores:
     pixels: int
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the scores for JSON, with None for nan; with ``names``, those of classes are dicts by name."""
+        """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
         record = nan_to_none(asdict(self))
         if names:
             record |= {field: dict(zip(names, record[field], strict=True)) for field in ("iou", "accuracy")}
@@ -62,14 +62,14 @@ class Confusion:
         self.matrix = torch.zeros(classes, classes, dtype=torch.int64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Count the pixels of one or more images, integers of one shape; ``target`` is 255 where unlabelled."""
+        """Count the pixels of one or more images, integers of the same shape; ``target`` is 255 where unlabelled."""
         for name, given in (("prediction", prediction), ("target", target)):
             if given.dtype.is_floating_point or given.dtype == torch.bool:
                 raise TypeError(f"{name} has dtype {given.dtype}; expected classes as integers (argmax of logits)")
         if prediction.shape != target.shape:
             raise ValueError(f"prediction has shape {tuple(prediction.shape)}, but target has {tuple(target.shape)}")
         device = self.matrix.device
-        counts = torch.zeros_like(self.matrix)  # added at the end: an error leaves the matrix as it was
+        counts = torch.zeros_like(self.matrix)  # added at the end: after an error, the matrix is unchanged
         for predicted, true in zip(prediction.flatten().split(CHUNK), target.flatten().split(CHUNK), strict=True):
             predicted, true = predicted.to(device), true.to(device)
             labelled = true != IGNORE

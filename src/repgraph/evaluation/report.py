@@ -1,4 +1,4 @@
-"""What ``repgraph eval`` prints and writes: tables in percent, and files with fractions."""
+"""Output of ``repgraph eval``: tables in percent, and files with fractions."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Se
     miou, pixel, mean = (percent(scores[name]) for name in metrics.SUMMARY)
     lines = [f"mIoU {miou} %, pixel accuracy {pixel} %, mean accuracy {mean} %"]
     if absent := scores["iou"].count(None):
-        lines.append(f"{absent} of {len(names)} classes are neither in the images nor predicted: not in mIoU")
+        lines.append(f"{absent} of {len(names)} classes are neither in the images nor predicted: not counted in mIoU")
     matrix = files.to_csv(
         ["truth", *names], [[name, *row] for name, row in zip(names, confusion.tolist(), strict=True)]
     )
@@ -92,9 +92,9 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
     means = _table("%", *MEANS)
     for kind, found in ((kind, scores[kind]) for kind in ("box", "mask") if scores[kind]):
         means.add_row(kind, *map(percent, (*(found[name] for name in SUMMARY), *found["recall"].values())))
-    lines = ["small, medium and large are AP by object size, and after AR100 AR by object size"]
+    lines = ["small, medium and large are AP by object size, and after AR100, AR by object size"]
     if absent := sum(not row["objects"] for row in classes):
-        lines.append(f"{absent} of {len(classes)} classes have no objects in these images: not in AP")
+        lines.append(f"{absent} of {len(classes)} classes have no objects in these images: not counted in AP")
     about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
     record = {**about, "box": scores["box"], "mask": scores["mask"], "classes": classes}
     contents = {name: json.dumps(results.results(kind)) for name, kind in ((BOXES, "bbox"), (MASKS, "segm"))}
@@ -107,7 +107,7 @@ def percent(value: float | None) -> str:
 
 
 def _table(*columns: str) -> Table:
-    """Return an empty table; all columns but names are aligned to the right."""
+    """Return an empty table; all columns except names are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="left" if column in ("name", "%") else "right", no_wrap=True)

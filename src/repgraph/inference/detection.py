@@ -1,7 +1,7 @@
-"""Objects in an image, found by Mask R-CNN in bounded memory; outputs that are not finite are an error.
+"""Object detection with Mask R-CNN in bounded memory; non-finite outputs raise an error.
 
-torchvision makes a float32 map of the image's size for every mask. Here masks are made one at a time, each no larger
-than its box. The result is the same.
+torchvision allocates a float32 map of the image's size for every mask. Here masks are made one at a time, each no
+larger than its box. The result is the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,11 +61,11 @@ class Detections:
             boxes, masks, mask_size = arrays["boxes"].reshape(-1, 4).astype(np.float64), None, size
             if "masks" in arrays:
                 mask_size = arrays["masks"].shape[-2:]
-                binary = arrays["masks"].reshape(-1, *mask_size) > MASK_THRESHOLD  # also of 0 and 1
+                binary = arrays["masks"].reshape(-1, *mask_size) > MASK_THRESHOLD  # also for 0 and 1
                 masks = [coco_masks.encode(mask) for mask in binary]
             output = cls(mask_size, boxes, arrays["labels"], arrays["scores"], masks)
         if output.size != size:
-            raise ValueError(f"the masks have size {output.size}, the image has size {size}")
+            raise ValueError(f"the masks have size {output.size}, but the image has size {size}")
         counts = [len(part) for part in (output.boxes, output.labels, output.scores, output.masks) if part is not None]
         if len(set(counts)) > 1:
             raise ValueError(f"the numbers of boxes, labels, scores and masks differ: {counts}")
@@ -163,7 +163,7 @@ def _encode_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> list[R
 
 @contextmanager
 def _check_finite(detector: Any, precision: str) -> Iterator[None]:
-    """Raise an error if a part of the network returns values that are not finite: torchvision drops such boxes."""
+    """Raise an error if a part of the network returns non-finite values: torchvision silently drops such boxes."""
     parts = {
         "the backbone": detector.backbone,
         "the region proposal network": detector.rpn.head,

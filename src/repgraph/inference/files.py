@@ -1,4 +1,4 @@
-"""Predictions of many images as files in a folder: images are read ahead, and files are written in the background."""
+"""Predictions of many images as files in a folder; images are prefetched, and files are written in the background."""
 
 import errno
 import io
@@ -44,16 +44,17 @@ def predict_files(
     progress: Callable[[int], None] = lambda done: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[int, Detections], int, int]:
-    """Predict images; write their labels to ``out/labels``, unless the network is a detector, and ``out/overlays``.
+    """Predict images; write label files to ``out/labels``, unless the network is a detector, and ``out/overlays``.
 
-    An image that cannot be read, does not fit into memory or cannot be written fails with a warning, and the others go
-    on. Outputs that are not finite, and a full disk, raise an error. Returns the detections by the images' ids, and the
-    numbers of files written and of images that failed.
+    An image that cannot be read, does not fit into memory or cannot be written is skipped with a warning. Non-finite
+    outputs and a full disk raise an error. Returns the detections by image id, and the numbers of files written and of
+    images that failed.
 
     Args:
-        labels: Their ids are the values of label files; ``plain`` ones have no palette.
+        labels: Their ids are the values in label files.
+        plain: Write label files without a palette.
         score: Minimum score of objects in overlays.
-        workers: Number of threads that read images, and of those that write files.
+        workers: Number of threads that read images, and number of threads that write files.
         progress: Called with the number of images done.
     """
     folders = [LABELS] * (not trained.is_detector) + [OVERLAYS] * overlays
@@ -123,7 +124,7 @@ def predict_files(
 
 
 def memory_hints_for(trained: Trained, settings: Settings) -> list[str]:
-    """What to try on the command line if a network runs out of memory."""
+    """Return command-line options to try if a network runs out of memory."""
     if not trained.is_detector:
         return settings.memory_hints
     on_gpu = next(trained.model.parameters()).is_cuda
@@ -149,7 +150,7 @@ def write_detections(out: Path, sources: Sequence[Source], detections: Mapping[i
 
 
 def write_coco_results(out: Path, detections: Mapping[int, Detections], labels: Labels) -> int:
-    """Write ``bbox.json`` and ``segm.json``, as COCO's evaluation server takes them; return the number of files."""
+    """Write ``bbox.json`` and ``segm.json`` for COCO's evaluation server; return the number of files."""
     for name, kind in ((BOXES, "bbox"), (MASKS, "segm")):
         results = [each for key in sorted(detections) for each in detections[key].coco_results(key, labels.ids, kind)]
         files.write(out / name, json.dumps(results) + "\n")

@@ -39,14 +39,14 @@ class Source:
 def find_images(
     given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] = (), warn: Warn = lambda text: None
 ) -> list[Source]:
-    """Find images in the order given, each one once; those of a folder are sorted by name.
+    """Find images in the order given, each one once; images in a folder are sorted by name.
 
-    In folders (and those below, if ``recursive``), files with the suffix of an image are taken, except for hidden ones.
-    Symbolic links are images of their own. ``skip`` has folders for predictions, which are not inputs. ``warn`` gets a
-    line about each link that is not followed, since it leads back to a folder that is searched.
+    In folders (and subfolders, if ``recursive``), files with the suffix of an image are taken, except hidden ones. A
+    symbolic link counts as an image. Folders in ``skip``, for predictions, are not searched. ``warn`` is called for
+    each link that is not followed, because it leads back to a folder that is searched.
     """
     folders = [os.path.realpath(folder) for folder in skip]
-    found: dict[Path, PurePath] = {}  # path, and path relative to what was given
+    found: dict[Path, PurePath] = {}  # path, and path relative to the argument
     for text in given:
         top, paths = _expand(text, recursive, warn)
         kept = [path for path in paths if not any(_absolute(path).is_relative_to(folder) for folder in folders)]
@@ -84,14 +84,14 @@ def check_not_overwritten(inputs: Iterable[Path], outputs: Iterable[Path]) -> No
 
 
 def printable(name: str) -> str:
-    """Replace the bytes of a file name that are not text."""
+    """Replace the bytes of a file name that cannot be decoded."""
     return name.encode(errors="replace").decode()
 
 
 def unique_names(paths: Sequence[PurePath], relative: Sequence[PurePath]) -> list[str]:
-    """Return a name for each path: a relative path without suffix, which does not lead out of a folder.
+    """Return a name for each path: a relative path without suffix and without "..".
 
-    Names differ even if case is ignored: if they clash, folders are added, then suffixes, then numbers.
+    Names are unique even if case is ignored: if they clash, folders are added, then suffixes, then numbers.
     """
     names = [_safe_name(path.with_suffix("")) for path in relative]
     for group in _clashes(names):
@@ -112,7 +112,7 @@ def unique_names(paths: Sequence[PurePath], relative: Sequence[PurePath]) -> lis
 
 
 def _safe_name(path: PurePath, ending: str = "") -> str:
-    """Return a path without root and "..", cut such that its last part with ``ending`` and ".png" is a file name."""
+    """Return a path without root and "..", its last part truncated so that ``ending`` and ".png" fit."""
     *folders, name = [part for part in path.parts if part not in (path.anchor, "..")] or ["_"]
     while len(os.fsencode(f"{name}{ending}.png")) > MAX_NAME:
         name = name[:-1]
@@ -141,7 +141,7 @@ def large_images() -> Iterator[None]:
 
 
 def _expand(text: str, recursive: bool, warn: Warn) -> tuple[Path, list[Path]]:
-    """Return the images that one argument names, and the folder that their names start from."""
+    """Return the folder to which names are relative, and the images of one argument."""
     path = Path(os.path.expanduser(text))
     loops: list[Path] = []
     if os.path.lexists(path) and not os.path.isdir(path):
@@ -173,7 +173,7 @@ def _expand(text: str, recursive: bool, warn: Warn) -> tuple[Path, list[Path]]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether the parts of a path match those of a pattern, in which ``**`` stands for any number of folders."""
+    """Return whether a path matches a pattern, both split into parts; ``**`` matches any number of folders."""
     if not pattern:
         return not parts
     if pattern[0] == "**":
@@ -182,5 +182,5 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _absolute(path: Path) -> Path:
-    """Return the absolute path of a file; a link is not followed, so that two links to an image are two images."""
+    """Return the absolute path of a file without following a link: two links to an image are two images."""
     return path.parent.resolve() / path.name

@@ -19,7 +19,7 @@ from repgraph.errors import UsageError, out_of_memory
 from repgraph.models import MaskRCNN, RGNet
 from repgraph.recipes import AnyRecipe
 
-TRAINING_OPTIONS = ("crowds", "empty")  # options of COCO data that skip objects and images, which count in a test
+TRAINING_OPTIONS = ("crowds", "empty")  # options of COCO data that skip objects and images in training only
 
 
 class NotFinite(UsageError):
@@ -27,12 +27,12 @@ class NotFinite(UsageError):
 
 
 class NotEnoughMemory(UsageError):
-    """An image does not fit into memory; the message says what to change."""
+    """An image does not fit into memory; the message has hints."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A network with its labels and its recipe, as far as they are known."""
+    """A network with its labels and its recipe, or None where they are unknown."""
 
     model: RGNet | MaskRCNN
     labels: Labels | None
@@ -57,9 +57,9 @@ class Trained:
         return Labels(tuple(f"class {number}" for number in ids), spread_palette(count), ids)
 
     def open_data(self, root: str | None, dataset: str | None, split: str | None, options: dict[str, Any]) -> Any:
-        """Open a split of a data set for evaluation or prediction; what is None is the recipe's.
+        """Open a split of a data set for evaluation or prediction; None means the recipe's value.
 
-        Without recipe, ``dataset`` is "coco" for a detector, and ``split`` is "val".
+        Without a recipe, ``dataset`` is "coco" for a detector, and ``split`` is "val".
         """
         name = dataset or (self.recipe.data.name if self.recipe else "coco" if self.is_detector else None)
         choices = ", ".join(datasets.INSTANCES if self.is_detector else datasets.NAMES)
@@ -67,7 +67,7 @@ class Trained:
             raise UsageError(f"the network has no recipe, so --dataset is required: one of {choices}")
         if self.is_detector != (name in datasets.INSTANCES):
             does = "detects objects" if self.is_detector else "labels pixels"
-            raise UsageError(f"the network {does}, which {name} is not for; choose --dataset from {choices}")
+            raise UsageError(f"the network {does}, and {name} has no labels for that; choose --dataset from {choices}")
         settings = self.recipe.data if self.recipe is not None and self.recipe.data.name == name else None
         root = root or (settings.root if settings else None)
         known = dict(settings.options) if settings else {}
@@ -78,7 +78,7 @@ class Trained:
 
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
-    """Load a network for inference, from any path that :func:`repgraph.models.load` takes."""
+    """Load a network for inference, from any path that :func:`repgraph.models.load` accepts."""
     model = models.load(path).to(device).eval()
     try:
         labels = None if model.labels is None else Labels.from_dict(model.labels)
@@ -88,7 +88,7 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
 
 
 def find_recipe(path: str | Path) -> AnyRecipe | None:
-    """Return the recipe of the run that a network (its folder, or a file in its folders) belongs to, or None."""
+    """Return the recipe of the run of a network (its folder, or a file in its folders), or None."""
     path = Path(os.path.expanduser(path)).absolute()
     folders = [path, path.parent] if path.is_dir() else [path.parent, path.parent.parent]
     found = next((folder / RECIPE for folder in folders if (folder / RECIPE).is_file()), None)
@@ -107,7 +107,7 @@ def check_classes(classes: int | None, labels: Labels) -> None:
 
 
 def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, torch.dtype]:
-    """Return the device and dtype of the network's inputs; without parameters, those of the image, or float32."""
+    """Return device and dtype for the network's inputs; without parameters, the image's device and dtype or float32."""
     tensors = (*model.parameters(), *model.buffers(), image)
     tensor = next((tensor for tensor in tensors if tensor.is_floating_point()), image)
     return tensor.device, tensor.dtype if tensor.is_floating_point() else torch.float32
@@ -115,7 +115,7 @@ def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, tor
 
 @contextlib.contextmanager
 def memory_hints(hints: Sequence[str], subject: str = "") -> Iterator[None]:
-    """Turn out-of-memory errors into :class:`NotEnoughMemory`, which says what to try."""
+    """Turn out-of-memory errors into :class:`NotEnoughMemory` with these hints."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -130,7 +130,7 @@ def overflow_hint(precision: str) -> str:
 
 @contextlib.contextmanager
 def not_finite_in_all_processes() -> Iterator[None]:
-    """Raise :class:`NotFinite` in every process if one of them raises it; every process has to enter and leave."""
+    """Raise :class:`NotFinite` in every process if one of them raises it; every process has to enter the context."""
     found: NotFinite | None = None
     try:
         yield

@@ -1,7 +1,7 @@
 """Labels of images of any size: whole or in overlapping windows, at several scales, flipped, in bounded memory.
 
-A map of class probabilities can be much larger than the image, so it is computed tile by tile, from all windows that a
-tile overlaps: tiles do not change the result. Module :mod:`~repgraph.inference.tiling` has the geometry.
+A map of class probabilities can be much larger than the image, so it is computed tile by tile, from all windows that
+overlap a tile: tiles do not change the result. :mod:`~repgraph.inference.tiling` has the geometry.
 """
 
 import itertools
@@ -26,9 +26,9 @@ CHUNK = 2**26  # bytes of temporary maps when probabilities are resized
 
 
 class Settings(Test):
-    """How :func:`predict` runs an image through a network: :class:`~repgraph.recipes.Test`, and how to compute it.
+    """Settings of :func:`predict`: those of :class:`~repgraph.recipes.Test`, batch size, precision and memory.
 
-    The probabilities of all ``scales``, and with ``flip`` those of the mirrored image, are averaged.
+    The probabilities of all ``scales``, with ``flip`` also of the mirrored image, are averaged.
     """
 
     batch: Positive = 4  # windows that run through the network at once
@@ -43,7 +43,7 @@ class Settings(Test):
 
     @classmethod
     def from_recipe(cls, recipe: AnyRecipe | None, **changes: Any) -> "Settings":
-        """Return the settings with which a recipe tests a network, with changes."""
+        """Return the test settings of a recipe, with changes."""
         return cls(**{**(dict(recipe.test) if isinstance(recipe, Recipe) else {}), **changes})
 
     def changed(self, **changes: Any) -> "Settings":
@@ -55,7 +55,7 @@ class Settings(Test):
 
     @property
     def memory_hints(self) -> list[str]:
-        """What to try on the command line if memory runs out."""
+        """Return command-line options to try if memory runs out."""
         sliding = self.mode == "slide"
         return [
             "a smaller --crop" if sliding else "--mode slide",
@@ -79,8 +79,8 @@ def predict(
         model: Network with logits (B, K, H, W) of its input's size. It runs where its parameters are, in evaluation
             mode; the mode of its modules is restored.
         image: (3, H, W) uint8 RGB, which is normalised with the network's ``mean`` and ``std`` (ImageNet's by default),
-            or floating point and normalised already.
-        settings: How the image runs through the network.
+            or floating point and already normalised.
+        settings: Windows, scales, flip, batch size, precision and memory.
         output: "labels", or "probabilities" for the mean probabilities (K, H, W).
         changes: Fields of :class:`Settings` to change.
 
@@ -160,7 +160,7 @@ class _Network:
         return logits
 
     def probabilities(self, inputs: Tensor) -> Iterator[Tensor]:
-        """Yield the probabilities (K, H, W) of each input, averaged with those of its mirror image if required."""
+        """Yield the probabilities (K, H, W) of each input, averaged with its mirror image if ``flip`` is set."""
         flip = self.settings.flip
         if flip:
             inputs = torch.stack([inputs, inputs.flip(-1)], 1).flatten(0, 1)  # each followed by its mirror image
@@ -184,7 +184,7 @@ def _predict_tile(network: _Network, image: Tensor, views: Sequence[View], rows:
     total: Tensor | None = None
     for view in views:
         source = view.rows.backward.source_span(rows), view.columns.backward.source_span(columns)
-        mean = None if view.is_resized else total  # of this scale; added to directly if it is the image's own
+        mean = None if view.is_resized else total  # of this scale; at scale 1, added to the total directly
         for window_rows, window_columns, found in _predict_windows(network, image, view, *source):
             if mean is None:
                 mean = found.new_zeros(len(found), *map(length, source))

@@ -1,6 +1,6 @@
-"""The geometry of sliding-window inference: windows along an axis, resizing by taps, and tiles that fit the memory.
+"""The geometry of sliding-window inference: windows along an axis, resizing by taps, and tiles that fit into memory.
 
-PyTorch's ``interpolate`` resizes whole tensors only: :class:`Taps` compute any part of the result from the part of the
+PyTorch's ``interpolate`` only resizes whole tensors; :class:`Taps` compute any part of the result from the part of the
 source that it depends on.
 """
 
@@ -139,10 +139,10 @@ def count_windows(views: Sequence[View], tiles: Tiles) -> int:
 
 
 def make_tiles(views: Sequence[View], pixels: int) -> Tiles:
-    """Split the image into tiles whose maps have at most ``pixels`` pixels, such that few windows are computed twice.
+    """Split the image into tiles whose maps have at most ``pixels`` pixels, with few windows that are computed twice.
 
-    The maps of a tile are one of its own size and one of its size at the largest other scale. Tiles do not become
-    smaller than about a window, even if their maps have more pixels.
+    A tile has two maps: one of its own size, and one of its size at the largest other scale. Tiles are never much
+    smaller than a window, even if their maps have more pixels.
     """
     height, width = (axis.size for axis in views[0])
     most_rows, most_columns = (

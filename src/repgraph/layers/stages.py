@@ -27,7 +27,7 @@ def stages(model: nn.Module) -> dict[str, int]:
     """Return the stages of a network: their paths and numbers of blocks.
 
     A stage is a module whose children are blocks, or that has them in ``blocks``; a block has several layers with
-    weights. Of nested candidates the innermost ones are stages: those of a backbone, not the backbone as a list of its
+    weights. Of nested candidates, the innermost are stages: the stages of a backbone, not the backbone as a list of
     stages. :func:`~repgraph.layers.insertion.insert` also accepts other lists of blocks.
     """
     found = _innermost(model, "", 2) or _innermost(model, "", 1) or _outermost(model)
@@ -176,7 +176,7 @@ def block_input(block: nn.Module) -> BlockInput | None:
 
 
 def not_a_map(stage: nn.Module, path: str, taken: BlockInput | None) -> str | None:
-    """Return what the block at ``path`` of a stage gets instead of maps; None if it gets maps or that is unknown."""
+    """Describe the input of the block at ``path`` of a stage; None if it is a map or unknown."""
     if taken is not None and taken.layout == "BNC":
         return "tokens (B, N, C)"
     twin, first = _meta_copy(stage), block_input(next(iter(blocks(stage).values())))

@@ -1,4 +1,4 @@
-"""Networks: RGNet for semantic segmentation with any timm backbone, Mask R-CNN for objects, and their parts."""
+"""Networks: RGNet (semantic segmentation) with any timm backbone, Mask R-CNN (object detection), and their parts."""
 
 try:
     from repgraph.models.backbone import Backbone

@@ -13,13 +13,13 @@ from repgraph.errors import UsageError, nearest
 from repgraph.layers.checks import check_int
 
 STRIDES = (8, 16, 32)
-# Options with which transformers of a fixed image size take any; their names differ between models.
+# Options that let transformers of a fixed image size accept any size; their names differ between models.
 _ANY_SIZE: tuple[dict[str, Any], ...] = (
     {"dynamic_img_size": True, "dynamic_img_pad": True},
     {"strict_img_size": False},
     {},
 )
-_NO_POOLING = (nn.Identity, type(None))  # what a block has instead of anti-aliasing
+_NO_POOLING = (nn.Identity, type(None))  # in a block without anti-aliasing
 _MULTIPLES = (1, 32, 64, 128, 224, 256)
 
 
@@ -31,22 +31,22 @@ class Backbone(nn.Module):
     Args:
         name: a timm model with feature maps, such as "resnet50" or "convnext_tiny".
         output_stride: pixels of the image per position of the last map: 8, 16 or 32 where the model supports it.
-        maps: number of maps to return, those of the last stages.
+        maps: number of maps to return, from the last stages.
         caffe_style: put the stride of a ResNet stage on its first 1 x 1 convolution, as Caffe's ResNets do, and not on
             the 3 x 3. Weights of one style do not work in the other. With dilation, all 3 x 3 convolutions of a stage
-            have its dilation; in timm's style the first one keeps that of the previous stage. In both styles the maps
-            of a dilated ResNet, subsampled, are those of the network without dilation.
+            have its dilation; in timm's style the first one has the dilation of the previous stage. In both styles, the
+            subsampled maps of a dilated ResNet equal the maps without dilation.
 
     Attributes:
         body: the timm model; parameters keep their names.
         channels: channels of the maps.
         strides: pixels of the image per position of each map.
-        multiple: the image sides that the model takes are multiples of this; other images are zero-padded on the right
-            and below, and the maps cropped. 1 (no padding) for ResNets and most convolutional networks.
+        multiple: images are zero-padded on the right and below to a multiple of this, and the maps cropped. 1 (no
+            padding) for ResNets and most convolutional networks.
 
     Shape:
         - Input: (B, 3, H, W)
-        - Output: the maps (B, C, h, w); by default two, of a ResNet those of ``layer3`` and ``layer4``, the paper's
+        - Output: the maps (B, C, h, w); by default two, for a ResNet from ``layer3`` and ``layer4``, the paper's
           stages 4 and 5.
 
     Example:
@@ -103,7 +103,7 @@ def check_timm_name(name: Any) -> str:
     return name
 
 
-@cache  # trying takes longer than building a small model
+@cache  # the search takes longer than building a small model
 def _find_options(name: str, output_stride: int, maps: int) -> tuple[dict[str, Any], int]:
     """Return options for timm that give the output stride, and the multiple to which image sides have to be padded."""
     cfg = timm.get_pretrained_cfg(name)
@@ -144,7 +144,7 @@ def create_without_data(name: str, **options: Any) -> Any:
 
 
 def _size_multiple(body: nn.Module) -> int | None:
-    """Return the smallest multiple to which image sides have to be padded, found by trying."""
+    """Return the smallest multiple to which image sides have to be padded, found by trial."""
     device = next(body.parameters()).device
     for multiple in _MULTIPLES:
         sizes = ((1, 1), (7, 13), (33, 40)) if multiple == 1 else ((multiple, multiple), (multiple, 2 * multiple))

@@ -73,26 +73,26 @@ HEAD: dict[str, dict[str, Any]] = {
 }
 # Options that were removed, with the values that had no effect: existing configs contain them.
 REMOVED: dict[str, Any] = {"offset_view": 1, "offset_unit": "pixels", "learn_scale": False}
-# Options that were added, with the value that configs without them stand for, whatever the default is.
+# Options that were added, with the value for configs without them, which may differ from the default.
 ADDED: dict[str, Any] = {"rounds": 1}
 # Arguments that are not options: set elsewhere, or not serializable.
 _NO_OPTIONS = ("self", "channels", "maps", "fusion", "norm_layer", "act_layer", "device", "dtype")
-# Options that a config does not record: they depend on where the layer is and runs.
+# Options that a config does not record: they depend on where the layer is used.
 _NOT_RECORDED = ("backend", "attention", "final_act", "map_size", "zero_init")
 
 
 def register_context(name: str, layer: Layer | None = None) -> Any:
-    """Make a context layer of your own available by name: in networks, recipes and on the command line.
+    """Register your own context layer under a name for networks, recipes and the command line.
 
     Args:
         name: its name in ``context`` and ``model.context``.
         layer: a class or function. ``layer(channels, **options)`` returns a module that takes maps (B, channels, H, W),
-            and has the number of channels of its result as ``out_channels``. Its keyword arguments are the options in
-            ``context_options``; ``fusion`` ("concat" or "sum") is passed if it has such an argument. Default: return a
-            decorator.
+            with an attribute ``out_channels``, the number of channels of its output. Its keyword arguments are the
+            options in ``context_options``; ``fusion`` ("concat" or "sum") is passed if it has such an argument.
+            Default: return a decorator.
 
-    A saved network stores the name alone, so register the layer before loading one. Commands import the modules that
-    ``repgraph --import MODULE`` or the environment variable ``REPGRAPH_IMPORT`` names.
+    A saved network stores only the name, so register the layer before loading one. Commands import the modules in
+    ``repgraph --import MODULE`` and in the environment variable ``REPGRAPH_IMPORT``.
 
     Example:
         >>> @register_context("double")
@@ -114,7 +114,7 @@ def register_context(name: str, layer: Layer | None = None) -> Any:
         raise TypeError(f"name is {name!r}; expected a string")
     known = LAYERS.get(name)
     if known is not None and known is not layer and _origin(known) != _origin(layer):
-        raise UsageError(f"there is a context {name!r} already, {_origin(known)}; choose another name")
+        raise UsageError(f"context {name!r} is already registered, by {_origin(known)}; choose another name")
     LAYERS[name] = layer
     return layer
 
@@ -175,14 +175,14 @@ def make_context(
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"context {name!r}: {error}") from error
     if not isinstance(getattr(made, "out_channels", None), int):
-        raise UsageError(f"context {name!r} has no attribute out_channels, the number of channels of its result")
+        raise UsageError(f"context {name!r} has no attribute out_channels, the number of channels of its output")
     return made
 
 
 def insert_context(
     body: nn.Module, where: Mapping[str, int], name: str, options: Mapping[str, Any], argument: str
 ) -> None:
-    """Insert context layers into stages of a backbone; ``argument`` is where the options come from, for messages."""
+    """Insert context layers into stages of a backbone; ``argument`` names the source of the options in messages."""
     check_options(argument, name, options)
     try:
         insert(body, where, LAYERS[name], **resolve_preset(name, options)[1])
@@ -211,16 +211,15 @@ def head_options(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]
 
 
 def resolve_preset(name: str, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """Return name and options of a layer, with a preset replaced by what it stands for."""
+    """Return name and options of a layer; a preset is replaced by its layer and options."""
     layer, preset = PRESETS.get(name, (name, {}))
     return layer, {**preset, **(options or {})}
 
 
 def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module | None = None) -> dict[str, Any]:
-    """Return all options with their values, so that a config does not depend on defaults.
+    """Return all options with their values: a config must not depend on defaults.
 
-    Width and scale are those of ``layer``. Without one they may be None, which depends on the channels: inserted layers
-    have several widths.
+    Width and scale are taken from ``layer``. Without one they may be None: the widths of inserted layers differ.
     """
     parameters = inspect.signature(LAYERS[name]).parameters.items()
     defaults = {option: p.default for option, p in parameters if option not in (*_NO_OPTIONS, *_NOT_RECORDED)}
@@ -231,9 +230,9 @@ def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module 
 
 
 def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of an existing config as this version has them.
+    """Convert the options of an existing config to this version.
 
-    Those in :data:`REMOVED` are dropped, unless their value had an effect; RepGraph layers get those in :data:`ADDED`.
+    Options in :data:`REMOVED` are dropped unless their value had an effect; RepGraph layers get those in :data:`ADDED`.
     """
     kept = {option: value for option, value in options.items() if option not in REMOVED or value != REMOVED[option]}
     return {**ADDED, **kept} if "nodes" in kept else kept

@@ -91,7 +91,7 @@ def initialize(convolution: nn.Conv2d) -> nn.Conv2d:
 def upsample(logits: Tensor, size: Sequence[int]) -> Tensor:
     """Resize logits (B, K, h, w) to ``size`` (H, W), bilinearly with ``align_corners=False``.
 
-    Half precision is converted to float32 before: a softmax takes float32 anyway, and rounded logits would tie.
+    Half precision is converted to float32 first: a softmax uses float32 anyway, and rounded logits would tie.
     """
     return resize(logits.to(torch.promote_types(logits.dtype, torch.float32)), size)
 
@@ -105,10 +105,10 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
 
 
 class Upsample(torch.autograd.Function):
-    """Bilinear upsampling with a deterministic gradient of two matrix products.
+    """Bilinear upsampling whose gradient is two matrix products, and deterministic.
 
-    PyTorch accumulates the gradient with atomic additions, four for each pixel: on an H200 a tenth of RGNet's training
-    step, and not deterministic. Bilinear weights are products of linear weights along rows and columns.
+    PyTorch accumulates the gradient with atomic additions, four per pixel, which are not deterministic and take a tenth
+    of RGNet's training step on an H200. Bilinear weights are products of linear weights along rows and columns.
     """
 
     @staticmethod

@@ -43,8 +43,8 @@ model = {name}.from_pretrained("path/of/this/folder")
 class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
-    ``save_pretrained`` and ``from_pretrained`` are those of :class:`huggingface_hub.PyTorchModelHubMixin`, but strict:
-    what does not fit is an error, and a folder is replaced only when everything is written.
+    ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
+    mismatches are errors, and a folder is replaced only after everything is written.
 
     Args:
         arguments: arguments of the network's constructor by name, with ``classes``, ``labels``, ``mean`` and ``std``.
@@ -91,7 +91,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     ) -> str | None:
         """Write ``config.json``, ``model.safetensors`` and a model card to a folder, and optionally push it to the Hub.
 
-        The arguments are those of the mixin. If writing fails, a network that was in the folder before is kept.
+        Arguments are as in the mixin. If writing fails, a network that was in the folder before is kept.
         """
         folder = Path(save_directory)
         with files.explained(folder / FILE):
@@ -129,7 +129,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         """Load a network from a folder, or from the Hub, on the CPU and in evaluation mode.
 
         Args:
-            pretrained_model_name_or_path: a folder written by :meth:`save_pretrained`, which is read from disk only, or
+            pretrained_model_name_or_path: a folder written by :meth:`save_pretrained`, read from disk only, or
                 "owner/name" on the Hub.
             download: arguments of :func:`huggingface_hub.hf_hub_download`, such as ``revision`` or ``token``.
         """
@@ -141,7 +141,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
             raise UsageError(f"there is no folder {name}")
         try:
             config, file = (Path(hf_hub_download(name, each, **download)) for each in (CONFIG, FILE))
-        except Exception as error:  # of the Hub, the connection or a proxy
+        except Exception as error:  # from the Hub, the connection or a proxy
             message = f"{name} is not a folder, and cannot be loaded from the Hub: {first_line(error)}"
             raise UsageError(message) from error
         return _restore(cls, files.read_json(config), read_file(file)[0], config, file)
@@ -249,15 +249,15 @@ def param_groups(
     """Split the parameters of a network into groups for an optimizer, with the backbone in its own.
 
     Args:
-        lr: learning rate of the pretrained part: the backbone, of Mask R-CNN the ResNet without its pyramid.
+        lr: learning rate of the pretrained part: the backbone, or in Mask R-CNN the ResNet without its pyramid.
         new_lr: learning rate of the heads and of inserted layers. Default: ``lr``.
         offset_lr: learning rate of the offset convolutions. Default: ``new_lr``.
         layer_decay: a stage of the pretrained part (see :func:`repgraph.stages`) has the rate
-            ``lr * layer_decay ** (number of stages after it)``. What comes before the first stage, the stem, counts as
-            one more. Default: 1, one rate for all.
+            ``lr * layer_decay ** (number of stages after it)``. The stem, before the first stage, counts as a stage.
+            Default: 1, one rate for all.
 
     The result and ``no_decay`` are as for :func:`repgraph.param_groups`, with "norms and biases" and "weights" split
-    into those of the backbone and new ones; with ``layer_decay``, those of the backbone once more by stage.
+    into backbone and new; with ``layer_decay``, the backbone's are also split by stage.
     """
     new_lr = lr if new_lr is None else check_number("new_lr", new_lr, 0)
     offset_lr = new_lr if offset_lr is None else offset_lr
@@ -293,7 +293,7 @@ def _by_stage(body: nn.Module) -> dict[str, set[nn.Parameter]]:
 
 
 def _to_json(name: str, value: Any) -> Any:
-    """Return a copy of a value as JSON gives it back: tuples are lists."""
+    """Return a copy of a value after a round trip through JSON: tuples become lists."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:

@@ -40,12 +40,12 @@ class MaskRCNN(
     All arguments are stored in ``config``.
 
     Args:
-        classes: number of classes without the background; labels are 1 to ``classes``.
+        classes: number of classes, not counting the background; labels are 1 to ``classes``.
         backbone: "resnet50" or "resnet101"; also "resnet18", "resnet34" and "resnet152".
         context: the layers in the backbone: "repgraph", "paper" (the same in the paper's plain form), "simple",
             "non_local" or "dual"; None or "none" for none.
-        where: their number for each stage; see :func:`repgraph.insert`. Default: ``{"layer3": 1}``, as in the paper:
-            before the last block of res4. They start as the identity.
+        where: number of layers for each stage; see :func:`repgraph.insert`. Default: ``{"layer3": 1}``, before the last
+            block of res4, as in the paper. They start as the identity.
         context_options: options of the layers, such as ``{"nodes": 27, "radius": 8}``.
         norm: normalization of the backbone: "frozen" batch norm, which is never updated, or "batch". Inserted layers
             have batch norm.
@@ -54,8 +54,8 @@ class MaskRCNN(
             are always trainable.
         caffe_style: put the stride of a stage on its first 1 x 1 convolution, as Caffe's ResNets do.
         min_size, max_size: images are resized such that the shorter side is ``min_size`` pixels, unless the longer one
-            would exceed ``max_size``. Of several ``min_size``, training draws one for each image, and evaluation uses
-            the last.
+            would exceed ``max_size``. If ``min_size`` has several values, training draws one for each image, and
+            evaluation uses the last.
         score_threshold, nms_threshold, detections: minimum score of a result, overlap above which the lower-scoring of
             two boxes of a class is removed, and maximum number of results per image.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
@@ -163,14 +163,15 @@ def mask_rcnn(
 ) -> MaskRCNN:
     """Build a Mask R-CNN with pretrained weights in its backbone or in the whole network.
 
-    With weights of a whole detector, inserted layers do not change its detections before training, bit for bit.
+    With weights of a whole detector, inserted layers leave its detections bit-identical until they are trained.
 
     Args:
-        classes, backbone, options: arguments of :class:`MaskRCNN`; ``caffe_style``, ``norm_eps``, ``mean`` and ``std``
-            are by default what is known about the weights.
-        weights: None for random ones; a file with the weights of a ResNet or of a whole detector, with torchvision's
-            names or of a trained network; "torchvision:NAME", such as "torchvision:ResNet50_Weights.IMAGENET1K_V1" or
-            "torchvision:MaskRCNN_ResNet50_FPN_Weights.COCO_V1"; or "timm:NAME". Only the last two may download.
+        classes, backbone, options: arguments of :class:`MaskRCNN`. Defaults of ``caffe_style``, ``norm_eps``, ``mean``
+            and ``std`` depend on the weights.
+        weights: None for random weights; a file with the weights of a ResNet or of a whole detector, under
+            torchvision's names or from a trained network; "torchvision:NAME", such as
+            "torchvision:ResNet50_Weights.IMAGENET1K_V1" or "torchvision:MaskRCNN_ResNet50_FPN_Weights.COCO_V1"; or
+            "timm:NAME". Only the last two may download.
         new_predictors: with weights of a whole detector, keep the last layers (one output per class) random, for other
             classes.
     """
@@ -188,7 +189,7 @@ def mask_rcnn(
 def keep_coordinates_in_float32(detector: Any) -> None:
     """Keep coordinates and scores of torchvision's Mask R-CNN in float32 under autocast.
 
-    torchvision creates anchors in the dtype of the feature maps, and moves boxes in that of the heads' outputs. In
+    torchvision creates anchors in the dtype of the feature maps, and moves boxes in the dtype of the heads' outputs. In
     bfloat16 they are rounded to 2 pixels at 320, and to 8 at 1333. So feature maps and outputs of the heads are
     converted to float32; convolutions and products stay in half precision. Without autocast nothing changes.
     """
@@ -202,7 +203,7 @@ def _output_to_float32(module: nn.Module, inputs: Any, output: Any) -> Any:
 
 
 def _prepare_image(image: Tensor) -> Tensor:
-    """Convert an image to what torchvision's network takes."""
+    """Convert an image to the floating-point input of torchvision's network."""
     if not isinstance(image, Tensor) or image.dim() != 3 or image.shape[0] != 3:
         given = f"of shape {tuple(image.shape)}" if isinstance(image, Tensor) else f"a {type(image).__name__}"
         raise TypeError(f"an image is {given}; expected a list of tensors (3, H, W)")

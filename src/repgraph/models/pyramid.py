@@ -19,8 +19,8 @@ class PyramidHead(nn.Module):
     """From the maps of a backbone's four stages to class logits at the stride of the first.
 
     The maps of strides 8, 16 and 32 are projected to equal widths (``laterals``), and each is added to the next finer
-    one. At stride 8 follows the context layer: ``rounds`` of attention to nodes on the three maps, or another layer on
-    the finest of them. The result is upsampled to stride 4 and added to the first map (``fine``); a 3 x 3 convolution
+    one. The context layer runs at stride 8: ``rounds`` of attention to nodes on the three maps, or another layer on the
+    finest of them. Its output is upsampled to stride 4 and added to the first map (``fine``); a 3 x 3 convolution
     (``smooth``), dropout and ``classifier`` (1 x 1) follow.
 
     Args:
@@ -92,7 +92,7 @@ class PyramidHead(nn.Module):
         return (x, *nodes) if return_nodes else x
 
     def merge(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """Project the maps of strides 8, 16 and 32, and add to each the coarser ones."""
+        """Project the maps of strides 8, 16 and 32, and add the coarser maps to each."""
         merged: list[Tensor] = []
         for x, lateral, norm in reversed(list(zip(maps, self.laterals, self.lateral_norms, strict=True))):
             above = resize(merged[0], x.shape[2:]) if merged else None

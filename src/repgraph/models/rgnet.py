@@ -41,20 +41,20 @@ class RGNet(
         classes: number of classes.
         backbone: name of a timm model; see :class:`~repgraph.models.Backbone`.
         decoder: "dilated" (the paper's: a dilated backbone and :class:`~repgraph.models.SegmentationHead`) or "pyramid"
-            (a backbone as it is, and :class:`~repgraph.models.PyramidHead` on the maps of its last four stages).
-        output_stride: of the backbone: 8, 16 or 32. Default: 8, and 32 for a pyramid, which takes no other.
+            (a backbone without dilation, and :class:`~repgraph.models.PyramidHead` on its last four stages).
+        output_stride: of the backbone: 8, 16 or 32. Default: 8; a pyramid needs 32.
         context: the layer in the head: "repgraph" (in a pyramid, RepGraph over its maps), "paper" (the same in the
             paper's plain form), "simple", "non_local", "dual", "psp" (pyramid pooling), "control", "none" (the paper's
             backbone baseline), or a layer of your own, by class or by its name in
             :func:`~repgraph.models.register_context`.
         context_options: options of that layer, such as ``{"nodes": 27, "radius": 8}``.
-        channels: channels after the 3 x 3 convolution of either head; in a pyramid, those of its maps. Default: 512,
+        channels: channels after the 3 x 3 convolution of either head; in a pyramid, channels of its maps. Default: 512,
             and 256 for a pyramid.
         fusion: of the context layer: "concat" or "sum". Default: "concat", and "sum" for dual attention.
         inserted: number of layers to insert into each stage of the backbone, such as ``{"layer3": 1}``; see
             :func:`repgraph.insert`. They have sum fusion and start as the identity.
-        inserted_options: options of those layers, and as "layer" their name: "repgraph" (default), "paper", "simple",
-            "non_local" or "dual".
+        inserted_options: options of the inserted layers; "layer" is their name: "repgraph" (default), "paper",
+            "simple", "non_local" or "dual".
         auxiliary: whether there is an auxiliary head.
         dropout: dropout before the classifiers.
         caffe_style: of the backbone.
@@ -66,11 +66,11 @@ class RGNet(
     Attributes:
         backbone: the pretrained part, with the inserted layers (:func:`repgraph.inserted`).
         head, auxiliary: the heads; the second may be None.
-        initial: by :func:`rgnet`: which weights were loaded, and which layers are new.
+        initial: set by :func:`rgnet`: which weights were loaded, and which layers are new.
 
     Shape:
         - Input: (B, 3, H, W), normalized
-        - Output: logits (B, classes, H, W), at least float32. In training with an auxiliary head: those of both heads.
+        - Output: logits (B, classes, H, W), at least float32. In training with an auxiliary head: logits of both heads.
 
     Example:
         >>> model = RGNet(21, "resnet18", channels=64)
@@ -111,7 +111,7 @@ class RGNet(
         super().__init__({name: value for name, value in locals().items() if name in names})
         self.decoder, pyramid = decoder, decoder == "pyramid"
         if pyramid and output_stride != stride:
-            raise UsageError(f"output_stride is {output_stride}; a pyramid takes a backbone as it is, with {stride}")
+            raise UsageError(f"output_stride is {output_stride}; a pyramid needs {stride}, the stride without dilation")
         style = check_bool("caffe_style", caffe_style)
         maps = MAPS if pyramid else 2
         self.backbone = Backbone(backbone, output_stride=output_stride, maps=maps, caffe_style=style)
@@ -148,10 +148,10 @@ class RGNet(
         self.built = frozenset(self.state_dict())
 
     def keep_reach(self, height: int, width: int) -> dict[str, tuple[int, int]]:
-        """Let nodes start as far from their queries on every image as on images of this size, as in training.
+        """Fix the initial distance of nodes from their queries to that on images of this size, the size in training.
 
-        On a map that is too small for it, a ring shrinks; without this it would grow again on larger images, away from
-        where the nodes were trained. Returns the map sizes of the layers that are concerned; ``config`` stores them.
+        A ring shrinks on a map that is too small for it. Without this call it would grow again on larger images, away
+        from where the nodes were trained. Returns the map sizes of the layers it applies to; ``config`` stores them.
         """
         layers = {path: layer for path, layer in self.named_modules() if isinstance(layer, RepGraph)}
         stride = self.backbone.output_stride  # of the smallest map
@@ -220,15 +220,15 @@ def _check_images(x: Tensor) -> Tensor:
 def rgnet(
     classes: int, backbone: str = "resnet50", *, weights: str | os.PathLike[str] | None = None, **options: Any
 ) -> RGNet:
-    """Build an RGNet with pretrained weights in its backbone, or with those of a trained RGNet.
+    """Build an RGNet with pretrained weights in its backbone, or with the weights of a trained RGNet.
 
     Args:
-        classes, backbone, options: arguments of :class:`RGNet`; ``caffe_style``, ``mean`` and ``std`` are by default
-            what is known about the weights.
-        weights: weights of the backbone: None for random ones; a file (``.safetensors``, or ``.pth`` and the like with
-            tensors only) with the names of timm or torchvision; "pretrained" for timm's default, or "timm:NAME", such
-            as "timm:resnet50.tv_in1k". Only the last two may download. Or a trained RGNet: the folder of a run or of
-            a network, or its file; its heads are loaded, too, but its classifiers only for the same classes.
+        classes, backbone, options: arguments of :class:`RGNet`. Defaults of ``caffe_style``, ``mean`` and ``std``
+            depend on the weights.
+        weights: weights of the backbone: None for random weights; a file (``.safetensors``, or ``.pth`` and the like
+            with tensors only) with the names of timm or torchvision; "pretrained" for timm's default, or "timm:NAME",
+            such as "timm:resnet50.tv_in1k". Only the last two may download. Or a trained RGNet: the folder of a run or
+            of a network, or its file; its heads are loaded too, but its classifiers only for the same classes.
     """
     found = None if weights is None else weight_files.find_weights(weights, backbone)
     model = RGNet(classes, backbone, **weight_files.complete(options, found, "caffe_style", "mean", "std"))

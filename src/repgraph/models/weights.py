@@ -27,7 +27,7 @@ _ZERO_EPS = ("MaskRCNN_ResNet50_FPN_Weights.COCO_V1",)  # torchvision uses an ep
 
 
 class Weights(BaseModel, arbitrary_types_allowed=True, allow_inf_nan=False):
-    """Tensors by name, and what is known about them (None: unknown)."""
+    """Tensors by name, and facts about them (None: unknown)."""
 
     source: str  # file or name, for messages
     tensors: dict[str, Tensor]
@@ -67,7 +67,7 @@ def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bo
 
 
 def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -> dict[str, Any]:
-    """Return options of a network; those in ``names`` are what is known about the weights, unless they are given."""
+    """Return options of a network; options in ``names`` that are not given are taken from the weights."""
     known = {name: getattr(weights, name, None) for name in names}
     given = {name: value for name, value in options.items() if value is not None}
     return {name: value for name, value in {**known, **given}.items() if value is not None}
@@ -76,7 +76,7 @@ def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -
 def load_backbone(backbone: Backbone, weights: Weights) -> None:
     """Load weights into a backbone; an error names tensors that are unexpected, missing or of another shape.
 
-    Names are those of timm's model (for ResNets also torchvision's). Classifiers are ignored, and inserted layers keep
+    Names are as in timm's model (for ResNets also torchvision's). Classifiers are ignored, and inserted layers keep
     their weights.
     """
     check_style(weights, backbone.caffe_style)
@@ -93,9 +93,9 @@ def load_backbone(backbone: Backbone, weights: Weights) -> None:
 
 
 def load_heads(model: Any, weights: Weights) -> str:
-    """Load the heads of a trained RGNet, if these weights are of one; return what was loaded and what is new.
+    """Load the heads if these weights are from a trained RGNet; return a line on what was loaded and what is new.
 
-    Classifiers are loaded if the names of the classes are the same, other layers if their shapes are.
+    Classifiers are loaded if the class names match, other layers if their shapes match.
     """
     own = {name: value for name, value in model.state_dict().items() if not name.startswith("backbone.")}
     classes, others = ((labels or {}).get("names") for labels in (model.labels, weights.labels))
@@ -114,11 +114,11 @@ def load_heads(model: Any, weights: Weights) -> str:
 def load_detector(detector: Any, weights: Weights, new_predictors: bool = False) -> None:
     """Load weights into torchvision's detector, or into its backbone; an error names what does not fit.
 
-    Inserted layers keep their weights, if the file has none for them. With ``new_predictors`` the last layers do too.
+    Inserted layers keep their weights if the file has none for them; with ``new_predictors``, so do the last layers.
     """
     whole = weights.is_detector
     if new_predictors and not whole:
-        raise UsageError(f"new_predictors needs the weights of a whole detector; {weights.source} has a backbone's")
+        raise UsageError(f"new_predictors needs the weights of a whole detector; {weights.source} has only a backbone")
     module: nn.Module = detector if whole else detector.backbone.body
     ignored = _PREDICTORS if new_predictors else () if whole else ("fc.",)
     own = module.state_dict()
@@ -138,12 +138,12 @@ def load_detector(detector: Any, weights: Weights, new_predictors: bool = False)
 
 
 def check_style(weights: Weights, caffe_style: bool) -> None:
-    """Raise if weights are known to be of another style than the backbone."""
+    """Raise if the weights are known to have another style than the backbone."""
     if weights.caffe_style is not None and weights.caffe_style != caffe_style:
         theirs, ours = ("caffe", "timm") if weights.caffe_style else ("timm", "caffe")
         raise UsageError(
-            f"{weights.source} is in {theirs} style, but the backbone in {ours} style, with which it would compute "
-            f"something else; give caffe_style={weights.caffe_style}"
+            f"{weights.source} is in {theirs} style, but the backbone is in {ours} style; results would be wrong; "
+            f"give caffe_style={weights.caffe_style}"
         )
 
 
@@ -183,7 +183,7 @@ def load_strict(
 
 
 def fits(given: Any, own: Tensor) -> bool:
-    """Return whether a value from a file can be copied to a tensor, which is dense; integers are not weights."""
+    """Return whether a value from a file can be copied to a dense tensor; integers are not weights."""
     if not isinstance(given, Tensor) or given.layout != torch.strided or given.is_meta or given.is_quantized:
         return False
     return given.shape == own.shape and (given.is_floating_point() or not own.is_floating_point())
@@ -215,7 +215,7 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_pickle(path: Path) -> Any:
-    """Return what ``torch.save`` wrote if it is tensors and plain values; anything that would run code is refused.
+    """Read tensors and plain values that ``torch.save`` wrote; a file that would run code is refused.
 
     Checksums are verified, which PyTorch does not.
     """
@@ -231,7 +231,7 @@ def read_pickle(path: Path) -> Any:
                 if file.read(1) != b"\x80":  # the first byte of a pickle
                     raise UsageError(damaged)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about other pickle protocols; what cannot be read is an error below
+            warnings.simplefilter("ignore")  # about other pickle protocols; unreadable data raises below
             return torch.load(path, map_location="cpu", weights_only=True)
     except (UsageError, MemoryError):
         raise
@@ -242,7 +242,7 @@ def read_pickle(path: Path) -> Any:
         ) from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # whatever zipfile, zlib and pickle raise for damaged data
+    except Exception as error:  # zipfile, zlib and pickle raise many types for damaged data
         raise UsageError(damaged) from error
 
 
@@ -254,7 +254,7 @@ def _check_file(path: Path) -> None:
 
 
 def _from_file(path: Path) -> Weights:
-    """Return all weights of a file, and what its metadata say about them."""
+    """Return all weights of a file, with its metadata."""
     tensors, metadata = read_file(path)
     known: Any = {}
     if "config" in metadata:
@@ -271,7 +271,7 @@ def _from_timm(name: str, backbone: str) -> Weights:
         raise UsageError(f"{source} has weights of another network than the backbone {backbone!r}")
     try:
         model: Any = timm.create_model(name, pretrained=True)
-    except Exception as error:  # of the server, the connection or a proxy
+    except Exception as error:  # from the server, the connection or a proxy
         raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error
     cfg = model.pretrained_cfg
     known = dict(caffe_style=False, mean=cfg["mean"], std=cfg["std"])
@@ -287,7 +287,7 @@ def _from_torchvision(name: str, backbone: str) -> Weights:
         )
     try:
         tensors = entries[name].get_state_dict(progress=False, check_hash=True)
-    except Exception as error:  # of the server, the connection or a proxy
+    except Exception as error:  # from the server, the connection or a proxy
         raise UsageError(f"cannot load torchvision's {name!r}: {first_line(error)}; give a local file") from error
     known = dict(caffe_style=False, norm_eps=0.0 if name in _ZERO_EPS else None)
     return Weights(source=f"torchvision's {name!r}", tensors=dict(tensors), **known)

@@ -66,7 +66,7 @@ def representative_attention(
         >>> y.shape, nodes.shape, weights.shape
         (torch.Size([1, 8, 5, 6]), torch.Size([1, 9, 2, 5, 6]), torch.Size([1, 1, 9, 5, 6]))
 
-        Two maps, and two groups with four nodes of their own on each:
+        Two maps, and two groups with their own four nodes on each map:
 
         >>> maps = [x, torch.randn(1, 8, 3, 3)]
         >>> representative_attention(x, maps, maps, torch.randn(1, 32, 5, 6), groups=2, own_nodes=True).shape

@@ -156,7 +156,7 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
 
 
 def autocasts(t: Tensor) -> bool:
-    """Return whether autocast is enabled and casts this tensor: like PyTorch, it leaves float64 as it is."""
+    """Return whether autocast is enabled and casts this tensor; like in PyTorch, float64 is not cast."""
     enabled = t.device.type in AUTOCAST_DEVICES and torch.is_autocast_enabled(t.device.type)
     return enabled and t.is_floating_point() and t.dtype != torch.float64
 

@@ -1,4 +1,4 @@
-"""Recipes: what to train on what, and how. See :mod:`repgraph.recipes.named` for the named ones."""
+"""Recipes: data, network, optimization and schedule of a run. :mod:`repgraph.recipes.named` has the named ones."""
 
 from repgraph.recipes.named import NAMES, get
 from repgraph.recipes.schema import RESUMABLE, AnyRecipe, Data, DetectionData, DetectionRecipe, Recipe, Test, Train

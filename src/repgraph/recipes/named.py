@@ -1,7 +1,8 @@
 """The named recipes: one row per data set, times backbone, times context layer.
 
-Rates, batches, iterations, crops and test scales of ADE20K, Cityscapes and PASCAL-Context are the paper's; what it
-leaves open follows its authors' other work (docs/training.md). The others are short schedules for small data sets.
+Learning rates, batches, iterations, crops and test scales of ADE20K, Cityscapes and PASCAL-Context are the paper's;
+settings that it does not give follow its authors' other work (docs/training.md). The other recipes are short schedules
+for small data sets.
 """
 
 import re
@@ -36,7 +37,7 @@ def _slide(*scales: float) -> dict[str, Any]:
     return dict(mode="slide", scales=scales, flip=True)
 
 
-_HEAD = dict(lr=0.01, head=10.0, offset=10.0)  # offsets learn at the rate of the head that they are in
+_HEAD = dict(lr=0.01, head=10.0, offset=10.0)  # offsets have the learning rate of their head
 _PYRAMID = dict(lr=0.01, head=3.0, offset=3.0)
 _SHORT = dict(optim=_HEAD, train=dict(batch=16, iterations=2_500))
 _PAPER = dict(optim=dict(lr=0.02, weight_decay=1e-4), test=_slide(0.5, 0.75, 1.0, 1.25))
@@ -84,7 +85,7 @@ def _description(title: str, name: str) -> str:
     return title + command + (f"\n  The paper: {PAPER[name]}." if name in PAPER else "")
 
 
-# For two cores and a few dozen photos; docs/training.md has what it takes and gives.
+# For two cores and a few dozen photos; docs/training.md has its time and scores.
 _LAPTOP_TITLE = "RGNet with a feature pyramid, ResNet-50, on a folder of a few dozen images and masks, for a CPU."
 _LAPTOP: dict[str, Any] = dict(
     data=dict(name="folder", crop=256, scales=(0.75, 1.0, 1.25, 1.5)),
@@ -94,10 +95,10 @@ _LAPTOP: dict[str, Any] = dict(
     test=dict(mode="slide", crop=384),
 )
 
-# A small network on the drawn scenes, a minute on the CPU. Nodes start on a ring of 10 positions (40 pixels), and their
-# offsets learn 20 times as fast as the rest: from a ring of 4, or with unscaled logits, RGNet scored no more than the
-# baseline. Nodes are points, since what they have to find is small. Boats, a few per cent of the pixels, weigh five
-# times as much as the rest.
+# A small network on the drawn scenes, a minute on the CPU. Nodes start on a ring with a radius of 10 positions (40
+# pixels), and offsets have 20 times the learning rate of the rest: with a radius of 4, or with unscaled logits, RGNet
+# scored no more than the baseline. Nodes are points, because the cues are small. Boats, a few percent of the pixels,
+# have five times the class weight of the rest.
 _RING = {"spread": "ring", "radius": 10.0, "scale": 0.125, "node_view": 1, "norm_expand": True}
 SCENES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "baseline": ("The backbone baseline", "none", {}),
@@ -122,8 +123,8 @@ def _scenes(context: str) -> Recipe:
     return Recipe(name=name, description=description, **sections)
 
 
-# Mask R-CNN. On COCO this is the usual short schedule, since the paper does not give its own. VOC's is for one GPU: the
-# images of its segmentation, with the shorter side at 320 pixels.
+# Mask R-CNN. The paper does not give its schedule for COCO; this is the usual short one. The recipe for VOC is for one
+# GPU: images with segmentations, resized to a shorter side of 320 pixels.
 DETECTION_NETWORKS: dict[str, tuple[dict[str, Any], str]] = {
     "baseline": ({"context": "none"}, "Mask R-CNN"),
     "nl": ({"context": "non_local"}, "Mask R-CNN with a non-local block in res4"),
@@ -168,7 +169,7 @@ def get(name: str) -> AnyRecipe:
 
 
 def renamed(recipe: Any) -> Any:
-    """Return the recipe with a name for the network that it trains, if settings changed that of a named recipe."""
+    """Return the recipe, renamed if settings changed the network of a named recipe."""
     base = RECIPES.get(recipe.name)
     model = recipe.model
     if base is None or (base.model.backbone, _network(base.model)) == (model.backbone, _network(model)):
@@ -187,7 +188,7 @@ def renamed(recipe: Any) -> Any:
 
 
 def _network(model: Any) -> dict[str, str]:
-    """Return what distinguishes the network of a recipe, as in :data:`NETWORKS`."""
+    """Return the settings that distinguish the networks in :data:`NETWORKS`."""
     if getattr(model, "decoder", "dilated") == "dilated":
         return {"context": model.context}
     return {"context": "repgraph" if model.context == "pyramid" else model.context, "decoder": model.decoder}

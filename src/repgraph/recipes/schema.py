@@ -1,7 +1,7 @@
-"""What a recipe contains: typed sections for data, model, optimization, training and testing, validated by pydantic.
+"""The schema of recipes: typed sections for data, model, optimization, training and testing, validated by pydantic.
 
-A recipe holds everything that decides what is learned. Settings of where and how a run is computed
-(:data:`RESUMABLE`) do not change the result and may differ when a run is resumed.
+A recipe determines the result of training. Settings that do not change the result, such as devices and paths
+(:data:`RESUMABLE`), may differ when a run is resumed.
 """
 
 import re
@@ -16,7 +16,7 @@ MAX_SCALE, MAX_SIDE = 16, 2**14
 
 
 def _as_tuple(value: Any) -> Any:
-    """Accept one number for a tuple of one, and a list as JSON has it."""
+    """Accept one number for a tuple of one, and a list from JSON."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
@@ -69,7 +69,7 @@ class Images(Section):
     cache: Flag = False  # keep all decoded images in memory
     limit: NotNegative = 0  # use the first images only; 0 is all
     val_limit: NotNegative = 0
-    hold_out: NotNegative = 0  # keep every n-th image of split out of training and validate on those
+    hold_out: NotNegative = 0  # validate on every n-th image of split, and train on the others
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -89,7 +89,7 @@ class DetectionData(Images):
     """Images with annotations in COCO's format."""
 
     name: str = "coco"
-    by_orientation: Flag = True  # put either landscape or portrait images into a batch, which needs less padding
+    by_orientation: Flag = True  # batches of landscape or portrait images only, which need less padding
 
 
 class Model(Section):
@@ -132,7 +132,7 @@ class Optimizer(Section):
 
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
-    head: float = Field(1.0, gt=0)  # factor on the rate of every layer but the backbone
+    head: float = Field(1.0, gt=0)  # factor on the rate of all layers except the backbone
     offset: float = Field(1.0, ge=0)  # factor on the rate of the offset convolutions
     layer_decay: float = Field(1.0, gt=0, le=1)  # factor on the rate of a backbone stage for each stage after it
     momentum: float = Field(0.9, ge=0, lt=1)  # of SGD
@@ -140,7 +140,7 @@ class Optimizer(Section):
     weight_decay: float = Field(1e-4, ge=0)
     no_decay: Flag = True  # exclude normalization layers and biases from weight decay
     clip: float = Field(0.0, ge=0)  # maximum norm of the gradients; 0 is no limit
-    warmup: NotNegative = 0  # iterations in which the rate grows linearly
+    warmup: NotNegative = 0  # iterations in which the rate increases linearly
     warmup_factor: Fraction = 0.001  # of the rate, at the first iteration of the warm-up
 
     def warm_up(self, iteration: int) -> float:
@@ -159,7 +159,7 @@ class Optim(Optimizer):
     ohem_least: NotNegative = 10_000  # minimum number of such pixels per image, on average
     # Weights of the classes in cross-entropy; empty: equal. Dice and Lovász do not use them.
     class_weights: Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_as_tuple)] = ()
-    dice: float = Field(0.0, ge=0)  # weight of the soft Dice loss beside cross-entropy
+    dice: float = Field(0.0, ge=0)  # weight of the soft Dice loss, added to cross-entropy
     lovasz: float = Field(0.0, ge=0)  # weight of the Lovász-softmax loss
 
     @model_validator(mode="after")
@@ -206,7 +206,7 @@ class Train(Section):
 
 
 class Test(Section):
-    """How the trained network is tested; validation during training uses scale 1 without flip."""
+    """Settings for testing the trained network; validation during training uses scale 1 without flip."""
 
     __test__ = False  # not a test case of pytest
 

@@ -28,7 +28,7 @@ def to_json(recipe: AnyRecipe) -> str:
 
 
 def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe:
-    """Build a recipe from plain data; what is left out has its default, or its value in the named recipe ``"base"``."""
+    """Build a recipe from plain data; missing settings have their defaults, or the values of the recipe ``"base"``."""
     from repgraph.recipes.named import NAMES, get
 
     if not isinstance(given, Mapping):
@@ -58,8 +58,8 @@ def with_settings(recipe: R, settings: Iterable[str]) -> R:
     """Return the recipe with settings changed, each given as ``section.name=value``.
 
     Several values are separated by commas; one number for a crop is a square. Entries of a dictionary have a third
-    part: ``model.context_options.nodes=27``. ``test.crop`` follows ``data.crop`` if both were equal, and the name of a
-    named recipe follows the network.
+    part: ``model.context_options.nodes=27``. ``test.crop`` changes with ``data.crop`` if both were equal, and the name
+    of a named recipe changes with its network.
     """
     from repgraph.recipes.named import renamed
 

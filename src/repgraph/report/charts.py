@@ -1,4 +1,4 @@
-"""Curves of runs, drawn by Matplotlib as SVG in the CSS colours of the page, light and dark."""
+"""Curves of runs as SVG from Matplotlib, in the CSS colours of the page, light and dark."""
 
 import io
 import re
@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from repgraph.report.run_log import SCORES, Points, finite, metric_name
 
-# Classes of page.css, distinguishable without colour vision, and dashes: 42 combinations.
+# Classes of page.css, distinct for colour-blind readers, and dashes: 42 combinations.
 COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 DASHES = ("", "7 4", "2 3", "11 4 2 4", "5 2", "1 4", "13 5")
 
@@ -56,7 +56,7 @@ def style_of(run: int) -> tuple[str, str]:
 
 
 def draw_charts(runs: Sequence[Mapping[str, Points]]) -> tuple[list[Chart], list[Chart]]:
-    """Draw all columns of the runs' metrics; return the charts to show, and those to fold away."""
+    """Draw all columns of the runs' metrics; return the charts to show, and the charts to fold away."""
     columns = list(dict.fromkeys(name for series in runs for name in series if finite(series[name])))
     reach = [name for name in columns if name.startswith("reach_mean/")]
     first, last = list(SHOWN)[:-2], list(SHOWN)[-2:]
@@ -69,7 +69,7 @@ def draw_charts(runs: Sequence[Mapping[str, Points]]) -> tuple[list[Chart], list
 def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
     """Draw one column of the runs that have it.
 
-    The y axis starts at zero unless all values are far from it; a few very large values do not determine its end.
+    The y axis starts at zero unless all values are far from it; a few very large values are cut off.
     """
     title, unit = _title(column)
     scale, note = 100 if unit == "%" else 1, ""
@@ -84,7 +84,7 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
 
 
 def _draw(lines: Mapping[int, Points], low: float, high: float, unit: str) -> Markup:
-    """Draw lines by the index of their run; return an SVG element that has no text but numbers and the unit."""
+    """Draw lines by the index of their run; return an SVG element whose only text is numbers and the unit."""
     with matplotlib.style.context(["default", _STYLE]):
         figure = Figure(figsize=(4.6, 2.5), layout="constrained")
         axis = figure.add_subplot()

@@ -52,7 +52,7 @@ Pixel = tuple[float, float]
 
 
 class Stopped(Exception):
-    """Training stopped before its end, such as by SIGINT; its arguments are the reason and the exit code."""
+    """Training stopped early, such as by SIGINT; the arguments are the reason and the exit code."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class DemoNetwork:
     log: RunLog
     model: RGNet
     result: Result
-    right: float  # fraction of the pixels with a distant cue that are right before and after the cue is swapped
+    right: float  # fraction of the pixels with a distant cue that are correct before and after the cue is swapped
     changed: float  # fraction of them whose prediction changes
 
     def iou(self, names: Sequence[str]) -> float:
@@ -81,7 +81,7 @@ Results = dict[str, list[DemoNetwork]]  # by name; one for each seed
 
 
 class Example(NamedTuple):
-    """A scene as the networks see it, and larger for the page."""
+    """A scene at the size of the networks' input, and larger for the page."""
 
     title: str
     image: Tensor
@@ -101,8 +101,8 @@ def run_demo(
 ) -> Path:
     """Train and test the networks, print their scores, write the pages, and return the path of the first page.
 
-    Networks that are in the folder already are used, or their training is resumed. ``settings`` are those of all
-    recipes, such as ``train.iterations=300``; ``command`` is shown at the end of the page.
+    Networks that are already in the folder are used, or their training is resumed. ``settings`` apply to all recipes,
+    such as ``train.iterations=300``; ``command`` is shown at the end of the page.
     """
     for name in networks:
         if name not in TITLES:
@@ -141,7 +141,7 @@ def run_demo(
 
 
 def train_network(folder: Path, name: str, settings: Sequence[str]) -> None:
-    """Train the network of recipe ``scenes-NAME``, resume its training, or do nothing if it is trained already."""
+    """Train the network of recipe ``scenes-NAME`` or resume its training; do nothing if it is already trained."""
     recipe = recipes.with_settings(recipes.get(f"scenes-{name}"), settings)
     if not (folder / RECIPE).exists():
         outcome = train(recipe, folder, show=sys.stderr)
@@ -267,7 +267,7 @@ def _clear_scene(data: Scenes) -> Scene:
 
 
 def _arrows(scene: Scene, width: float) -> list[tuple[Pixel, Pixel]]:
-    """Return start and end of arrows from each cue to what depends on it."""
+    """Return start and end of arrows from each cue to the region that depends on it."""
     arrows = []
     for boat in scene.boats:
         tower = scene.lighthouses[boat.lighthouse]
@@ -303,7 +303,7 @@ def receptive_field(model: RGNet, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _gradients(networks: Sequence[DemoNetwork], example: Example) -> list[tuple[Picture, Pixel]]:
-    """Return the picture, darkened where the gradient at a position is small, and the position."""
+    """Return for each network the image, darkened where the gradient is small, and the position of the output."""
     pixels = np.asarray(example.picture).transpose(1, 2, 0).astype(float)
     dark = 14 + 0.22 * pixels.mean(-1, keepdims=True)
     zoom = pixels.shape[0] / example.image.shape[1]
@@ -320,7 +320,7 @@ def _gradients(networks: Sequence[DemoNetwork], example: Example) -> list[tuple[
 
 
 def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[Example]) -> list[Picture]:
-    """Return pictures, their ground truth, and the predictions of the networks."""
+    """Return images, their ground truth, and the predictions of the networks."""
     pictures = []
     for title, image, mask, picture in examples:
         maps = {"Ground truth": mask} | {TITLES[one.name]: predict(one.model, image) for one in networks}
@@ -330,7 +330,7 @@ def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[Example]) -
 
 
 def _nodes(model: RGNet, example: Example) -> tuple[Picture, list[Any]]:
-    """Return the picture, and the nodes of a position on a boat and of one on the shore."""
+    """Return the image, and the nodes of a position on a boat and of a position on the shore."""
     *_, layer = collect_attention(model, example.image).values()  # of the head, in its last round
     positions = {what: layer.nodes_at(*at) for what, at in _positions(example.mask).items()}
     distances = []

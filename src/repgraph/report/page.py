@@ -1,4 +1,4 @@
-"""The report on runs: from their folders to a page."""
+"""The report on runs: an HTML page from their folders."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def render_report(
 
 
 def describe(logs: Sequence[RunLog], networks: Sequence[nn.Module | None]) -> list[dict[str, Any]]:
-    """Return what the templates show of each run."""
+    """Return the values of each run for the templates."""
     runs, names = [], unique_names([log.folder for log in logs])
     for index, (log, model) in enumerate(zip(logs, networks, strict=True)):
         size = None if model is None else sum(parameter.numel() for parameter in model.parameters())
@@ -108,9 +108,9 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
 
 
 def compare(results: Sequence[Result], names: Sequence[str], pictures: int) -> list[dict[str, Any]]:
-    """Group results on the same images, and return what the template shows of each group.
+    """Group results on the same images, and return the values of each group for the template.
 
-    ``names`` are those of the runs, and ``pictures`` is the number of the best, worst and most different images.
+    ``names`` are the names of the runs, and ``pictures`` is the number of best, worst and most different images.
     """
     groups: dict[Any, list[Result]] = {}
     for result in results:
@@ -146,7 +146,7 @@ def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[s
     table = np.array(scores, dtype=float)  # [runs, images]
     known = [int(i) for i in np.flatnonzero(np.isfinite(table).all(0))]
     ordered = sorted(known, key=lambda i: -float(table[:, i].mean()))
-    best = ordered[: min(count, (len(known) + 1) // 2)]  # no image is among the best and the worst
+    best = ordered[: min(count, (len(known) + 1) // 2)]  # no image is both among the best and the worst
     worst = ordered[::-1][: min(count, len(known) // 2)]
     text = "Ranked by the mIoU of the image" + (", averaged over the runs" if len(table) > 1 else "")
     chosen = [("Best images", f"{text}, best first.", best), ("Worst images", f"{text}, worst first.", worst)]

@@ -28,12 +28,12 @@ MAIN_SCORES = ("val_miou", "val_mask_ap", "val_box_ap")  # the first one is in t
 @dataclass(frozen=True)
 class RunLog:
     folder: Path
-    settings: Mapping[str, Any]  # the recipe as JSON has it; empty if it cannot be read
+    settings: Mapping[str, Any]  # the recipe as JSON; empty if it cannot be read
     recipe: AnyRecipe | None  # None if it is not valid
     series: Mapping[str, Points]  # columns of metrics.csv by name; values can be NaN
     sessions: Sequence[SessionRecord]
     state: str  # FINISHED, RUNNING or STOPPED
-    problems: list[str]  # what is missing or damaged, in sentences
+    problems: list[str]  # sentences about missing or damaged files
 
     @property
     def name(self) -> str:
@@ -117,12 +117,12 @@ def metric_name(column: str) -> str:
 
 
 def finite(points: Points) -> Points:
-    """Return the points whose value is finite, and not too large to be scaled."""
+    """Return the points whose value is finite, and not too large to draw."""
     return [point for point in points if abs(point[1]) < MAX_VALUE]
 
 
 def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
-    """Return the rows of the summary table; what is unknown is left out."""
+    """Return the rows of the summary table, without unknown ones."""
     found: dict[str, str | None] = {"recipe": log.name, "state": _state(log)}
     if log.recipe is not None:
         data, train, model = log.recipe.data, log.recipe.train, log.recipe.model

@@ -26,7 +26,7 @@ from repgraph.train.task import make_task
 class Options:
     data: str | None = None  # folder of the data set; by default the recipe's
     limit: int | None = None  # use only the first validation images
-    pictures: int = 4  # number of the best, worst and most different images
+    pictures: int = 4  # number of best, worst and most different images
     evaluate: bool = True  # otherwise the page is made from the logs only
     device: str | torch.device = "cpu"
     workers: int = 2  # threads that read images
@@ -91,7 +91,7 @@ def evaluate_segmentation(
 def evaluate_run(
     run: int, log: RunLog, name: str, model: nn.Module, options: Options, show: TextIO | None = None
 ) -> Result:
-    """Evaluate the network of a run on its validation images, at scale 1 and not flipped, as during training."""
+    """Evaluate the network of a run on its validation images, at scale 1 without flip, as during training."""
     data, recipe = open_validation(log, options.data), log.recipe
     assert recipe is not None
     precision = recipe.train.precision if next(model.parameters()).is_cuda else "fp32"

@@ -1,4 +1,4 @@
-"""Checkpoints: what is in them, and how they are written (atomically) and read (without running code)."""
+"""Checkpoints: their content, written atomically and read without running code."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ class _Momenta(BaseModel, strict=True, arbitrary_types_allowed=True):
 
 
 class _Content(BaseModel, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False):
-    """The types of what :func:`content` returns."""
+    """The types of the values in :func:`content`."""
 
     state_dict: dict[str, torch.Tensor]
     unaveraged: dict[str, torch.Tensor] = {}
@@ -45,16 +45,16 @@ def content(
     best: dict[str, Any],
     sums: torch.Tensor,
 ) -> dict[str, Any]:
-    """Return everything that a run needs to go on exactly, as tensors and plain data.
+    """Return everything needed to resume a run exactly, as tensors and plain data.
 
-    ``state_dict`` has the weights that are validated; if they are averages (``train.ema``), ``unaveraged`` has those
-    that training goes on from.
+    ``state_dict`` has the weights that are validated. If they are averages (``train.ema``), ``unaveraged`` has the
+    weights in training.
 
     Args:
-        scaler: State of the gradient scaler; empty but for fp16.
+        scaler: State of the gradient scaler; empty except in fp16.
         iteration: Iterations done.
         best: The best validation score and its iteration.
-        sums: Of the losses since they were last logged.
+        sums: Sums of the losses since they were last logged.
     """
     return {
         "state_dict": _prefixed(session.network.state_dict()),
@@ -100,7 +100,7 @@ def write(folder: Path, checkpoint: dict[str, Any], *, best: bool) -> None:
 
 
 def link(path: Path, other: Path) -> None:
-    """Give a file a second name: a hard link if the file system has them, else a copy."""
+    """Create a hard link to a file, or a copy if the file system has no hard links."""
     with replacing(other) as part:
         try:
             os.link(path, part)

@@ -1,7 +1,7 @@
 """CUDA graphs: the network's kernels are recorded once and replayed in every iteration.
 
 An iteration launches a thousand kernels or more. If the CPU takes longer to launch them than the GPU to run them, the
-GPU waits; a replay costs the CPU almost nothing. The result is the same.
+GPU waits; a replay costs the CPU almost nothing. Results do not change.
 """
 
 import torch
@@ -17,7 +17,7 @@ def check(train: Train, devices: Devices, fixed_size: bool) -> None:
     problems = {
         "it needs a CUDA device": devices.kind != "cuda",
         f"it supports one GPU, and there are {devices.world_size} processes": devices.world_size > 1,
-        "it needs batches of one size, which detection does not have": not fixed_size,
+        "it needs batches of one size, and in detection sizes vary": not fixed_size,
         "the network is compiled": train.compile,
         f"a replay overwrites the gradients that train.accumulate={train.accumulate} sums up": train.accumulate > 1,
     }

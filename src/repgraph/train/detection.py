@@ -20,7 +20,7 @@ from repgraph.recipes import DetectionRecipe
 from repgraph.train.stream import Transform, grouped_batch_indices
 from repgraph.train.task import Task, Validation
 
-MIN_BOX_SIDE = 1 / 16  # pixels; nothing may be left of thinner boxes after resizing
+MIN_BOX_SIDE = 1 / 16  # pixels; thinner boxes may vanish in resizing
 
 
 class Batch(NamedTuple):
@@ -40,17 +40,17 @@ class Detection(Task):
     best = "mask_ap"
     fixed_size = False
     batch_hint = "smaller images"
-    image_hint = "use fewer data.workers, or leave large images out"
+    image_hint = "use fewer data.workers, or exclude large images"
     no_labels = "there was no object since the last checkpoint, so little was learned; check the annotations"
 
     def __init__(self, recipe: DetectionRecipe) -> None:
         super().__init__()
         self.recipe: DetectionRecipe = recipe
         if recipe.train.compile:
-            raise UsageError("train.compile needs images of one size, which detection does not have; leave it out")
+            raise UsageError("train.compile needs images of one size, and in detection sizes vary; leave it out")
 
     def open(self, split: str, *, training: bool) -> InstanceData:
-        """Open a split; training leaves out crowds and images without objects, which count in a validation."""
+        """Open a split; crowds and images without objects are left out in training and kept in validation."""
         data = self.recipe.data
         if data.name not in datasets.INSTANCES:
             raise UsageError(
@@ -111,7 +111,7 @@ class Detection(Task):
         return part.images, part.targets
 
     def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
-        """Return torchvision's five losses, each a mean over what it samples in the part; parts count equally."""
+        """Return torchvision's five losses, each a mean over its samples in the part; parts count equally."""
         found = model(*self.inputs(model, part))
         losses = [found[name] / shares for name in self.losses[1:]]
         total = torch.stack(losses).sum()

@@ -1,4 +1,4 @@
-"""Where training runs: the devices and processes of a run, and Fabric set up for them."""
+"""The devices and processes of a run, and Fabric configured for them."""
 
 import contextlib
 import logging
@@ -59,7 +59,7 @@ def find(train: Train) -> Devices:
 
 
 class _Autocast(MixedPrecision):
-    """Autocast in the forward pass that leaves inputs and outputs as they are: boxes stay in float32."""
+    """Autocast that does not convert the inputs and outputs of the forward pass: boxes stay in float32."""
 
     def convert_input(self, data: Any) -> Any:
         return data
@@ -94,7 +94,7 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
 
 @contextlib.contextmanager
 def watched_processes(fabric: Fabric, devices: Devices, report: Callable[[str], None]) -> Iterator[None]:
-    """End this process if one that Fabric launched dies; ``report`` gets the reason. All processes have to enter it.
+    """End this process if a process that Fabric launched dies, and report why. All processes have to enter it.
 
     Without this, Fabric kills all processes and prints nothing.
     """
@@ -107,7 +107,7 @@ def watched_processes(fabric: Fabric, devices: Devices, report: Callable[[str], 
     try:
         yield
     except RuntimeError:
-        time.sleep(1)  # if it is because a process died, the thread ends this one
+        time.sleep(1)  # if another process died, the thread ends this one
         raise
 
 
@@ -120,7 +120,7 @@ def _watch(rank: int, pids: list[int], report: Callable[[str], None]) -> None:
         return
     reason = f"was killed by {signal.Signals(found.si_status).name}"
     if found.si_code == os.CLD_EXITED:
-        time.sleep(2)  # if the error concerns all processes, this one reports it
+        time.sleep(2)  # an error in all processes is reported by this one
         reason = f"ended with exit code {found.si_status}"
     report(f"the process of rank {rank} {reason}")
     for pid in pids[1:]:

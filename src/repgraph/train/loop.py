@@ -3,8 +3,8 @@
 The whole control flow is in this file. :mod:`repgraph.train.session` builds what is trained, and ``Task.loss`` calls
 the network.
 
-An iteration is a function of the seed and its number: its batch, its augmentation and its dropout. So a run that was
-stopped or killed resumes exactly, on the CPU bit for bit.
+Batch, augmentation and dropout of an iteration depend only on the seed and its number. So a run that was stopped or
+killed resumes exactly, on the CPU bit for bit.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from repgraph.train.task import Task, Validation
 NOT_FINITE = 3  # exit code
 SLOW = 3600  # seconds of training on a CPU above which a warning is printed
 SMALL = "laptop-r50-pyramid"  # a recipe for computers without a GPU
-MIN_LOSS_SCALE = 2.0**-10  # of fp16: below it, gradients have overflowed for a long time
+MIN_LOSS_SCALE = 2.0**-10  # in fp16: reached when gradients have overflowed many times in a row
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
     Args:
         run: Its folder, or one of its checkpoints.
         settings: Such as ``data.root=/elsewhere``; only those in :data:`repgraph.recipes.RESUMABLE`, and
-            ``train.iterations``, which stretches the learning rate schedule: a finished run goes on.
+            ``train.iterations``, which stretches the learning rate schedule and continues a finished run.
         show: Where to show progress.
     """
     folder, _ = run_folder.find(Path(run))
@@ -134,19 +134,19 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
 
 
 def _changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> Iterator[str]:
-    """Describe what differs from the session that wrote a checkpoint."""
+    """Describe the differences from the session that wrote a checkpoint."""
     done, before, total = int(checkpoint["iteration"]), stored.train.iterations, recipe.train.iterations
     if changed := run_folder.changed_versions(checkpoint):
         yield f"the environment changed ({changed}): resume will not be bit-exact"
     if total != before and total > done:
         rate = recipe.optim.lr * recipe.rate(done)
-        yield f"{total} iterations instead of {before}: the schedule is stretched, and goes on at a rate of {rate:.3g}"
+        yield f"{total} iterations instead of {before}: the schedule is stretched; the learning rate is now {rate:.3g}"
     if total == done:
-        yield f"this run has finished: nothing is left to train (--iterations N, above {total}, trains on)"
+        yield f"this run has finished; to continue it, give --iterations N, more than {total}"
 
 
 def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
-    """Train from the session's first iteration to the last, or until something stops it."""
+    """Train from the session's first iteration to the last, or until a stop signal or a problem."""
     recipe, task, where, model = session.recipe, session.task, session.devices, session.model
     train, last, start = recipe.train, recipe.train.iterations, session.start
     validation: Validation | None = None
@@ -159,7 +159,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
     with contextlib.ExitStack() as stack:
         if where.is_first:
             stack.enter_context(_recorded_end(folder, lambda: stop))
-        if start >= last:  # all iterations are done, but perhaps not the last file
+        if start >= last:  # all iterations are done, but the model may not be written
             _write_model(session, folder)
             return Outcome(folder, start, None, best, None, where.is_first)
         fabric = devices.make_fabric(train, where)
@@ -168,7 +168,9 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         progress = stack.enter_context(Progress("training", last, show, unit="iterations", start=start))
         for line in (describe(session), *task.notes) if show else ():
             progress.print(line)
-        stack.enter_context(devices.watched_processes(fabric, where, lambda reason: _lost(reason, folder, progress)))
+        stack.enter_context(
+            devices.watched_processes(fabric, where, lambda reason: _report_lost_process(reason, folder, progress))
+        )
         wrapped, optimizer = set_up(fabric, session)
         sums = session.checkpoint["sums"] if session.checkpoint else None
         losses = RunningLoss(task.losses, fabric.device, sums, where.rank)
@@ -189,14 +191,14 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
             if not (log_now or period_ends or (where.world_size == 1 and signals.received)):
-                continue  # nothing waits for the device in between
+                continue  # does not synchronize with the device
 
             report = losses.report(bool(signals.received), reset=log_now)
             problem = _problem(fabric, model, report, now, check_weights=period_ends or report.stop)
             if report.not_finite is None:
                 finite_until = now
             if problem:
-                stop = Stop(0, _halted(problem, finite_until, folder))
+                stop = Stop(0, _explain_halt(problem, finite_until, folder))
                 break
             if log_now:
                 speed = (now - timed_until) * train.batch / max(clock.lap(), 1e-9)
@@ -215,7 +217,9 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                         try:
                             validation = _validate(session, folder, now, progress)
                         except NotFinite:
-                            stop = Stop(0, _halted(f"the validation after iteration {now} is not finite", now, folder))
+                            stop = Stop(
+                                0, _explain_halt(f"the validation after iteration {now} is not finite", now, folder)
+                            )
                             break
                     log.log(now, {f"val_{name}": value for name, value in validation.metrics.items()})
             log.flush()
@@ -313,7 +317,7 @@ def _metrics(
     }
     if session.devices.is_first and any(isinstance(layer, LAYERS) for layer in model.modules()):
         inputs: tuple[Any, ...] = ()
-        if recipe.train.compile:  # compiled code keeps no offsets: run the network once more, on one image
+        if recipe.train.compile:  # compiled code does not record offsets: run the network on one image
             inputs = session.task.inputs(model, session.task.split_batch(batch, len(batch.images))[0])
         for path, each in reach(model, *inputs).items():
             found |= {f"reach_{kind}/{path}": getattr(each, kind) for kind in ("mean", "p95")}
@@ -332,7 +336,7 @@ def _peak_memory(device: torch.device) -> float:
 
 
 def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: int, *, check_weights: bool) -> str:
-    """Return why training cannot go on, or an empty string. All processes have to call it."""
+    """Return why training cannot continue, or an empty string. All processes have to call it."""
     if report.not_finite is not None:
         return f"the loss of iteration {report.not_finite + 1} is not finite"
     scaler = getattr(fabric.strategy.precision, "scaler", None)
@@ -347,13 +351,13 @@ def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: in
     return ""
 
 
-def _halted(reason: str, finite_until: int, folder: Path) -> str:
+def _explain_halt(reason: str, finite_until: int, folder: Path) -> str:
     path = folder / CHECKPOINTS / LAST
     good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
     return f"{reason} (losses were finite up to iteration {finite_until}); {good}"
 
 
-def _lost(reason: str, folder: Path, progress: Progress) -> None:
+def _report_lost_process(reason: str, folder: Path, progress: Progress) -> None:
     """Report and record that another process died."""
     path = folder / CHECKPOINTS / LAST
     advice = f"resume with: repgraph train --resume {folder}" if path.exists() else "there is no checkpoint"
@@ -364,7 +368,7 @@ def _lost(reason: str, folder: Path, progress: Progress) -> None:
 def _validate(session: Session, folder: Path, now: int, progress: Progress) -> Validation:
     where, network = session.devices, session.network
     if where.world_size > 1:
-        for buffer in network.buffers():  # the batch norms' statistics of the first process
+        for buffer in network.buffers():  # batch-norm statistics of the first process
             torch.distributed.broadcast(buffer, 0)
     last = session.recipe.train.iterations
     validation = session.task.validate(
@@ -437,7 +441,7 @@ def _recorded_end(folder: Path, stop: Callable[[], Stop | None]) -> Iterator[Non
 
 @contextlib.contextmanager
 def _explain_errors(task: Task) -> Iterator[None]:
-    """Say what to change if a batch is too large for the memory, or too small for batch norm."""
+    """Raise a UsageError with a remedy if a batch is too large for memory, or too small for batch norm."""
     try:
         yield
     except (RuntimeError, MemoryError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Losses over the labelled pixels of a batch, on however many devices."""
+"""Losses over the labelled pixels of a batch, on one or more devices."""
 
 import math
 
@@ -11,7 +11,7 @@ from repgraph.distributed import all_reduce, world_size
 
 
 def count_labelled(masks: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the number of labelled pixels in masks (B, H, W) as float64; with class weights, the sum of theirs."""
+    """Return the number of labelled pixels in masks (B, H, W) as float64, or the sum of their class weights."""
     labelled = masks != IGNORE
     if weights is None:
         return labelled.sum(dtype=torch.float64)
@@ -37,15 +37,15 @@ def dice(logits: Tensor, masks: Tensor) -> Tensor:
 
     For each class that is present, 1 - 2 * sum(p * y) / (sum(p) + sum(y)), where p are the probabilities of the class
     and y is 1 on its pixels; the loss is the mean over these classes, 0 if there are none. Every process has to call
-    it. Shapes are those of :func:`cross_entropy`.
+    it. Shapes are as in :func:`cross_entropy`.
     """
     classes = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
     probabilities, own = _probabilities(logits), masks[:, None] == classes
     hits = torch.where(own, probabilities, 0.0).sum((0, 2, 3))
     guesses = torch.where(masks[:, None] != IGNORE, probabilities, 0.0).sum((0, 2, 3))
     sums = torch.stack((hits.double(), guesses.double(), own.sum((0, 2, 3)).double()))
-    # The sums of all devices, with the gradient of this device's. It is multiplied by the number of devices, by which
-    # the loss is divided.
+    # The sums over all devices, with the gradient of this device's sums times the number of devices, because the loss
+    # is divided by it.
     hits, guesses, counts = all_reduce(sums.detach().clone()) + world_size() * (sums - sums.detach())
     present = counts > 0
     losses = torch.where(present, 1 - 2 * hits / torch.where(present, guesses + counts, 1.0), 0.0)
@@ -55,7 +55,7 @@ def dice(logits: Tensor, masks: Tensor) -> Tensor:
 def lovasz_softmax(logits: Tensor, masks: Tensor) -> Tensor:
     """Return the Lovász-softmax loss (Berman et al., 2018) over labelled pixels, the mean over the classes present.
 
-    It is not summed over devices, since it sorts pixels. Shapes are those of :func:`cross_entropy`.
+    It is computed per device, because it sorts pixels. Shapes are as in :func:`cross_entropy`.
     """
     labelled = (masks != IGNORE).flatten()
     probabilities = _probabilities(logits).transpose(0, 1).flatten(1)[:, labelled]  # [K, N]
@@ -79,7 +79,7 @@ def lovasz_softmax(logits: Tensor, masks: Tensor) -> Tensor:
 def hard_pixels(logits: Tensor, masks: Tensor, threshold: float, minimum: int) -> Tensor:
     """Return masks in which only hard pixels are labelled: those whose class has a probability below ``threshold``.
 
-    At least the ``minimum`` hardest pixels of the batch are kept, and all that are as hard as the last of them.
+    At least the ``minimum`` hardest pixels of the batch are kept, including ties.
     """
     losses = _pixel_losses(logits.float(), masks, None, "none").flatten()
     losses = losses.masked_fill(masks.flatten() == IGNORE, -math.inf)
@@ -97,7 +97,7 @@ def _pixel_losses(logits: Tensor, masks: Tensor, weights: Tensor | None, reducti
     """Return the pixels' cross-entropies (B, H, W), 0 where unlabelled, or their sum."""
     if not torch.are_deterministic_algorithms_enabled():
         return F.cross_entropy(logits, masks.long(), weights, ignore_index=IGNORE, reduction=reduction)
-    # Operations that are deterministic on a GPU, at the cost of memory.
+    # These operations are deterministic on a GPU, but need more memory.
     classes = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
     losses = torch.where(masks[:, None] == classes, -logits.log_softmax(1), 0.0)
     losses = (losses if weights is None else losses * weights.view(1, -1, 1, 1)).sum(1)

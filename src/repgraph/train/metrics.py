@@ -23,7 +23,7 @@ NEVER = 2**53  # no iteration; exact as float64
 
 @dataclass
 class LossReport:
-    """What happened since the last report, over all processes."""
+    """Losses and events since the last report, over all processes."""
 
     losses: dict[str, float]  # means
     not_finite: int | None  # the first iteration whose loss was not finite
@@ -31,9 +31,9 @@ class LossReport:
 
 
 class RunningLoss:
-    """Sums of the losses by name, on the device so that no iteration waits for it.
+    """Sums of the losses by name, kept on the device: iterations do not synchronize.
 
-    ``sums`` are those of a checkpoint, over all processes: the number of iterations and, for the first process, losses.
+    ``sums`` of a checkpoint: the number of iterations, and the losses over all processes, which continue in rank 0.
     """
 
     def __init__(self, names: Sequence[str], device: torch.device, sums: Tensor | None = None, rank: int = 0) -> None:
@@ -50,14 +50,14 @@ class RunningLoss:
         self.first_bad = torch.full((), float(NEVER), dtype=torch.float64, device=device)
 
     def add(self, iteration: int, losses: Tensor, amount: Tensor) -> None:
-        """Add an iteration; ``amount`` is how much there was to learn from."""
+        """Add an iteration; ``amount`` is as in :meth:`Task.amount`."""
         self.sums[0] += 1
         self.sums[1:] += losses
         self.amount += amount
         self.first_bad = torch.where(losses.isfinite().all(), self.first_bad, self.first_bad.clamp(max=iteration))
 
     def report(self, stop: bool, *, reset: bool) -> LossReport:
-        """Read the sums back, and start again with ``reset``. All processes have to call it after the same iteration.
+        """Read the sums, and clear them with ``reset``. All processes have to call it after the same iteration.
 
         ``stop`` is whether this process was asked to stop.
         """
@@ -74,14 +74,14 @@ class RunningLoss:
         return torch.cat((self.sums[:1], all_reduce(self.sums[1:].clone())))
 
     def had_labels(self) -> bool:
-        """Return whether any process had something to learn from since the last call; all processes have to call it."""
+        """Return whether any process had labels since the last call; all processes have to call it."""
         found = bool(all_reduce(self.amount.clone()) > 0)
         self.amount.zero_()
         return found
 
 
 class MetricsLog:
-    """One row per logged iteration; values that are logged for the same iteration share a row.
+    """``metrics.csv`` and TensorBoard events; values that are logged for the same iteration share a row.
 
     A run that is resumed after iteration ``start`` drops the rows after it, and appends. If ``folder`` is None, as in
     all processes but the first, nothing is logged.

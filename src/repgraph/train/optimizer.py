@@ -11,7 +11,7 @@ from repgraph.recipes import AnyRecipe
 
 
 def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch.optim.Optimizer:
-    """Return SGD or AdamW with rates for the backbone, new layers and offsets, as the recipe has them."""
+    """Return SGD or AdamW with the recipe's learning rates for the backbone, new layers and offsets."""
     optim = recipe.optim
     groups = param_groups(
         model,
@@ -23,7 +23,7 @@ def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch
     )
     for group in groups:
         group["initial_lr"] = group["lr"]
-    # PyTorch's fused step may spoil the momentum when gradients overflow, as they do at first in fp16.
+    # PyTorch's fused step may corrupt the momentum when gradients overflow, as in the first iterations in fp16.
     fused = True if device.type == "cuda" and recipe.train.precision != "fp16" else None
     if optim.optimizer == "adamw":
         first, second = optim.betas
@@ -32,7 +32,7 @@ def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch
 
 
 def load_state(optimizer: torch.optim.Optimizer, states: dict[int, dict[str, Any]]) -> None:
-    """Restore the moments of a checkpoint; rates and other options are those of the recipe."""
+    """Restore the moments in a checkpoint; learning rates and other options come from the recipe."""
     adam = isinstance(optimizer, torch.optim.AdamW)
     names = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
     parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))

@@ -119,7 +119,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path, timeout: float = 0.0) -> bool:
-    """Return whether a process is training in a folder, and does not end within ``timeout`` seconds."""
+    """Return whether a process is training in a folder and does not finish within ``timeout`` seconds."""
     path = folder / CHECKPOINTS / LOCK
     if not path.exists():
         return False
@@ -139,7 +139,7 @@ def record_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
 
 
 def record_end(folder: Path, reason: str) -> None:
-    """Record how this session ended; for information only, and so it never fails."""
+    """Record how this session ended; never raises, because the record is for information only."""
     found = sessions(folder)
     if found:
         found[-1].ended = End(at=_now(), reason=reason)
@@ -165,7 +165,7 @@ def _now() -> datetime.datetime:
 
 
 def versions() -> dict[str, str | None]:
-    """Return what results depend on in their last bits: versions, the GPU, and the number of threads."""
+    """Return everything that changes the last bits of results: versions, the GPU, and the number of threads."""
     found: dict[str, str | None] = {"repgraph": __version__, "python": sys.version.split()[0]}
     found["torch"] = str(torch.__version__)
     found |= {package: installed(package) for package in _PACKAGES}
@@ -182,7 +182,7 @@ def changed_versions(checkpoint: dict[str, Any]) -> str:
 
 
 def identity(**splits: Any) -> dict[str, Any]:
-    """Return what identifies data, wherever they are: the classes, and the number and names of each split's images."""
+    """Return what identifies data independently of their path: classes, and number and names of each split's images."""
     present = {use: data for use, data in splits.items() if data is not None}
     found: dict[str, Any] = {"classes": list(next(iter(present.values())).labels.names)}
     for use, data in present.items():
@@ -204,15 +204,15 @@ def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) 
         else:
             reason = f"the images for {use} have other names"
         raise UsageError(
-            f"{root or 'the data'} differs from the data of the run: {reason}; give those with --data ROOT"
+            f"{root or 'the data'} differs from the data of the run: {reason}; give the same data with --data ROOT"
         )
 
 
 def check_same_recipe(recipe: AnyRecipe, checkpoint: dict[str, Any], path: Path) -> None:
-    """Raise an error if a checkpoint was written with another recipe than the run's."""
+    """Raise an error if a checkpoint was written with another recipe."""
     theirs = from_dict(checkpoint["recipe"], str(path))
     if theirs.task != recipe.task:
-        raise UsageError(f"{path} is of a run for {theirs.task}, but {RECIPE} is for {recipe.task}")
+        raise UsageError(f"{path} is from a {theirs.task} run, but {RECIPE} is for {recipe.task}")
     for section in ("data", "model", "optim", "train", "test"):
         now, then = getattr(recipe, section).model_dump(), getattr(theirs, section).model_dump()
         for name, value in now.items():

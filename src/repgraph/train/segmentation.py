@@ -100,7 +100,7 @@ class Segmentation(Task):
         result = model(*self.inputs(model, part))
         logits, auxiliary = result if isinstance(result, tuple) else (result, None)
         targets, total = part.masks, amount
-        if optim.ohem > 0:  # the number of hard pixels is known after each part only: take the mean over the parts
+        if optim.ohem > 0:  # the number of hard pixels is only known per part: take the mean over the parts
             targets = hard_pixels(logits, part.masks, optim.ohem, optim.ohem_least * len(part.masks))
             total = all_reduce(count_labelled(targets, self.class_weights)) * self.recipe.train.accumulate
         loss = cross_entropy(logits, targets, total, self.class_weights)
@@ -114,7 +114,7 @@ class Segmentation(Task):
         return loss + optim.auxiliary_weight * auxiliary_loss, [loss, auxiliary_loss]
 
     def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
-        """Score the network as the recipe tests it, but at scale 1 and without flip."""
+        """Score the network with the recipe's test settings, but at scale 1 and without flip."""
         test = self.recipe.test
         settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=self.recipe.train.precision)
         with _varying_sizes(self.recipe.train.compile):

@@ -1,4 +1,4 @@
-"""What a training session consists of: the data, the network, its optimizer, and the stream of batches."""
+"""A training session: the data, the network, its optimizer, and the stream of batches."""
 
 import copy
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from repgraph.train.task import Task, make_task
 
 @dataclass
 class Session:
-    """What a session trains, and on what; prepared before anything is written."""
+    """The data, network and state of a session, prepared before anything is written."""
 
     recipe: AnyRecipe
     task: Task

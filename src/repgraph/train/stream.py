@@ -1,7 +1,7 @@
-"""The batches of training: which images, how they are augmented, and the worker processes that load them.
+"""The batches of training: their images, augmentation, and the worker processes that load them.
 
-A batch is a function of (seed, iteration), whatever the number of devices and workers: device r of n takes the r-th of
-n equal parts of the batch, and an image is augmented with random numbers from (seed, iteration, index).
+A batch is a function of (seed, iteration) for any number of devices and workers: device r of n takes the r-th of n
+equal parts of the batch, and an image is augmented with random numbers from (seed, iteration, index).
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from repgraph.errors import UsageError, out_of_memory
 
 MAX_WORKERS = 16
-SIGTERM_GRACE = 600  # seconds that workers go on after SIGTERM, while the training process finishes its iteration
+SIGTERM_GRACE = 600  # seconds that workers keep running after SIGTERM, for the training process to finish its iteration
 
 Transform = Callable[[Any, Any, torch.Generator], tuple[Any, Any]]
 Collate = Callable[[int, Sequence[tuple[Any, Any]]], Any]
@@ -42,7 +42,7 @@ def _permutation(seed: int, length: int, epoch: int) -> list[int]:
 def batch_indices(seed: int, length: int, iteration: int, batch: int) -> list[int]:
     """Return the images of an iteration's batch.
 
-    Every image comes once per epoch, in a new order each time; a batch may span the end of an epoch.
+    Every epoch has each image once, in a new order; a batch may span two epochs.
     """
     positions = range(iteration * batch, (iteration + 1) * batch)
     return [_permutation(seed, length, at // length)[at % length] for at in positions]
@@ -67,7 +67,7 @@ def grouped_batch_indices(seed: int, groups: Sequence[Sequence[int]], iteration:
 
 
 class Failure(NamedTuple):
-    """An error in a worker process, raised where the batch is used: without the worker's traceback."""
+    """An error in a worker process, raised in the training process without the worker's traceback."""
 
     message: str
 
@@ -88,7 +88,7 @@ class BatchSampler:
 
 
 class Augmented(Dataset[Any]):
-    """Images and targets as an iteration sees them, by keys (iteration, index); or a :class:`Failure`."""
+    """Augmented images and targets by keys (iteration, index), or a :class:`Failure`."""
 
     def __init__(self, images: Any, transform: Transform, seed: int, memory_hint: str = "") -> None:
         self.images, self.transform, self.seed, self.memory_hint = images, transform, seed, memory_hint
@@ -133,7 +133,7 @@ def batches(
 
 
 def num_workers(requested: int, local_size: int = 1) -> int:
-    """Return the number of workers of each training process on this machine; -1 shares out the cores."""
+    """Return the number of workers of each training process on this machine; -1 divides the cores among them."""
     if requested >= 0:
         return requested
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -141,6 +141,6 @@ def num_workers(requested: int, local_size: int = 1) -> int:
 
 
 def _init_worker(worker: int) -> None:
-    """Leave signals to the training process, which finishes its iteration first and then ends the workers."""
+    """Defer signals: the training process finishes its iteration, and then ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(SIGTERM_GRACE))

@@ -33,7 +33,7 @@ class Task(ABC):
     scores: ClassVar[tuple[str, ...]]  # names of the scores of a validation
     best: ClassVar[str]  # the score by which networks are compared
     fixed_size: ClassVar[bool]  # whether all batches have one size
-    batch_hint: ClassVar[str]  # what else to use if a batch does not fit into memory
+    batch_hint: ClassVar[str]  # what to reduce if a batch does not fit into memory
     image_hint: ClassVar[str]  # what to change if an image does not fit into memory
     no_labels: ClassVar[str]  # warning if nothing in a period was labelled
 
@@ -44,7 +44,7 @@ class Task(ABC):
 
     @abstractmethod
     def open(self, split: str, *, training: bool) -> Any:
-        """Open a split to train on or to validate on; it has ``items``, ``labels`` and ``labelled``."""
+        """Open a split for training or validation; it has ``items``, ``labels`` and ``labelled``."""
 
     def subset(self, data: Any, indices: Sequence[int]) -> Any:
         """Return some of the images of a split."""
@@ -53,7 +53,7 @@ class Task(ABC):
         return part
 
     def splits(self) -> tuple[Any, Any]:
-        """Return the images to train on and those to validate on, or None."""
+        """Return the images for training, and the images for validation or None."""
         data = self.recipe.data
         images = self.open(data.split, training=True)
         if not images.labelled:
@@ -80,7 +80,7 @@ class Task(ABC):
         return images, validation
 
     def network(self, labels: Labels, checkpoint: dict[str, Any] | None = None) -> Any:
-        """Return the recipe's network with its initial weights, or with those that a checkpoint trains on from."""
+        """Return the recipe's network with its initial weights, or with the weights in training of a checkpoint."""
         if checkpoint is not None:
             state = checkpoint.get("unaveraged") or checkpoint["state_dict"]
             return self.trained_network({**checkpoint, "state_dict": state})
@@ -95,7 +95,7 @@ class Task(ABC):
             return self.build(labels)
 
     def trained_network(self, checkpoint: dict[str, Any]) -> Any:
-        """Return the network of a checkpoint as it is validated: with ``train.ema``, the average."""
+        """Return the network in a checkpoint that is validated: with ``train.ema``, the average."""
         return from_checkpoint(checkpoint, self.network_class, "the checkpoint")
 
     def model_options(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Task(ABC):
 
     @abstractmethod
     def amount(self, batch: Any) -> Tensor:
-        """Return how much a batch has to learn from: 0 if nothing."""
+        """Return the number of labelled pixels or objects in a batch."""
 
     @abstractmethod
     def inputs(self, model: Any, part: Any) -> tuple[Any, ...]:
@@ -134,14 +134,14 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, model: Any, part: Any, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the loss to minimize and the losses to log: this part's shares of those of the whole batch.
+        """Return the loss to minimize and the losses to log, as shares of the losses of the whole batch.
 
-        Their sum over the parts of all devices (``shares`` parts) is the batch's; ``amount`` is that of the batch.
+        They sum to the losses of the batch over all ``shares`` parts of all devices; ``amount`` is for the batch.
         """
 
     @abstractmethod
     def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
-        """Validate the network, in every process; all raise ``NotFinite`` if it gives non-finite numbers in any."""
+        """Validate the network, in every process; all raise ``NotFinite`` if any process gets non-finite numbers."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Throughput of training with the data, and with one batch in memory: how much of the time goes into loading."""
+"""Throughput of training with the data and with one batch in memory: the difference is the time spent on loading."""
 
 import contextlib
 import time

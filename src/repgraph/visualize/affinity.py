@@ -1,4 +1,4 @@
-"""Statistics of the attention weights of non-local layers: how much weight a few positions have.
+"""Statistics of the attention weights of non-local layers: how concentrated they are on a few positions.
 
 Every position of a map (query) has a distribution over all N positions. Its statistics are:
 
@@ -62,7 +62,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class AffinityStatistics:
-    """Result of :func:`affinity_statistics`; shares are fractions, queries those of all images and heads.
+    """Result of :func:`affinity_statistics`, over the queries of all images and heads; shares are fractions.
 
     ``images`` has the number of positions of each image, and the means of the statistics over its queries.
     """
@@ -85,8 +85,8 @@ class PositionAffinity:
     """The weights of one position of a layer's map.
 
     ``at`` is its centre and ``step`` the distance between positions (horizontal, vertical), in pixels of the image;
-    ``weights`` are those for all positions, (heads, h, w); ``statistics`` are means over heads, ``uniform`` those of
-    equal weights.
+    ``weights`` (heads, h, w) are for all positions; ``statistics`` are means over heads, and ``uniform`` the statistics
+    of equal weights.
     """
 
     row: int
@@ -116,7 +116,7 @@ def affinity_statistics(
 
     Args:
         model: An RGNet, a Mask R-CNN, or any network that takes normalised images (1, 3, H, W).
-        layer: Path of the layer, or the end of it; by default the network's last non-local layer.
+        layer: Path of the layer, or a suffix of it; by default the network's last non-local layer.
     """
     start = time.perf_counter()
     path = find_layer(model, layer, DenseLayer)
@@ -162,7 +162,7 @@ def position_affinity(
 
     Args:
         image: uint8 RGB (3, H, W).
-        at: Pixel x, y of the image; by default the position with the median effective number of all in the image.
+        at: Pixel x, y of the image; by default the position whose effective number is the median of the image.
     """
     path = find_layer(model, layer, DenseLayer)
     module: Any = model.get_submodule(path)
@@ -209,7 +209,7 @@ def uniform(count: int, top: int = TOP) -> dict[str, float]:
 
 
 def describe(found: AffinityStatistics, position: PositionAffinity, image: str, data: str) -> str:
-    """Return the statistics over ``data`` and those of one position of ``image`` as text, in percent."""
+    """Return the statistics over ``data`` and of one position of ``image`` as text, in percent."""
     counts = sorted({int(image["positions"]) for image in found.images})
     positions = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
@@ -222,7 +222,7 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
 
 
 def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) -> list[str]:
-    """Format the main statistics next to those of equal weights, one per line."""
+    """Format the main statistics, with the values for equal weights, one per line."""
     lines = [
         f"{title}: {100 * values[name]:.3g} % (uniform {100 * uniform[name]:.3g} %)"
         for name, title in (("top", f"top {top}"), ("percent", "top 1 %"))
@@ -233,7 +233,7 @@ def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) 
 def write(
     folder: Path, about: dict[str, Any], found: AffinityStatistics, position: PositionAffinity, names: Sequence[str]
 ) -> list[Path]:
-    """Write ``affinity.json``, which begins with ``about``, and CSV files; the position is one of the first image."""
+    """Write ``affinity.json``, which begins with ``about``, and CSV files; the position is in the first image."""
     record = about | asdict(found)
     record["images"] = len(found.images)
     record["positions"] = math.fsum(image["positions"] for image in found.images) / len(found.images)
@@ -264,7 +264,7 @@ class _Accumulator:
         self.counts = torch.zeros(bins, dtype=torch.int64, device=device)  # weights, by size
         self.mass = torch.zeros(bins, dtype=torch.float64, device=device)
         self.logs = torch.zeros(names, 2 * LOG_BINS + 1, dtype=torch.int64, device=device)  # statistics, by size
-        self.sums = torch.zeros(2, names, dtype=torch.float64, device=device)  # statistics, and those of equal weights
+        self.sums = torch.zeros(2, names, dtype=torch.float64, device=device)  # statistics, also of equal weights
 
     @property
     def queries(self) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-MARGIN = 0.02  # in positions: a node this close to one position outside of the map reads nothing but zeros
+MARGIN = 0.02  # in positions: a node this close to one position outside of the map reads only zeros
 
 Window = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -17,8 +17,9 @@ Window = tuple[float, float, float, float]  # left, top, right, bottom
 class PositionNodes:
     """The nodes of one position.
 
-    ``x`` and ``y`` are its centre, ``nodes`` have x, y and attention weight, in pixels of the image or outside of it.
-    ``windows``, with ``node_view`` > 1, are the windows that nodes average, None for a node that reads zeros only.
+    ``x`` and ``y`` are its centre; ``nodes`` have x, y and attention weight. Positions are in pixels of the image, and
+    may be outside of it. With ``node_view`` > 1, ``windows`` are the windows that nodes average, None for a node that
+    reads only zeros.
     """
 
     x: float
@@ -27,11 +28,11 @@ class PositionNodes:
     windows: tuple[Window | None, ...] = ()
 
     def describe(self) -> str:
-        """Return number, reach and largest weight of the nodes in words."""
+        """Describe the nodes: number, reach and largest weight."""
         total = sum(weight for _, _, weight in self.nodes)
         distance = sum(weight * float(np.hypot(x - self.x, y - self.y)) for x, y, weight in self.nodes)
         text = f"{len(self.nodes)} nodes"
-        if total < 0.999:  # of a layer that attends to all positions
+        if total < 0.999:  # a layer that attends to all positions
             text = f"the {len(self.nodes)} strongest positions with {100 * total:.1f} % of the weight"
         largest = max(weight for _, _, weight in self.nodes)
         return f"{text}, reach {distance / max(total, 1e-12):.1f} pixels, largest weight {largest:.2g}"
@@ -56,7 +57,7 @@ class LayerAttention:
         grid: Side of the cells that share their nodes.
         share: For "affinity", the part of the total weight that the S positions have, (h, w).
         node_view: A node is the mean of ``node_view`` x ``node_view`` positions.
-        round, rounds: Number of the round, from 1, and of all rounds. Nodes read the responses of the round before.
+        round, rounds: Number of this round, from 1, and number of rounds. Nodes read the output of the previous round.
     """
 
     path: str
@@ -88,7 +89,7 @@ class LayerAttention:
         return PositionNodes((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5, nodes, windows)
 
     def window(self, x: float, y: float) -> Window | None:
-        """Return the window that a node at a pixel averages, clipped to the map; None if it reads zeros only."""
+        """Return the window that a node at a pixel averages, clipped to the map; None if it reads only zeros."""
         sides = []
         for pixel, step, count in zip((x, y), self.step, self.shape[::-1], strict=True):
             position = (pixel + 0.5) / step - 0.5
@@ -105,7 +106,7 @@ class LayerAttention:
         return self.weights.mean(0) if group is None else self.weights[group]
 
     def position_nodes(self) -> np.ndarray:
-        """Return the nodes of each position, (S, 2, h, w): those of its cell."""
+        """Return the nodes of each position (those of its cell), (S, 2, h, w)."""
         height, width = self.shape
         return self.nodes.repeat(self.grid, 2)[:, :, :height].repeat(self.grid, 3)[..., :width]
 

@@ -26,7 +26,7 @@ from repgraph.layers.stages import NAME
 from repgraph.layers.training import evaluation_mode
 from repgraph.visualize.attention import LayerAttention
 
-STRONGEST = 64  # positions to keep of a layer that attends to all
+STRONGEST = 64  # positions to keep for a layer that attends to all
 NO_OBJECT = 255  # in maps of objects and underlays
 CHUNK = 2**22  # attention weights in memory at a time
 TITLES = {
@@ -79,8 +79,8 @@ def collect_attention(
         model: An :class:`~repgraph.models.RGNet`, a :class:`~repgraph.models.MaskRCNN` or another detector of
             torchvision, or any network that takes normalised images (1, 3, H, W).
         image: uint8 RGB (3, H, W).
-        layers: Paths of layers, or the ends of paths; None for all.
-        strongest: Number of positions to keep of a layer that attends to all positions.
+        layers: Paths of layers, or suffixes of them; None for all.
+        strongest: Number of positions to keep for a layer that attends to all positions.
     """
     return attention_and_output(model, image, layers=layers, strongest=strongest)[0]
 
@@ -88,7 +88,7 @@ def collect_attention(
 def attention_and_output(
     model: nn.Module, image: Tensor, *, layers: Sequence[str] | None = None, strongest: int = STRONGEST
 ) -> tuple[dict[str, LayerAttention], Any]:
-    """Return :func:`collect_attention`, and the network's output for the batch of one image, of the same pass."""
+    """Return the result of :func:`collect_attention`, and the network's output for the batch of one image."""
     found: dict[str, LayerAttention] = {}
 
     def collect(path: str, layer: Layer, x: Any, frame: Frame) -> None:
@@ -109,7 +109,7 @@ def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray |
 
 
 def paint_objects(size: Sequence[int], masks: Iterable[Any]) -> np.ndarray:
-    """Return the index of the first mask that has each pixel, uint8 (H, W), or ``NO_OBJECT``."""
+    """Return for each pixel the index of the first mask that contains it, or ``NO_OBJECT``, uint8 (H, W)."""
     painted = np.full(tuple(size), NO_OBJECT, np.uint8)
     for index, mask in reversed(list(enumerate(itertools.islice(masks, NO_OBJECT)))):
         painted[np.asarray(mask) > 0] = index
@@ -120,7 +120,7 @@ def find_layers(model: nn.Module, names: Sequence[str] | None = None, kind: Any 
     """Return the layers of a network by path.
 
     Args:
-        names: Paths of layers, or the ends of paths such as "layer3.1.repgraph"; None for all.
+        names: Paths of layers, or suffixes of them such as "layer3.1.repgraph"; None for all.
         kind: Classes of layers; ``DenseLayer`` for layers that attend to all positions.
     """
     layers = {path: module for path, module in model.named_modules() if isinstance(module, Layer)}
@@ -216,7 +216,7 @@ def check_inside(at: tuple[float, float], size: Sequence[int], name: str = "the 
 
 
 def _layer_attention(path: str, layer: Layer, given: Any, frame: Frame, strongest: int) -> list[LayerAttention]:
-    """Return an entry for each round of a layer; others than RepGraph layers have one."""
+    """Return an entry for each round of a layer; layers other than RepGraph have one round."""
     x = given[0] if isinstance(layer, PyramidRepGraph) else given
     shape, step = (x.shape[2], x.shape[3]), frame.step(x.shape[2:])
     rows, columns = frame.valid(shape)
@@ -256,12 +256,12 @@ def _layer_attention(path: str, layer: Layer, given: Any, frame: Frame, stronges
 
 
 def _of_all_groups(weights: Tensor, rows: int, columns: int) -> Tensor:
-    """Return weights (1, G, N, h, w) of groups with nodes of their own as those of one group, (1, G N, h, w)."""
+    """Merge weights (1, G, N, h, w) of groups with their own nodes into one group, (1, G N, h, w)."""
     return (weights[0, ..., :rows, :columns] / weights.shape[1]).flatten(0, 1)[None]
 
 
 def _title(path: str, layer: Layer, number: str = "") -> str:
-    """Return the place, the round and the kind of a layer, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
+    """Return stage, round and kind of a layer, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
     parts = [next((title for kind, title in TITLES.items() if isinstance(layer, kind)), type(layer).__name__)]
     if isinstance(layer, RepGraph):
         parts.append(f"{layer.nodes} nodes" + (f", grid {layer.grid}" if layer.grid != 1 else ""))

@@ -1,4 +1,4 @@
-"""Figures for papers by Matplotlib: style, size and files, and the figure of a non-local layer's attention weights."""
+"""Matplotlib figures for papers: style, size and files, and the figure of a non-local layer's attention weights."""
 
 import io
 import threading
@@ -42,7 +42,7 @@ _STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "pdf.fonttype": 42,  # text stays text, as many publishers require
-    "svg.hashsalt": "repgraph",  # the same figure is the same file
+    "svg.hashsalt": "repgraph",  # reproducible files
 }
 _LOCK = threading.RLock()  # Matplotlib's style is global
 
@@ -64,7 +64,7 @@ def file_format(path: Path) -> str:
     """Return the format of a path's suffix: png, svg or pdf."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in _METADATA:
-        raise UsageError(f"{path}: unknown format of a figure; use the suffix .png, .svg or .pdf")
+        raise UsageError(f"{path}: unknown figure format; use the suffix .png, .svg or .pdf")
     return suffix
 
 
@@ -79,7 +79,7 @@ def save(figure: Figure, path: Path, dpi: float) -> Path:
         )
     suffix, buffer = file_format(path), io.BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn instead
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # Matplotlib draws a box
         figure.savefig(buffer, format=suffix, dpi=dpi, metadata=_METADATA[suffix])
     return files.write(path, buffer.getvalue())
 
@@ -132,7 +132,7 @@ def _draw_histogram(axis: Axes, histogram: Histogram, first: int, last: int) -> 
 
 
 def _draw_map(figure: Figure, axis: Axes, position: PositionAffinity, image: np.ndarray) -> None:
-    """Draw a position's weights over its image; with a detector, the map reaches into the padding."""
+    """Draw a position's weights over its image; with a detector, the map extends into the padding."""
     height, width = image.shape[:2]
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     grey = image.mean(-1, keepdims=True).repeat(3, -1).astype(np.uint8)

@@ -20,7 +20,7 @@ from repgraph.inference.inputs import check_not_overwritten, find_images, printa
 class ImageList:
     """Images that are read when needed.
 
-    ``read`` returns the image of an index, uint8 RGB (3, H, W), and its ground truth or None, which has ``labels``.
+    ``read`` returns the image at an index, uint8 RGB (3, H, W), and its ground truth or None; ``labels`` describe it.
     """
 
     names: Sequence[str]
@@ -45,11 +45,11 @@ def open_images(
     masks: Sequence[Path] | None = None,
     side: int | None = None,
 ) -> ImageList:
-    """Return images of files, folders and patterns; or of a split of a data set, if one is given.
+    """Return images from files, folders and patterns, or from a split of a data set, if one is given.
 
     Args:
         given: Files, folders, patterns; or numbers and names in the split, by default all of it.
-        outputs: Files that will be written; an error if one of them is an image or a mask.
+        outputs: Files that will be written; it is an error if one of them is an image or a mask.
         masks: Label files of the images. Without masks, images are rotated by their EXIF orientation.
         side: Shrink images to this many pixels on the longer side.
     """

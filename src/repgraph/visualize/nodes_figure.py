@@ -23,7 +23,7 @@ from repgraph.visualize.attention import PositionNodes
 from repgraph.visualize.collect import NO_OBJECT, attention_and_output, check_inside, paint_objects, to_prediction
 from repgraph.visualize.figures import NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH
 
-MIN_DEPTH = 0.01  # of regions that come first, as a fraction of the image's shorter side
+MIN_DEPTH = 0.01  # of regions that are preferred, as a fraction of the image's shorter side
 MAX_RADIUS, MIN_RADIUS = 0.055, 0.007  # of nodes with weight 1 and 0, as a fraction of the picture's width
 MIN_POINTS, POSITION_POINTS = 1.3, 2.6  # points: minimum radius of a node, radius of the position
 # Inches: around all pictures, between them, below them for the caption, and at the bottom for the legend.
@@ -90,7 +90,7 @@ def figure_rows(
 def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], count: int) -> list[Pixel]:
     """Choose pixels x, y of an image of ``size`` (H, W): in the middle of regions and far from each other.
 
-    Classes, or objects of a detector, that are not shown yet come first, unless they are narrow.
+    Classes, or objects of a detector, without a position are preferred, unless they are narrow.
 
     >>> classes = np.zeros((40, 60), int)
     >>> classes[10:30, 35:55] = 1
@@ -123,7 +123,7 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: st
     The position is blue and its nodes are red; the area of a node shows its weight, with a minimum. Nodes outside of
     the image are rings at its border. Squares are the windows that nodes average (``node_view``).
 
-    The width is in inches; ``node`` is what the legend calls a node.
+    The width is in inches; ``node`` is the word for a node in the legend.
     """
     columns = max(len(row) for row in rows)
     across = (width - 2 * MARGIN - (columns - 1) * GAP) / columns

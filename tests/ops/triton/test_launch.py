@@ -1,4 +1,4 @@
-"""What is decided before a Triton kernel runs, and the variants of kernels that depend on it."""
+"""Decisions before a Triton kernel runs, and the kernel variants that depend on them."""
 
 import math
 import os
@@ -131,7 +131,7 @@ def test_one_query_with_a_node_outside_and_one_with_nan() -> None:
     assert got[1, :, 2, 3].isnan().all() and got.isnan().sum() == 8
 
 
-# In a process of its own: kernels that Triton has compiled keep their order.
+# In a separate process: kernels that Triton has compiled keep their order.
 OTHER_ORDER = """
 import torch
 import triton.language as tl

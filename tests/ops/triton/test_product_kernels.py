@@ -121,7 +121,7 @@ def test_gradients_of_the_residual_operator(memory_format, batch: int, dtype: to
 @pytest.mark.parametrize("memory_format", FORMATS, ids=str)
 @pytest.mark.parametrize("weights", [torch.float32, torch.float16], ids=str)
 def test_gradients_of_the_wide_fork(weights: torch.dtype, memory_format) -> None:
-    """Of both results, and of either alone."""
+    """Gradients of both results, and of each alone."""
     a = normal(2, 16, 5, 7, dtype=torch.float16).contiguous(memory_format=LAST)
     tensors = [a, normal(6, 16, dtype=weights), normal(6, dtype=weights)]
     grads = [normal(2, 6, 5, 7, seed=9), normal(2, 16, 5, 7, dtype=torch.float16, seed=8)]

@@ -39,11 +39,11 @@ class InstanceData(Annotations, Dataset[Sample]):
     ``data[i]`` is ``(image, target)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a dict with
 
     - ``boxes``: ``tv_tensors.BoundingBoxes`` (N, 4), float32, left, top, right and bottom, clipped to the image;
-    - ``labels``: int64 (N,), 1 to K, of which ``data.labels.names[label - 1]`` is the name; 0 is the background;
+    - ``labels``: int64 (N,), 1 to K, named ``data.labels.names[label - 1]``; 0 is the background;
     - ``masks``: ``tv_tensors.Mask`` (N, H, W), uint8 with 0 and 1;
     - ``area``: float32 (N,), ``iscrowd``: int64 (N,), and ``image_id``: int, as in the file.
 
-    Annotations that cannot be used are skipped (``problems``), and masks without a pixel when they are drawn. An image
+    Annotations that cannot be used are skipped (``problems``), and so are objects whose mask turns out empty. An image
     that cannot be read, or whose size differs from the annotation file, raises a
     :class:`~repgraph.data.labels.DataError` when it is read; :meth:`verify` skips such images beforehand.
     """
@@ -116,7 +116,7 @@ class InstanceData(Annotations, Dataset[Sample]):
         return [item.size for item in self.items]
 
     def truth(self) -> dict[str, Any]:
-        """Return all images and objects in COCO's format, with ids from 1: COCO's evaluation takes 0 for "none"."""
+        """Return all images and objects in COCO's format, with ids from 1: in COCO's evaluation, 0 means "none"."""
         annotations: list[dict[str, Any]] = []
         for item in self.items:
             for each in item.objects:
@@ -143,10 +143,10 @@ def open_split(
     """Open one split; images may be missing (``data.missing``).
 
     ``images`` and ``annotations`` are the folder of the images and the annotation file in ``root``, with ``{split}``
-    for the split; by default the first that exist of the usual ones. ``crowds``: whether targets include crowds;
+    for the split; by default, the first of the usual names that exists. ``crowds``: whether targets include crowds;
     ``empty``: whether to keep images without objects.
     """
-    pycocotools()  # an error before any work
+    pycocotools()  # raises early if it is missing
     top = Path(os.path.expanduser(root))
     patterns = (annotations,) if annotations else tuple(f"annotations/{each}.json" for each in _FILES)
     paths = [top / each.replace("{split}", split) for each in patterns]
@@ -164,7 +164,7 @@ def open_split(
     items = [replace(item, image=folder / item.name) for item in kept]
     if not items:
         raise DataError(f"{path}: no image has an object that can be used")
-    present = set(os.listdir(folder))  # once, instead of a hundred thousand calls of is_file
+    present = set(os.listdir(folder))  # one call instead of is_file for every image
     missing = [item.image for item in items if item.name not in present and not os.path.isfile(item.image)]
     more = dict(items=items, split=split, root=top, missing=missing, crowds=crowds)
     return InstanceData(**vars(content) | more, empty=len(content.items) - len(items))

@@ -97,7 +97,7 @@ class Annotations:
     path: Path
     labels: Labels  # the categories, sorted by id; label k of an object is class k - 1
     items: list[Item]  # with paths relative to the folder of the images
-    labelled: bool  # whether the file has annotations; those of test splits have none
+    labelled: bool  # whether the file has annotations; files of test splits have none
     problems: list[Problem]  # annotations that were skipped
 
 
@@ -125,7 +125,7 @@ def _check_ids(entries: Sequence[_Entry], path: Path) -> None:
 
 
 def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels) -> list[Problem]:
-    """Add the objects of annotations to their images; return the problems of those that cannot be used."""
+    """Add the annotated objects to their images; return problems for annotations that cannot be used."""
     label_of = {category: label for label, category in enumerate(labels.ids, 1)}
     seen: set[int] = set()
     problems = []
@@ -144,7 +144,7 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
             if entry.category_id not in label_of:
                 raise DataError(f"category_id is {entry.category_id}, which no category has")
             image.objects.append(_read_object(entry, label_of[entry.category_id], *image.size))
-        except ValueError as error:  # a DataError is one, too
+        except ValueError as error:  # including DataError
             problems.append(Problem(Kind.ANNOTATION, about, str(error).removeprefix(f"{about}: ")))
     return problems
 
@@ -169,7 +169,7 @@ def _read_outline(value: Any, height: int, width: int) -> Outline:
     if not isinstance(value, Mapping) or "counts" not in value or "size" not in value:
         raise ValueError("segmentation is neither a list of polygons nor an object with size and counts")
     if value["size"] != [height, width]:
-        raise ValueError(f"its size is {value['size']}; expected that of the image, {[height, width]}")
+        raise ValueError(f"its size is {value['size']}; expected the size of the image, {[height, width]}")
     return masks.check_counts(value["counts"], height, width)
 
 

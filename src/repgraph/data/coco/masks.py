@@ -1,4 +1,4 @@
-"""Masks in COCO's formats, by pycocotools: polygons and run-length encodings (RLE).
+"""Masks in COCO's formats, with pycocotools: polygons and run-length encodings (RLE).
 
 An RLE is a dict ``{"size": [H, W], "counts": str}``; its counts are the lengths of alternating runs of zeros and ones,
 column by column, compressed to a string. pycocotools does not validate its input and can crash the process on malformed
@@ -16,12 +16,12 @@ MAX_OUTLINE = 1e7  # pixels; pycocotools allocates 40 bytes for each
 
 
 def encode(mask: np.ndarray) -> RLE:
-    """Encode a mask (H, W), in which all values but 0 count."""
+    """Encode a mask (H, W); all values except 0 count."""
     return _as_text(pycocotools().encode(np.asfortranarray(np.asarray(mask) != 0, dtype=np.uint8)))
 
 
 def encode_part(part: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> RLE:
-    """Encode a mask of ``size`` (H, W) that is 0 but for a part (h, w) at ``corner``."""
+    """Encode a mask of ``size`` (H, W) that is 0 except for a part (h, w) at ``corner``."""
     mask = np.zeros(size, np.uint8, order="F")
     mask[corner[0] :, corner[1] :][: part.shape[0], : part.shape[1]] = part != 0
     return encode(mask)
@@ -70,7 +70,7 @@ def check_polygons(polygons: Sequence[Any]) -> list[np.ndarray]:
 
 
 def check_counts(counts: Any, height: int, width: int) -> str:
-    """Return counts, a string or a list, as a string; raise a ValueError if they are not those of such a mask."""
+    """Return counts, a string or a list, as a string; raise a ValueError if they do not fit a mask of this size."""
     if isinstance(counts, list) and all(isinstance(run, int) for run in counts):
         runs = counts
     elif isinstance(counts, str):
@@ -88,7 +88,7 @@ def _decompress(text: str) -> list[int]:
     """Return the runs of compressed counts.
 
     Each character stores 6 bits, offset by "0": 5 bits of a number, lowest first, and a bit that is set if more follow.
-    The highest of the last 5 bits is the sign. From the fourth on, a number is the difference to the run two before.
+    The highest of the last 5 bits is the sign. From the fourth on, numbers are differences from the run two before.
     """
     if not re.fullmatch("([P-o]{0,6}[0-O])*", text):  # up to 7 characters for a number
         raise ValueError("its counts are malformed or truncated")
@@ -107,7 +107,7 @@ def _decompress(text: str) -> list[int]:
 
 
 def _as_text(rle: RLE) -> RLE:
-    """Return an RLE that JSON can hold."""
+    """Return an RLE that can be written as JSON."""
     return {"size": [int(side) for side in rle["size"]], "counts": rle["counts"].decode("ascii")}
 
 

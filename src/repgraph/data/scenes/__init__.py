@@ -1,6 +1,6 @@
 """Drawn scenes, in which the class of a region depends on something far away; see :mod:`repgraph.data.scenes.painting`.
 
-No files are read or downloaded: an image is a function of (seed, split, index), equal on every machine.
+No files are read or downloaded: an image is a function of (seed, split, index), the same on every machine.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ Size = tuple[Annotated[int, Field(le=2**14)], Annotated[int, Field(le=2**14)]]
 SIZE = (96, 128)
 Length = Annotated[int, Field(gt=0, le=10**6)] | None
 LENGTHS = {"train": 1600, "val": 100, "test": 400}
-# Distinct for the colour-blind; boats have the colours of their lights.
+# Distinct for colour-blind readers; boats have the colours of their lights.
 PALETTE = hex_palette("d6dbeb 009e73 6e6e76 26426e f0e442 ffffff d55e00 56b4e9")
 LABELS = Labels(NAMES, PALETTE, ids=tuple(range(len(NAMES))), ignored=(IGNORE,))
 FAR = ("sand", "snow", "inbound boat", "outbound boat")  # classes that depend on something far away
@@ -46,12 +46,12 @@ class Scenes(SegmentationData):
         super().__init__("scenes", Path(), split, LABELS, [Item(file.stem, file, file) for file in files])
 
     def scene(self, index: int) -> Scene:
-        """Return the content of an image, whose number is in its name: ``items`` may be a part of the split."""
+        """Return the content of an image. Its number is read from its name, because ``items`` may be a subset."""
         number = int(self.items[index].name.rpartition("-")[2])
         return sample_scene(self.seed, self.split, number, self.size[1] * HEIGHT / self.size[0])
 
     def draw(self, scene: Scene, zoom: int = 1) -> tuple[Image, Mask]:
-        """Return image and classes of a scene; ``zoom`` draws both larger, with sharp edges, to look at them."""
+        """Return image and classes of a scene; ``zoom`` draws both larger, with sharp edges, for viewing."""
         image, labels = paint(scene, (zoom * self.size[0], zoom * self.size[1]))
         return Image(torch.from_numpy(image).permute(2, 0, 1)), Mask(torch.from_numpy(labels))
 

@@ -1,4 +1,4 @@
-"""What scenes are drawn with: random numbers, textures, and a canvas, all equal on every machine to the last bit.
+"""Random numbers, textures and a canvas for scenes, bit-identical on every machine.
 
 NumPy does not guarantee this for its distributions, and its sines and exponentials differ between processors. Therefore
 numbers come from an integer hash, textures from these numbers and + - * / only, and shapes are distance fields.
@@ -128,7 +128,7 @@ class Canvas:
         return Canvas(image, labels, self.x[columns], self.y[rows], self.scale)
 
     def paint(self, cover: Array, colour: Colour | Array, label: int | None = None) -> None:
-        """Blend in a colour, one or one per pixel; pixels that are covered by more than half get the label."""
+        """Blend in a colour, or one colour per pixel; pixels that are more than half covered get the label."""
         for plane, value in zip(self.image, colour, strict=True):
             plane += cover * (value - plane)
         if label is not None:
@@ -144,7 +144,7 @@ class Canvas:
         return np.clip(0.5 - distance * np.float32(self.scale), 0.0, 1.0)
 
     def disc(self, centre: Point, radius: float, stretch: float = 1.0) -> Array:
-        """Return the distance to a disc, or about that to an ellipse ``stretch`` times as wide as high."""
+        """Return the distance to a disc, or roughly the distance to an ellipse ``stretch`` times as wide as high."""
         across = (self.x - np.float32(centre[0]))[None, :] / np.float32(stretch)
         down = (self.y - np.float32(centre[1]))[:, None]
         return np.sqrt(across * across + down * down) - np.float32(radius)
@@ -170,7 +170,7 @@ class Canvas:
         return self.polygon([(left, top), (right, top), (right, bottom), (left, bottom)])
 
     def below(self, edge: Array) -> Array:
-        """Return the distance to the area below a line, which has a height for each column."""
+        """Return the distance to the area below a line, given by its height in each column."""
         slope = np.empty_like(edge)
         slope[1:-1] = (edge[2:] - edge[:-2]) * np.float32(self.scale / 2)
         slope[0], slope[-1] = (slope[1], slope[-2]) if len(edge) > 2 else (0.0, 0.0)

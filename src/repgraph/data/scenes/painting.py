@@ -1,8 +1,8 @@
 """The content of a scene, sampled from a seed, a split and an index, and how it is drawn.
 
-A bay at dusk, in which two things look the same whatever their class: the near shore is sand under the sun and snow
-under the moon, and a boat is inbound if the lighthouse above it has an orange light and outbound if the light is blue.
-These cues are drawn from a random stream of their own, so that the rest of the image is independent of them.
+A bay at dusk, in which two things look the same for both of their classes: the near shore is sand under the sun and
+snow under the moon, and a boat is inbound if the lighthouse above it has an orange light and outbound if the light is
+blue. These cues have their own random stream, so the rest of the image does not depend on them.
 """
 
 from dataclasses import dataclass, replace

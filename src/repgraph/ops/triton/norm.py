@@ -31,7 +31,7 @@ def running_scale(gamma, beta, mean, variance, channel, here, eps):
 
 @triton.jit
 def update_running(running, channel, here, new, momentum):
-    """Update running statistics of some channels with those of this batch."""
+    """Update running statistics of some channels with the statistics of this batch."""
     old = tl.load(running + channel, mask=here, other=0.0).to(tl.float32)
     tl.store(running + channel, (old + momentum * (new - old)).to(running.dtype.element_ty), mask=here)
 
@@ -135,7 +135,8 @@ def fold_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of weight and gamma, and a matrix (C, C' + 1) for the gradient of the input.
 
-    The matrix is the weight times 2 / ``count`` times the gradients of variances, and those of means / ``count``.
+    The matrix is the weight times 2 / ``count`` times the gradients of variances, and the gradients of means over
+    ``count``.
     """
     channels, inner = weight.shape
     grad_weight, grad_gamma = torch.empty_like(weight), torch.empty_like(gamma)
