@@ -78,7 +78,7 @@ def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -
 
 @dataclass(frozen=True)
 class TrainTransform:
-    """The paper's augmentation: random scale, random crop with padding, random horizontal flip; optionally colors.
+    """The paper's augmentation: random scale, crop with padding and horizontal flip; optionally distorted colours.
 
     ``transform(image, mask, generator)`` takes a uint8 image (3, H, W) and its mask (H, W), and returns a uint8 image
     and mask of the size ``crop`` (h, w). It draws four random numbers from ``generator``, and then calls

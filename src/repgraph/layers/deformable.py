@@ -108,7 +108,7 @@ class DeformableAttention(nn.Module):
         weights = logits.softmax(3, dtype=wide).unflatten(3, (self.levels, self.points))
         reference = reference_points.to(wide)[:, :, None, :, None]  # [B, Q, 1, L, 1, 2 or 4]
         if reference.shape[-1] == 2:
-            # Does not synchronise, unlike torch.tensor(..., device=...).
+            # Does not synchronize, unlike torch.tensor(..., device=...).
             unit = torch.tensor([[width, height] for height, width in sizes], dtype=wide)
             locations = reference + offsets / unit.to(query.device, non_blocking=True)[:, None]
         else:

@@ -198,7 +198,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             if report.not_finite is None:
                 finite_until = now
             if problem:
-                stop = Stop(0, _explain_halt(problem, finite_until, folder))
+                stop = Stop(0, _explain(problem, finite_until, folder))
                 break
             if log_now:
                 speed = (now - timed_until) * train.batch / max(clock.lap(), 1e-9)
@@ -217,9 +217,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                         try:
                             validation = _validate(session, folder, now, progress)
                         except NotFinite:
-                            stop = Stop(
-                                0, _explain_halt(f"the validation after iteration {now} is not finite", now, folder)
-                            )
+                            stop = Stop(0, _explain(f"the validation after iteration {now} is not finite", now, folder))
                             break
                     log.log(now, {f"val_{name}": value for name, value in validation.metrics.items()})
             log.flush()
@@ -351,7 +349,8 @@ def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: in
     return ""
 
 
-def _explain_halt(reason: str, finite_until: int, folder: Path) -> str:
+def _explain(reason: str, finite_until: int, folder: Path) -> str:
+    """Add to the reason of a stop how far losses were finite, and the last checkpoint."""
     path = folder / CHECKPOINTS / LAST
     good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
     return f"{reason} (losses were finite up to iteration {finite_until}); {good}"
