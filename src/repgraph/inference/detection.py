@@ -22,7 +22,7 @@ from repgraph.data.coco import masks as coco_masks
 from repgraph.data.coco.masks import RLE
 from repgraph.inference.network import NotFinite, device_and_dtype, overflow_hint
 from repgraph.inference.sliding_window import Settings, check_image
-from repgraph.layers.training import evaluation_mode
+from repgraph.layers.modes import evaluation_mode
 from repgraph.models import MaskRCNN
 
 MASK_THRESHOLD = 0.5

@@ -17,7 +17,7 @@ from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.inference.network import NotFinite, device_and_dtype, overflow_hint
 from repgraph.inference.tiling import Span, Tiles, View, length, make_tiles, make_views
-from repgraph.layers.training import evaluation_mode
+from repgraph.layers.modes import evaluation_mode
 from repgraph.recipes import AnyRecipe, Recipe, Test, explain
 from repgraph.recipes.schema import Positive
 

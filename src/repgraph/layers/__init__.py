@@ -3,12 +3,14 @@
 from repgraph.layers.danet import DANetHead, DualAttention
 from repgraph.layers.deformable import DeformableAttention
 from repgraph.layers.insertion import insert, inserted, remove
+from repgraph.layers.modes import fuse
+from repgraph.layers.node_reach import Reach, reach
 from repgraph.layers.non_local import NonLocal
+from repgraph.layers.parameters import param_groups
 from repgraph.layers.pooling import PyramidPooling
 from repgraph.layers.pyramid import PyramidRepGraph
 from repgraph.layers.repgraph import BottleneckRepGraph, SimpleRepGraph
 from repgraph.layers.stages import stages
-from repgraph.layers.training import Reach, fuse, param_groups, reach
 
 __all__ = [
     "BottleneckRepGraph",

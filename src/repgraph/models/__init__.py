@@ -4,8 +4,9 @@ try:
     from repgraph.models.backbone import Backbone
     from repgraph.models.context import Control, register_context
     from repgraph.models.heads import AuxiliaryHead, SegmentationHead, upsample
-    from repgraph.models.hub import load, param_groups
+    from repgraph.models.hub import load
     from repgraph.models.mask_rcnn import MaskRCNN, mask_rcnn
+    from repgraph.models.parameters import param_groups
     from repgraph.models.pyramid import PyramidHead
     from repgraph.models.rgnet import RGNet, rgnet
 except ModuleNotFoundError as error:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from repgraph.constants import DECODERS, MEAN, STD
 from repgraph.errors import UsageError
 from repgraph.layers.checks import check_bool, check_choice, check_map, check_size
+from repgraph.layers.modes import evaluation_mode
 from repgraph.layers.pyramid import to_pixels
 from repgraph.layers.repgraph import RepGraph
 from repgraph.layers.spread import shrink_factor
-from repgraph.layers.training import evaluation_mode
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import Backbone
 from repgraph.models.context import INSERTABLE, context_name, full_options, head_options, insert_context

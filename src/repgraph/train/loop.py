@@ -26,7 +26,8 @@ from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.inference import NotFinite
 from repgraph.layers import reach
-from repgraph.layers.training import LAYERS, evaluation_mode
+from repgraph.layers.modes import evaluation_mode
+from repgraph.layers.node_reach import NODE_LAYERS
 from repgraph.progress import Clock, Progress, format_duration
 from repgraph.recipes import RESUMABLE, AnyRecipe, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
@@ -298,7 +299,7 @@ def _warn_if_slow(session: Session, fabric: Fabric, batch: Any, progress: Progre
 
 def columns(task: Task, model: torch.nn.Module) -> list[str]:
     """Return the names of the values that are logged."""
-    layers = [path for path, layer in model.named_modules() if isinstance(layer, LAYERS)]
+    layers = [path for path, layer in model.named_modules() if isinstance(layer, NODE_LAYERS)]
     reaches = [f"reach_{kind}/{path}" for path in layers for kind in ("mean", "p95")]
     return [*task.losses, "rate", "images_per_second", "peak_memory_mib", *reaches, *(f"val_{n}" for n in task.scores)]
 
@@ -313,7 +314,7 @@ def _metrics(
         "images_per_second": speed,
         "peak_memory_mib": _peak_memory(device) / 2**20,
     }
-    if session.devices.is_first and any(isinstance(layer, LAYERS) for layer in model.modules()):
+    if session.devices.is_first and any(isinstance(layer, NODE_LAYERS) for layer in model.modules()):
         inputs: tuple[Any, ...] = ()
         if recipe.train.compile:  # compiled code does not record offsets: run the network on one image
             inputs = session.task.inputs(model, session.task.split_batch(batch, len(batch.images))[0])

@@ -19,11 +19,11 @@ from repgraph.inference import Detections, NotFinite
 from repgraph.inference.network import device_and_dtype
 from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph
 from repgraph.layers.danet import PositionAttention
+from repgraph.layers.modes import evaluation_mode
 from repgraph.layers.non_local import attention_weights, to_rows
 from repgraph.layers.pyramid import PyramidRepGraph, to_pixels
 from repgraph.layers.repgraph import RepGraph
 from repgraph.layers.stages import NAME
-from repgraph.layers.training import evaluation_mode
 from repgraph.visualize.attention import LayerAttention
 
 STRONGEST = 64  # positions to keep for a layer that attends to all
