@@ -152,7 +152,7 @@ def _run_process(task: RunTask) -> tuple[int, bool]:
     if task.jobs > 1 and recipe.data.workers == -1:
         recipe = with_values(recipe, {"data.workers": num_workers(-1, task.jobs)})
     path = folder.with_name(f".{task.run.key}.json")
-    if (folder / RECIPE).is_file() and run_folder.find(folder)[1] is not None:
+    if (folder / RECIPE).is_file() and run_folder.last_checkpoint(folder) is not None:
         values = recipe.model_dump(mode="json")
         changes = [(name, values[section][field]) for name in RESUMABLE for section, field in [name.split(".")]]
         settings = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changes]

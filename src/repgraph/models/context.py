@@ -133,9 +133,9 @@ def context_name(context: Any, decoder: str = "dilated") -> str:
         name = found[0] if found else getattr(context, "__name__", "context")
         register_context(name, context)
         return name
-    if context not in LAYERS:
+    if isinstance(context, str) and context not in LAYERS:
         _import_modules()
-    if context not in LAYERS:
+    if not isinstance(context, str) or context not in LAYERS:
         hint = nearest(context, LAYERS, f"; choose one of {', '.join(LAYERS)}, or register it with register_context")
         raise UsageError(f"context is {context!r}{hint}")
     if context == "pyramid" and decoder != "pyramid":

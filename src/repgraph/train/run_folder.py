@@ -87,14 +87,19 @@ def find(path: Path) -> tuple[Path, Path | None]:
     if not os.path.isfile(path / RECIPE):
         raise UsageError(f"{path} is not the folder of a run: there is no {path / RECIPE}")
     _check_name(path)
-    found = (path / CHECKPOINTS / name for name in (LAST, PREVIOUS))
-    checkpoint = next((checkpoint for checkpoint in found if checkpoint.exists()), None)
+    checkpoint = last_checkpoint(path)
     if checkpoint is None and (path / MODEL).exists():
         raise UsageError(
             f"{path} has no checkpoint, and training again would replace the network in {path / MODEL}; "
             f"to start another run from it: repgraph train RECIPE --weights {path}"
         )
     return path, checkpoint
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the last checkpoint in the folder of a run, or None."""
+    found = (folder / CHECKPOINTS / name for name in (LAST, PREVIOUS))
+    return next((checkpoint for checkpoint in found if checkpoint.exists()), None)
 
 
 @contextlib.contextmanager
