@@ -33,7 +33,6 @@ def versions() -> dict[str, str | None]:
         "numba": installed("numba"),
         "numpy": installed("numpy"),
         "triton": installed(*_TRITON),
-        "transformers": installed("transformers"),
         "cuda": torch.version.cuda,
         "cudnn": None if cudnn is None else str(cudnn),
         "hip": torch.version.hip,

@@ -17,6 +17,7 @@ from repgraph.bench.layers import BOTH, FORWARD
 from repgraph.bench.measure import Call
 from repgraph.bench.operator import CLEARANCE
 from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table
+from repgraph.info import installed
 from repgraph.ops import backends, multi_scale_deformable_attention
 
 OURS, COMPOSED, OTHERS = "repgraph", "composed", "others"  # families
@@ -242,6 +243,7 @@ class DeformableTable(Table):
     )
     baselines = (Baseline("composition", "comp.", ["composition", "composition-16bit"]),)
     memory_note = "not counting inputs and parameters"
+    sized = "images"
 
     def inputs(self, setting: DeformableSetting) -> Leaves:
         """Return an image for networks; else values, locations and weights that sum to one."""
@@ -308,12 +310,13 @@ class DeformableTable(Table):
 
     def facts(self, candidate: Candidate, setting: DeformableSetting) -> dict[str, Any]:
         """Return the largest difference from the composition, relative to the largest result."""
+        version = {"transformers": installed("transformers")}
         if candidate.name == "composition-compiled":
-            return {}
+            return version
         expected, inputs = _expected(self, setting), self.inputs(setting)
         with torch.no_grad():
             y = candidate.build(setting)(*inputs.values())
-        return {"largest_difference": float((y.to(expected) - expected).abs().max() / expected.abs().max())}
+        return {"largest_difference": float((y.to(expected) - expected).abs().max() / expected.abs().max()), **version}
 
     def work(self, row: Row) -> float:
         return row.setting.height * row.setting.width

@@ -196,11 +196,11 @@ def figure(table: Table, rows: Sequence[Row]) -> Figure:
         found = [row for row in rows if row.pass_ == pass_]
         medians = [(row, timed.median) for row in found if (timed := row.graph or row.times)]
         memory = [(row, extra / 2**20) for row in found if (extra := _extra(table, row)) is not None]
-        column[0].set_title(f"{pass_}, {rows[0].setting.title}" if is_single else pass_, fontsize="medium")
+        column[0].set_title(f"{pass_}\n{rows[0].setting.title}" if is_single else pass_, fontsize="medium")
         for axis, values, label in zip(column, (medians, memory), (times, "extra peak memory [MiB]"), strict=True):
             (_draw_bars if is_single else _draw_lines)(axis, candidates, values, label)
     for axis in axes[-1] if not is_single else ():
-        axis.set_xlabel("size of the maps, H x W")
+        axis.set_xlabel(f"size of the {table.sized}, H x W")
         axis.set_xticks(list(sizes), sizes.values(), rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
         axis.set_xticks([], minor=True)
     chart.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)

@@ -105,6 +105,7 @@ class Table(ABC):
     candidates: ClassVar[Sequence[Any]]
     baselines: ClassVar[Sequence[Baseline]] = ()
     memory_note: ClassVar[str] = "not counting the result"
+    sized: ClassVar[str] = "maps"  # what has the size of a setting
 
     @abstractmethod
     def inputs(self, setting: Any) -> Any:
