@@ -92,7 +92,6 @@ def test_columns_are_those_of_the_stored_files(table: Table, setting, stored):
     row = Row(candidate, setting, table.passes[0], facts=table.facts(candidate, setting))
     expected = set(read(BENCHMARKS / stored)[0])
     written = set(report.record(table, row, [row], Effort())) | ({"kept_bytes"} & expected)
-    written -= {"transformers"}  # its version is recorded since these files were written
     assert written == expected | {f"memory_versus_{baseline.column}" for baseline in table.baselines}
 
 

@@ -17,8 +17,15 @@ from repgraph.train.checkpoint import read, write
 from repgraph.train.metrics import MetricsLog, RunningLoss
 from repgraph.train.optimizer import load_state
 
-CONTENT = {key: {} for key in checkpoint.KEYS} | {"state_dict": {"w": torch.arange(50_000.0)}, "iteration": 0}
-CONTENT |= {"optimizer_states": [{"state": {0: {"momentum_buffer": torch.ones(2)}}}], "sums": torch.zeros(2)}
+CONTENT = {
+    "state_dict": {"w": torch.arange(50_000.0)},
+    "optimizer_states": [{"state": {0: {"momentum_buffer": torch.ones(2)}}}],
+    "iteration": 0,
+    "best": {},
+    "sums": torch.zeros(2),
+    "recipe": {},
+    "config": {},
+}
 
 
 def save(folder, iteration=0, best=False):
