@@ -12,7 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.train.tiny import rows
 
 from repgraph.errors import UsageError
-from repgraph.train import checkpoint
 from repgraph.train.checkpoint import read, write
 from repgraph.train.metrics import MetricsLog, RunningLoss
 from repgraph.train.optimizer import load_state
