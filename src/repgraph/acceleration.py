@@ -34,7 +34,7 @@ _KERNEL = "_repgraph_hub_kernel"  # where a kernel from the hub is kept until un
 
 
 class Accelerated(nn.Module):
-    """Base of the classes of accelerated modules, which :func:`_accelerated` makes."""
+    """Base class of the accelerated modules that :func:`_accelerated` creates."""
 
     original: ClassVar[type[nn.Module]]
     backend: ClassVar[str]
@@ -56,11 +56,11 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
 
     Args:
         model: a model of transformers, or a module that contains one.
-        undo: restore what was there before.
+        undo: restore the original modules.
         backend: see :func:`repgraph.representative_attention`.
 
     Returns:
-        The names of the modules that are accelerated; with ``undo``, of those that were. Modules that sample the
+        The names of the accelerated modules; with ``undo``, of the restored ones. Modules that sample the
         nearest neighbour (``decoder_method="discrete"``) are left alone, with a warning that names them.
 
     Example::
@@ -193,7 +193,7 @@ def _with_global(function: Any, name: str, value: Any) -> Callable[..., Any]:
 
 
 def _check(module: nn.Module) -> None:
-    """Raise if a module is not what this file was written for: other parameters, or other results."""
+    """Raise if a module has other parameters or results than the supported ones."""
     original = module.original if isinstance(module, Accelerated) else type(module)
     owner = _owner(original)
     if owner.__name__ == MODULE:
@@ -228,7 +228,7 @@ def _check_function(owner: type, function: Callable[..., Tensor], expected: tupl
         theirs = function(value, sizes, locations, weights)
     ours = multi_scale_deformable_attention(value, sizes, locations, weights, backend="reference")
     if ours.shape != theirs.shape or not torch.allclose(ours, theirs):
-        raise UsageError(f"{where} computes something else than multi-scale deformable attention")
+        raise UsageError(f"{where} does not compute multi-scale deformable attention")
 
 
 def _compile_kernels(model: nn.Module, backend: str) -> None:

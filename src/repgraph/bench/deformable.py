@@ -1,4 +1,4 @@
-"""The table of deformable attention: the operator, what transformers composes, and whole networks before and after."""
+"""The table of deformable attention: the operator, its composition in transformers, and whole networks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -203,7 +203,7 @@ def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
 
 def _why_not_backend(name: str, setting: DeformableSetting) -> str | None:
     if name == "triton" and setting.device.type == "cpu":
-        return "needs a CUDA device; interpreted on the CPU, its time would mean nothing"
+        return "needs a CUDA device; interpreted on the CPU, its time would be meaningless"
     return _why_not(setting) or backends.why_not(name, setting.device, setting.dtype)
 
 
@@ -218,9 +218,9 @@ def _why_not(setting: DeformableSetting, *, networks: bool = True, half: bool = 
 class DeformableTable(Table):
     """Deformable attention in detectors and segmenters, and whole networks of transformers before and after.
 
-    ``composition`` samples in float32, as transformers does under autocast; for networks it is the network as it is.
+    ``composition`` samples in float32, as transformers does under autocast; for networks it is the unchanged network.
     ``composition-16bit`` has values and positions in half precision, as transformers does in networks of that dtype.
-    Its positions are wrong by parts of a pixel, so that it is measured without the gate. ``deform-conv2d`` is
+    Its positions are off by fractions of a pixel, so it is measured without the gate. ``deform-conv2d`` is
     torchvision's, with the conversion of locations to its offsets; ``mmcv`` and ``hub-kernel`` are the CUDA kernels of
     mmcv and of the hub of transformers.
     """
@@ -284,7 +284,7 @@ class DeformableTable(Table):
         found = []
         if setting.problem in NETWORKS:
             # Rounding flips ReLUs and corners of points: the usual limit of gradients is added to the errors of the
-            # network as it is, and the gradients of all parameters are one vector.
+            # unchanged network, and the gradients of all parameters are one vector.
             step = precision.gradient / gate.STEPS
             precision = precision._replace(step=step, result=math.inf, gradient=math.inf)
             modules = (candidate.build(setting), _network(setting, None), _network(setting, None, torch.float64))

@@ -130,7 +130,7 @@ class RepGraph(ContextLayer):
 
 
 def regress(offset: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the offsets (B, 2S, Hc, Wc), and the features ``x`` for their other consumers."""
+    """Return the offsets (B, 2S, Hc, Wc), and ``x`` for its other uses."""
     return offset.fork(x) if is_plain(offset) else (offset(x), x)  # type: ignore[no-any-return]
 
 
@@ -146,7 +146,7 @@ class BottleneckRepGraph(RepGraph):
         mid_channels: inner channels C'. Default: C / 2.
         nodes: number S of representative nodes per position.
         grid: side of the cells whose positions share their nodes (Grid RG), or "map" for a single cell.
-        groups: number of channel groups with attention of their own (Group RG); a divisor of C'.
+        groups: number of channel groups that attend separately (Group RG); a divisor of C'.
         fusion: "sum" (C output channels) or "concat" of input and result (2C output channels).
         scale: factor on the logits. Default: 1 / (C' / groups), which makes them mean products of two features. The
             paper has none (1.0).
@@ -157,10 +157,10 @@ class BottleneckRepGraph(RepGraph):
         final_act: whether there is an activation after the fusion; a layer inserted into a trained network has none.
         spread: initial nodes: "ring", "grid" (over the map, around the query), "default" (PyTorch's initialization) or
             one (x, y) per node in pixels. See :func:`repgraph.layers.spread.make_spread`.
-        radius: radius of the ring in pixels. With several rounds, that of the first, which halves from round to round,
-            or a list of one for each.
+        radius: radius of the ring in pixels. With several rounds, the radius of the first one; it halves in
+            each round. Or a list with one radius per round.
         node_view: side of the window of positions whose mean is a node: an odd integer; 1 as in the paper.
-        rounds: number T of rounds, each with nodes of its own; 1 as in the paper.
+        rounds: number T of rounds, each with its own nodes; 1 in the paper.
         map_size: height and width of the map in training, if it was too small for the ring, which then shrank: nodes
             start equally far on maps of other sizes. Default: the ring is scaled to each map.
         zero_init: start as the identity (for "sum" without final activation): weight and bias of the last normalization
@@ -179,7 +179,7 @@ class BottleneckRepGraph(RepGraph):
         >>> y, nodes, weights = layer(torch.randn(2, 64, 17, 23), return_nodes=True)
     """
 
-    # Query and key are one feature behind a ReLU: products grow with the width, not with its square root.
+    # Query and key are the same feature after a ReLU: products grow with the width, not with its square root.
     SCALE_POWER: ClassVar[float] = -1.0
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True, "final_act": False}

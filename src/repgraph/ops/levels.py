@@ -1,6 +1,6 @@
 """Attention to nodes on several maps, in PyTorch's dispatcher: schemas, fake tensors, autograd.
 
-The maps stand one after the other in a tensor (B, N, C), N = sum of H_l W_l, so that one kernel reads them all. Weights
+The maps are concatenated in a tensor (B, N, C), N = sum of H_l W_l, and one kernel reads them all. Weights
 are computed (representative attention) or given (deformable attention). A backend has two functions::
 
     levels_forward(query, key, value, offsets, bias, sizes, points, groups, sets, grid, scale, training, with_weights)
@@ -90,7 +90,7 @@ def _deform(value, locations, weights, numbers, backend):
 
 
 class _Deform(torch.autograd.Function):
-    """Deformable attention in eager mode, whose views autograd need not record."""
+    """Deformable attention in eager mode; autograd does not record its views."""
 
     @staticmethod
     def forward(ctx, value, locations, weights, numbers, backend):
@@ -204,7 +204,7 @@ class _Levels(torch.autograd.Function):
         ctx.options = sizes, points, groups, sets, grid, scale, backend
         ctx.inputs, ctx.like = len(arguments), y.detach().new_empty(0)
         ctx.shape = y.shape
-        # Triton computes the softmax from y: the unrounded one if that is not y itself.
+        # The backward pass of Triton computes the softmax from y before rounding.
         own = y if backend in SAVES_OUTPUT and tensors[0] is not None and not response.numel() else response
         ctx.save_for_backward(*tensors, own, lse, weights if with_weights else None)
         ctx.mark_non_differentiable(lse, response)

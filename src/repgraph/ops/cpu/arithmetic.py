@@ -116,7 +116,7 @@ def dot_corners(a, i, b, j0, j1, j2, j3, length, zero):
 
 @inline
 def add_elements(target, at, source, shift, index, weight, count, length):
-    """Do as ``add_rows``, one element at a time."""
+    """Like ``add_rows``, one element at a time."""
     for c in range(length):
         total = load(target, at + c)
         for m in range(count):

@@ -177,7 +177,7 @@ def attend_levels_backward(
 def scatter_levels(
     counter, tasks, grad, grads, q, qs, offsets, os, ps, pss, ds, dss, tables, steps, dims, wide, grad_k, grad_v, shared
 ):
-    """Write the gradients of key and value [B, N, C]. ``shared``: write their sum to that of the key."""
+    """Write the gradients of key and value [B, N, C]. ``shared``: write the sum of both to the key's."""
     height, width, channels, vchannels, count, groups, sets, grid, positions = dims
     kind = offsets.dtype
     zero = kind.type(0)

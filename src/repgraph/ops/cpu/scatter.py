@@ -73,7 +73,7 @@ def scatter(
     counter, tasks, grad, grads, q, qs, p, d, lefts, fractions, dims, pitch, channels, vchannels, grad_k, grad_ks,
     grad_v, grad_vs, shared,
 ):  # fmt: skip
-    """Write the gradients of key and value. ``shared``: write their sum to that of the key."""
+    """Write the gradients of key and value. ``shared``: write the sum of both to the key's."""
     height, width, count, groups, grid = dims
     kind = fractions.dtype
     zero = kind.type(0)
