@@ -48,10 +48,10 @@ class PyramidHead(nn.Module):
         in_channels: Sequence[int],
         classes: int,
         *,
-        channels: int = 256,
         context: str = "pyramid",
         context_options: Mapping[str, Any] | None = None,
         fusion: str | None = None,
+        channels: int = 256,
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
