@@ -34,7 +34,9 @@ def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch
 def load_state(optimizer: torch.optim.Optimizer, states: dict[int, dict[str, Any]]) -> None:
     """Restore the moments in a checkpoint; learning rates and other options come from the recipe."""
     adam = isinstance(optimizer, torch.optim.AdamW)
-    names = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
+    names: tuple[str, ...] = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
+    if not adam and not optimizer.defaults["momentum"]:
+        names = ()
     parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
     for index, state in states.items():
         counted = not adam or fits(state.get("step"), torch.tensor(0.0))
