@@ -9,16 +9,23 @@ import time
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.models.networks import Runs
 from tests.train.tiny import rows
 
 from repgraph.errors import UsageError
-from repgraph.train import checkpoint
 from repgraph.train.checkpoint import read, write
 from repgraph.train.metrics import MetricsLog, RunningLoss
 from repgraph.train.optimizer import load_state
 
-CONTENT = {key: {} for key in checkpoint.KEYS} | {"state_dict": {"w": torch.arange(50_000.0)}, "iteration": 0}
-CONTENT |= {"optimizer_states": [{"state": {0: {"momentum_buffer": torch.ones(2)}}}], "sums": torch.zeros(2)}
+CONTENT = {
+    "state_dict": {"w": torch.arange(50_000.0)},
+    "optimizer_states": [{"state": {0: {"momentum_buffer": torch.ones(2)}}}],
+    "iteration": 0,
+    "best": {},
+    "sums": torch.zeros(2),
+    "recipe": {},
+    "config": {},
+}
 
 
 def save(folder, iteration=0, best=False):
@@ -53,24 +60,14 @@ def test_truncated_file_is_named_with_the_remedy(tmp_path, fraction):
     assert read(previous)["iteration"] == 0
 
 
-class MakesFolder:
-    """An object whose pickle makes a folder when it is read."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("store", [torch.save, lambda content, path: path.write_bytes(pickle.dumps(content))])
 def test_pickle_that_runs_code_is_refused(tmp_path, store):
     path, trace = tmp_path / "last.ckpt", tmp_path / "was-here"
-    store(CONTENT | {"best": MakesFolder(trace)}, path)
+    store(CONTENT | {"best": Runs(str(trace))}, path)
     with pytest.raises(UsageError, match="could run code"):
         read(path)
     assert not trace.exists()
-    pickle.loads(pickle.dumps(MakesFolder(trace)))
+    pickle.loads(pickle.dumps(Runs(str(trace))))
     assert trace.exists()  # so it would have been noticed
 
 
