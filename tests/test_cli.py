@@ -67,7 +67,6 @@ def test_version_and_python_dash_m(capsys):
     [
         ("inof", "repgraph: No such command 'inof'. Did you mean 'info'?"),
         ("info --jsn", "repgraph info: No such option: --jsn (Possible options: --json)"),
-        ("info extra", "repgraph info: Got unexpected extra argument"),
     ],
 )
 def test_mistakes_are_one_line(arguments, words, capsys):

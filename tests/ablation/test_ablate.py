@@ -158,6 +158,7 @@ def test_processes_of_joblib(again, fake):
         (dict(backend="dusk"), "--backend dusk failed (ValueError: Invalid backend"),
         (dict(cluster="tcp://host:1"), "--backend dask and --cluster ADDRESS belong together"),
         (dict(dataset="voc", weights="none", data="/nowhere"), "/nowhere"),
+        (dict(settings=("model.weights=",)), "the backbone repgraph_small needs initial weights"),
         (dict(weights="/nowhere/r50.pth"), "--weights /nowhere/r50.pth: no such file"),
     ],
 )

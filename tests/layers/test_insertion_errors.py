@@ -81,7 +81,20 @@ class Halves(Block):
         return torch.cat((first, super().forward(second)), 1)
 
 
+class Gate(nn.Module):
+    """A block that takes any number of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.conv(x.mean(1, keepdim=True))
+
+
 def test_channels():
+    model = nn.ModuleDict({"stage": nn.Sequential(Gate(), Gate())})
+    assert_raises(model, "cannot find the channels at 'stage.1'", {"stage": 1})
     model = nn.ModuleDict({"stage": nn.Sequential(Halves(), Halves())})
     assert_raises(model, "cannot find the channels at 'stage.1'; for maps, pass them: channels={'stage'", {"stage": 1})
     insert(model, {"stage": 1}, channels={"stage": 8})

@@ -32,6 +32,8 @@ def test_initialisation(context: str) -> None:
         inputs = convolution.weight[0].numel()
         assert abs(convolution.weight.std().item() / math.sqrt(2 / inputs) - 1) < 0.1  # Kaiming
     assert not head.classifier.bias.any()
+    x = torch.randn(1, 64, 5, 7)
+    assert not torch.equal(head(x), head(x)) and torch.equal(head.eval()(x), head(x))  # dropout, in training only
     if context == "repgraph":
         assert torch.equal(head.context.offset.bias, BottleneckRepGraph(64, radius=8.0).offset.bias)
         assert not head.context.offset.weight.any()

@@ -106,6 +106,7 @@ def test_objects_that_cannot_be_used(tmp_path):
     crowd = {"size": [60, 72], "counts": [0, 60 * 72]}
     extra = [
         annotation(900, 1, 7, square, bbox=[5, 5, 0.01, 9]),  # nothing would be left of its box
+        annotation(904, 1, 7, square, bbox=[5, 5, 9, 0.01]),
         annotation(901, 2, 99, square),
         annotation(902, 1, 7, square, iscrowd=1, segmentation=crowd, bbox=[0, 0, 72, 60]),
         annotation(903, 3, 7, [20, 0, 90, 0, 90, 1, 20, 1]),
