@@ -101,6 +101,8 @@ def test_configs_of_earlier_versions(folder: Path, monkeypatch: pytest.MonkeyPat
         (lambda f: (f / "config.json").unlink(), "has no config.json"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors does not exist; expected a file of weights"),
         (lambda f: edit(f, clases=5), "config.json: RGNet.__init__() got an unexpected keyword argument 'clases'"),
+        (lambda f: edit(f, classes="removed"), "missing 1 required positional argument: 'classes'"),
+        (lambda f: edit(f, classes="five"), "config.json: classes is 'five'; expected an integer"),
         (lambda f: edit(f, context=["x"]), "config.json: context is ['x']; choose one of"),
         (lambda f: edit(f, channels=32), "model.safetensors does not fit; "),
         (lambda f: (f / "model.safetensors").write_bytes(b"x" * 5000), "model.safetensors is damaged"),
