@@ -13,6 +13,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # A shell starts background jobs with SIGINT ignored; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+torch.set_num_threads(1)  # small networks are no faster with more, and much slower if cores are busy
+
 if not torch.cuda.is_available():
     # Before anything imports Triton: its kernels are then interpreted on the CPU.
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -42,8 +44,15 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def model():
+    """A small Mask R-CNN."""
+    from tests import objects
+
+    return objects.network()
+
+
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A headless Chromium, driven by Playwright."""
     sync_api = pytest.importorskip("playwright.sync_api")
     path = os.environ.get("REPGRAPH_BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:

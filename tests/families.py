@@ -7,15 +7,8 @@ from torch import nn
 SIZE = 64  # of the images
 
 
-def _resnet(sizes: tuple[int, ...] = (8, 12, 16, 20)) -> t.ResNetConfig:
-    return t.ResNetConfig(
-        embedding_size=8, hidden_sizes=list(sizes), depths=[1] * len(sizes),
-        out_features=["stage2", "stage3", "stage4"], layer_type="basic",
-    )  # fmt: skip
-
-
-def _rt_resnet() -> t.RTDetrResNetConfig:
-    return t.RTDetrResNetConfig(
+def _resnet(kind: type = t.ResNetConfig) -> t.PretrainedConfig:
+    return kind(
         embedding_size=8, hidden_sizes=[8, 12, 16, 20], depths=[1] * 4, layer_type="basic",
         out_features=["stage2", "stage3", "stage4"],
     )  # fmt: skip
@@ -46,11 +39,13 @@ def deformable_detr(**options) -> nn.Module:
 
 
 def rt_detr() -> nn.Module:
-    return t.RTDetrForObjectDetection(t.RTDetrConfig(backbone_config=_rt_resnet(), **_RT))
+    return t.RTDetrForObjectDetection(t.RTDetrConfig(backbone_config=_resnet(t.RTDetrResNetConfig), **_RT))
 
 
 def rt_detr_v2(**options) -> nn.Module:
-    return t.RTDetrV2ForObjectDetection(t.RTDetrV2Config(backbone_config=_rt_resnet(), **_RT, **options))
+    return t.RTDetrV2ForObjectDetection(
+        t.RTDetrV2Config(backbone_config=_resnet(t.RTDetrResNetConfig), **_RT, **options)
+    )
 
 
 def _hgnet(first: int = 2) -> t.HGNetV2Config:
@@ -63,14 +58,15 @@ def _hgnet(first: int = 2) -> t.HGNetV2Config:
     )  # fmt: skip
 
 
+_FINE = _RT | dict(decoder_n_points=[3, 6, 3], lqe_hidden_dim=8, max_num_bins=8)
+
+
 def d_fine(**options) -> nn.Module:
-    own = dict(decoder_n_points=[3, 6, 3], lqe_hidden_dim=8, max_num_bins=8) | options
-    return t.DFineForObjectDetection(t.DFineConfig(backbone_config=_hgnet(), **_RT | own))
+    return t.DFineForObjectDetection(t.DFineConfig(backbone_config=_hgnet(), **_FINE | options))
 
 
 def deimv2() -> nn.Module:
-    own = dict(decoder_n_points=[3, 6, 3], lqe_hidden_dim=8, max_num_bins=8)
-    return t.Deimv2ForObjectDetection(t.Deimv2Config(backbone_config=_hgnet(), **_RT | own))
+    return t.Deimv2ForObjectDetection(t.Deimv2Config(backbone_config=_hgnet(), **_FINE))
 
 
 def mask2former() -> nn.Module:

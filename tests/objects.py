@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from tests.data.coco.files import CATEGORIES, SIZE, annotation, crowd
+from tests.data.layouts import picture
 
 from repgraph.data.coco import InstanceData
 from repgraph.data.labels import Labels
@@ -17,10 +17,7 @@ from repgraph.inference import network as networks
 from repgraph.models import MaskRCNN
 
 LABELS = Labels(("cat", "dog", "kite"), ((1, 2, 3), (4, 5, 6), (7, 8, 9)), ids=(3, 7, 90))
-CATEGORIES = [dict(id=number, name=name) for number, name in zip(LABELS.ids, LABELS.names, strict=True)]
 NAMES = ("1.png", "2.png", "3.png")
-SIZE = (20, 30)  # (H, W) of images
-SQUARE = [[2.0, 3.0, 8.0, 3.0, 8.0, 9.0, 2.0, 9.0]]  # columns 2 to 7, rows 3 to 8
 
 
 def network(classes: int = 3, labels: Labels | None = LABELS, **options) -> MaskRCNN:
@@ -40,18 +37,6 @@ def use(monkeypatch: pytest.MonkeyPatch, model: MaskRCNN, recipe: Any = None) ->
     monkeypatch.setattr(networks, "load", lambda path, device="cpu": Trained(model, labels, recipe))
 
 
-def annotation(number: int, image: int = 1, category: int = 7, **changes: Any) -> dict[str, Any]:
-    """Return the annotation of a square."""
-    entry = dict(id=number, image_id=image, category_id=category, iscrowd=0, area=36.0, bbox=[2, 3, 6, 6])
-    return {**entry, "segmentation": SQUARE, **changes}
-
-
-def crowd(number: int, image: int = 1) -> dict[str, Any]:
-    """Return the annotation of a crowd in the first two columns."""
-    runs = {"size": list(SIZE), "counts": [0, 2 * SIZE[0], (SIZE[1] - 2) * SIZE[0]]}
-    return annotation(number, image, 3, iscrowd=1, segmentation=runs, bbox=[0, 0, 2, 20], area=40.0)
-
-
 def write(
     root: Path, *annotations: Any, split: str = "val", images: Sequence[str] = ("1.png", "2.png"), **changes: Any
 ) -> Path:
@@ -59,10 +44,7 @@ def write(
     listed = [dict(id=k, file_name=name, height=SIZE[0], width=SIZE[1]) for k, name in enumerate(images, 1)]
     content = {"images": listed, "annotations": list(annotations), "categories": CATEGORIES, **changes}
     for image in content["images"]:
-        path = root / f"{split}2017" / image["file_name"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(image["id"]).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(path)
+        picture(root / f"{split}2017" / image["file_name"], SIZE, seed=image["id"])
     path = root / "annotations" / f"instances_{split}2017.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import pytest
 import typer
-from tests.absent import run_without
 
 import repgraph
 import repgraph.info
@@ -20,7 +19,6 @@ HEAVY = ("torch", "numpy", "numba", "lightning_fabric", "timm", "matplotlib")
 
 
 def commands(group, *words):
-    """Yield the words of every command."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, *words, name)
@@ -68,10 +66,7 @@ def test_version_and_python_dash_m(capsys):
     ("arguments", "words"),
     [
         ("inof", "repgraph: No such command 'inof'. Did you mean 'info'?"),
-        ("bench operater", "repgraph bench: No such command 'operater'. Did you mean 'operator'?"),
-        ("--verison", "repgraph: No such option: --verison (Possible options: --version)"),
         ("info --jsn", "repgraph info: No such option: --jsn (Possible options: --json)"),
-        ("info extra", "repgraph info: Got unexpected extra argument"),
     ],
 )
 def test_mistakes_are_one_line(arguments, words, capsys):
@@ -86,11 +81,6 @@ def test_mistakes_are_one_line(arguments, words, capsys):
         (UsageError("--size 'x' is not a size"), 2, "repgraph info: --size 'x' is not a size\n"),
         (UsageError("a\nb\x1b[2J.png: no image"), 2, "repgraph info: a\\nb\\x1b[2J.png: no image\n"),
         (ModuleNotFoundError(name="timm.models"), 2, "repgraph info needs timm: pip install 'repgraph[train]'\n"),
-        (
-            ModuleNotFoundError(name="pycocotools"),
-            2,
-            "repgraph info needs pycocotools: pip install 'repgraph[detection]'\n",
-        ),
         (ModuleNotFoundError("No module named 'lost'", name="lost"), None, ""),
         (OSError(28, "No space left on device"), None, ""),
         (PermissionError(13, "Permission denied", "a/b"), 2, "repgraph info: cannot use a/b: Permission denied\n"),
@@ -141,13 +131,6 @@ sys.exit(main(["info"]))
 """
     done = subprocess.run([sys.executable, "-c", script, place], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "repgraph: interrupted\n")
-
-
-def test_missing_package_is_named_with_its_extra():
-    script = "import sys; from repgraph.cli import main; sys.exit(main(['train', 'scenes-rgnet']))"
-    done = run_without(("pydantic",), script)  # imported before torch, which takes long
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "repgraph train needs pydantic: pip install 'repgraph[train]'\n"
 
 
 @pytest.mark.parametrize(

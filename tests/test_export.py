@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import torch
 from tests import objects, trained
-from tests.models.networks import assert_same_state, images, network
+from tests.models.networks import images, network
 
 from repgraph import cli, export
 from repgraph.models import MaskRCNN, load
@@ -51,7 +51,7 @@ def config(path: Path) -> dict:
     return json.loads({entry.key: entry.value for entry in onnx.load(str(path)).metadata_props}["config"])
 
 
-@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.slow
 def test_onnx(run, tmp_path, dynamic, capsys):
     out, options = tmp_path / "new" / "net.onnx", ["--dynamic"] if dynamic else []
@@ -118,22 +118,12 @@ def test_onnx_of_a_detector(detector, tmp_path, capsys):
     assert config(out)["labels"] == model.labels
 
 
-def test_safetensors(run, detector, tmp_path):
-    for path in (run, detector):
-        out = tmp_path / f"{path.name}.safetensors"
-        assert command(path, "--to", "safetensors", "--out", out) == 0
-        assert_same_state(load(out), load(path))
-        assert load(out).labels == load(path).labels
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["{run}", "--to", "onnx", "--out", "net.pt2"], "--out is net.pt2; expected a file name that ends in .onnx"),
-        (["{run}", "--to", "safetensors", "--dynamic"], "--dynamic is for --to torch and --to onnx"),
         (["{run}", "--to", "onnx", "--out", "{file}/net.onnx"], "cannot write"),
         (["{run}", "--to", "safetensors", "--out", "{run}/model/model.safetensors"], "would be overwritten"),
-        (["{run}", "--to", "onnx", "--image", "{file}"], "--image is for --to onnx of a Mask R-CNN"),
         (["{detector}", "--to", "torch"], "torch.export cannot export a Mask R-CNN: the number of boxes depends"),
         (["{detector}", "--to", "onnx", "--dynamic"], "--dynamic does not support Mask R-CNN"),
     ],

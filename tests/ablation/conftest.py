@@ -42,5 +42,4 @@ def plan(tmp_path):
 
 @pytest.fixture
 def again(plan):
-    """Returns the plan with other values."""
     return lambda **values: replace(plan, **values)

@@ -34,20 +34,6 @@ def test_documented_commands_are_valid():
     assert all(f"| `{name}` |" in text for name in TABLES)
 
 
-def test_dry_run_then_runs_then_show(call, fake):
-    code, out, _ = call("grid", *SCENES, "--dry-run")
-    assert (code, out.splitlines()[-1]) == (0, "6 of 6 runs to do")
-    assert fake.started() == []
-    code, out, err = call("grid", *SCENES, "--jobs", "3")
-    assert code == 0
-    assert "| g_s = 5 |" in out
-    assert "written: " in err
-    assert len(fake.started()) == 6
-    code, shown, err = call("grid", *SCENES, "--show")
-    assert (code, shown) == (0, out)
-    assert "written: " not in err
-
-
 def test_failed_and_left(call, fake):
     fake.set("g5-0", "crash")
     code, out, err = call("grid", *SCENES, "--seeds", "0")
@@ -62,7 +48,6 @@ def test_failed_and_left(call, fake):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["knots"], "repgraph ablate: there is no table 'knots'"),
         (["grid", *SCENES, "--tuned", "nothing.csv"], "cannot read nothing.csv"),
         (["nodes", "--reference", "contrl"], "table nodes has no entry 'contrl'; did you mean 'control'?"),
         (["group", "--dataset", "scenes", "--reference", "g32"], "--reference g32 does not fit scenes: groups=32"),

@@ -3,11 +3,10 @@
 import math
 import statistics
 
-import matplotlib.style
 import pytest
 
 from repgraph.ablation.figure import draw_scores
-from repgraph.visualize.figures import figure_style, save
+from repgraph.visualize.figures import figure_style
 
 LABELS = ["baseline", "one", "two", "three", "nothing"]
 SCORES = [[60.0, 61.0, 65.0], [63.5], [64.0, 62.0], [66.0, 66.5, 68.0], []]
@@ -21,7 +20,6 @@ def draw(title, labels, scores, note="note"):
 
 
 def points(figure, gid):
-    """Return the points of each line with that id."""
     lines = [line for line in figure.axes[0].lines if line.get_gid() == gid]
     return [[tuple(map(float, point)) for point in line.get_xydata()] for line in lines]
 
@@ -72,13 +70,3 @@ def test_long_texts_are_not_cut_off(label):
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.width and box.y1 <= figure.bbox.height
     assert boxes[0].y0 >= boxes[1].y1 and boxes[1].y0 >= boxes[2].y1
     assert axes.get_window_extent().width > 0.3 * figure.bbox.width
-
-
-def test_files_are_reproducible(tmp_path):
-    def write(name):
-        with figure_style():
-            return save(draw_scores("Title", LABELS, SCORES, 0, "mIoU", ""), tmp_path / name, 150).read_bytes()
-
-    plain = write("a.png")
-    with matplotlib.style.context(["dark_background", {"axes.titlecolor": "white", "savefig.bbox": "tight"}]):
-        assert write("b.png") == plain

@@ -1,14 +1,11 @@
 """Means, spreads and paired differences."""
 
-import csv
-import io
-
 import numpy as np
 import pytest
 from tests.ablation.test_results import record
 
 from repgraph.ablation import Plan, lay_out
-from repgraph.ablation.summary import markdown, summarize, to_csv
+from repgraph.ablation.summary import summarize
 
 
 @pytest.fixture(scope="module")
@@ -54,24 +51,3 @@ def test_only_common_seeds_are_compared(laid_out):
     few = {("g4", 0): 0.5, ("baseline", 1): 0.4, ("g4", 1): "failed"}
     _, four, _ = summarize(*laid_out, records(laid_out[1], few))
     assert (four.gain, four.seeds) == (None, "1, 1 failed, 1 to do")
-
-
-def test_markdown_and_csv(laid_out):
-    table, rows = laid_out
-    found = records(rows, {**ALL, ("baseline", 1): "diverged"})
-    summarized = summarize(table, rows, found)
-    text = markdown(table, summarized, ["a note"])
-    lines = text.splitlines()
-    assert len({line.count("|") for line in lines[2:7]}) == 1
-    assert "| g_c = 4           | 57.00 ± 4.58" in text
-    assert "+3.50 (+3.00 to +4.00)" in text
-    assert "does not fit" in lines[6]
-    assert "- a note" in lines
-    assert "- backbone baseline, seed 1, diverged: numbers" in lines
-    plain, four, misfit = csv.DictReader(io.StringIO(to_csv(table, summarized)))
-    assert (float(four["miou_mean"]), float(four["gain_mean"])) == (pytest.approx(0.57), pytest.approx(0.035))
-    assert (plain["gain_pairs"], four["gain_pairs"], four["paper_miou"]) == ("", "2", "42.78")
-    assert {row["reference"] for row in (plain, four, misfit)} == {"baseline"}
-    assert (four["settings"], misfit["miou_mean"]) == ('model.context_options={"groups": 4}', "")
-    permuted = summarize(table, rows, dict(reversed(found.items())))
-    assert markdown(table, permuted, ["a note"]) == text

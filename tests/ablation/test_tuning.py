@@ -92,7 +92,6 @@ def row(kind, settings="{}", chosen="chosen", seeds="0"):
         (None, "cannot read .*No such file"),
         (HEAD + row("nl", "{half"), "line 2, settings of nl, is not valid JSON: .*; tune nl again"),
         (HEAD + row("nl", '{"model.context": "none"}'), "line 2 is damaged: nl .* tune nl again"),
-        (HEAD + row("nl") + row("nl", '{"optim.lr": 1}'), "line 3 is damaged: nl"),
         (HEAD + row("nl") + row("rgnet") + row("rgnet", chosen=""), "unfair: nl had 1 trials .*; rgnet had 2 trials"),
         (HEAD + row("nl") + row("rgnet", seeds="0 1"), "unfair: .*; rgnet had .* with seeds 0 1"),
     ],

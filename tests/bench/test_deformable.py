@@ -107,8 +107,3 @@ def test_settings_of_the_command(tmp_path, monkeypatch):
     ]  # fmt: skip
     assert {s.size for s in found[1]} == {"128x160"} and len(found[1]) == 4
     assert [(s.problem, s.size) for s in found[2]] == [("mask2former", "128x160")]
-
-
-def test_unknown_problems(tmp_path, capsys):
-    assert bench("--problem detr-encode", tmp_path) == 2
-    assert "unknown problem 'detr-encode'; did you mean 'detr-encoder'?" in capsys.readouterr().err

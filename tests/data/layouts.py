@@ -34,7 +34,6 @@ def mask(path: Path, values: object, size: tuple[int, int] = SIZE, mode: str = "
 
 
 def names(path: Path, *lines: str) -> None:
-    """Write a list."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -49,7 +48,6 @@ def folder(root: Path, count: int = 3, classes: int = 3, split: str = "train") -
 
 
 def cut(path: Path, share: float = 0.5) -> None:
-    """Truncate a file."""
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
 

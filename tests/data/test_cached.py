@@ -8,8 +8,6 @@ from repgraph.errors import UsageError
 
 
 class Images:
-    labels = ("sea", "fire")
-
     def __init__(self, size=3):
         self.size, self.items = size, [str(i) for i in range(20)]
 

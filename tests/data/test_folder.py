@@ -74,17 +74,6 @@ def test_extensions(tmp_path, extension):
     assert len(data) == 1 and data.problems == [] and data[0][1].unique().tolist() == [0, 1, 255]
 
 
-def test_errors_of_files(tmp_path):
-    flat(tmp_path, "a")
-    picture(tmp_path / "images/a.jpg")
-    fails(r"a\.png and a\.jpg have the same name; remove one", load, "folder", tmp_path)
-    (tmp_path / "images/a.jpg").unlink()
-    names(tmp_path / "val.txt", "a", "zzz.jpg")
-    fails(r"images/zzz\.jpg: no such file \(2 missing in folder val\)", load, "folder", tmp_path, "val")
-    picture(tmp_path / "images/val/a.png")
-    fails("masks/val: no such folder", load, "folder", tmp_path, "val")
-
-
 def test_options_for_classes(tmp_path):
     (folder(tmp_path) / "classes.txt").unlink()
     assert load("folder", tmp_path, classes=3).labels.names == ("class 0", "class 1", "class 2")
@@ -138,11 +127,8 @@ def test_rgb_masks(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        {"names": ["a"]},
         [],
         [{"name": "a", "index": 3}],
-        [{"name": "a", "id": "x"}],
-        [{"name": "a", "colour": [1, 2, 3.5]}],
         [{"name": "a", "colour": [1, 2, 300]}],
         {"classes": ["a"], "ignored": 255},
     ],

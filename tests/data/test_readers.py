@@ -91,7 +91,6 @@ SETS = {
 
 @pytest.fixture(params=SETS)
 def made(request, tmp_path):
-    """The name and folder of a data set."""
     SETS[request.param][0](tmp_path)
     return request.param, tmp_path
 

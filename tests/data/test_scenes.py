@@ -8,8 +8,8 @@ import torch
 from tests.data.layouts import fails
 
 from repgraph.data import load
-from repgraph.data.scenes import SIZE, Scenes, paint, painting, sample_scene
-from repgraph.data.scenes.painting import BUILDING, INBOUND, OUTBOUND, SAND, SKY, SNOW, WATER, WOODS
+from repgraph.data.scenes import Scenes, paint, painting, sample_scene
+from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
 
 
 @pytest.mark.parametrize(
@@ -33,27 +33,9 @@ def test_the_data_set():
     assert len(data) == 2 and torch.equal(data[1][0], last[0]) and torch.equal(data[1][1], last[1])
 
 
-@pytest.mark.parametrize("index", range(6))
-def test_labels_match_the_content(index):
-    scene = sample_scene(0, "train", index)
-    _, labels = paint(scene, SIZE)
-    assert labels[2, 2] == SKY and labels[int(scene.horizon) + 4, 64] == WATER
-    shore = labels[-1][labels[-1] != WOODS]  # behind the pines
-    assert (shore == (SNOW if scene.moon else SAND)).all()
-    for lighthouse in scene.lighthouses:
-        x, y = painting.lamp(scene, lighthouse)
-        assert labels[int(y), int(x)] == BUILDING
-    for boat in scene.boats:
-        outbound = scene.lighthouses[boat.lighthouse].blue
-        assert labels[int(boat.y - 4 * boat.size), int(boat.x)] in (OUTBOUND if outbound else INBOUND, WOODS)
-
-
-def test_scenes_differ_and_classes_are_balanced():
+def test_scenes_differ():
     keys = [(seed, split, index) for seed in (0, 2**70) for split in ("train", "val", "test") for index in (0, 1)]
     assert len({paint(sample_scene(*key), (32, 43))[0].tobytes() for key in keys}) == len(keys)
-    scenes = [sample_scene(0, "train", index) for index in range(1000)]
-    lights = [lighthouse.blue for scene in scenes for lighthouse in scene.lighthouses]
-    assert abs(np.mean([scene.moon for scene in scenes]) - 0.5) < 0.05 and abs(np.mean(lights) - 0.5) < 0.03
 
 
 @pytest.mark.parametrize("index", range(4))

@@ -52,13 +52,6 @@ def test_scales_do_not_shift_the_mask(scale):
         assert (image[0].int() - mask.int())[4:-4, 4:-4].abs().max() <= 6
 
 
-def test_padding_is_the_mean_and_ignored():
-    image, mask = TrainTransform((30, 20), scales=(1.0,))(*coded(torch.ones(4, 6, dtype=torch.uint8)), generator())
-    padded = mask == IGNORE
-    assert padded.sum() == 30 * 20 - 4 * 6
-    assert normalise(image)[:, padded].abs().max() < 0.5 / 255 / min(STD) + 1e-6
-
-
 @pytest.mark.parametrize(("length", "crop"), [(7, 5), (5, 7), (6, 6)])
 def test_offsets_are_uniform(length, crop):
     labels = torch.arange(length, dtype=torch.uint8).expand(1, length)

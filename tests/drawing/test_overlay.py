@@ -16,7 +16,6 @@ BLACK = np.zeros((4, 4, 3), np.uint8)
 
 @pytest.fixture
 def written(monkeypatch):
-    """The texts that are drawn."""
     texts: list[str] = []
     original = ImageDraw.ImageDraw.text
 

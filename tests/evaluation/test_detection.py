@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pycocotools.mask
 import pytest
 import torch
 from tests import objects
@@ -57,9 +56,9 @@ def mediocre(data: InstanceData, index: int) -> dict[str, Tensor]:
     return {key: torch.cat((value, value[: count // 3])) for key, value in found.items()}
 
 
-def evaluated(data: InstanceData, find=objects.truth, indices=None) -> CocoEvaluation:
+def evaluated(data: InstanceData, find=objects.truth) -> CocoEvaluation:
     evaluation = CocoEvaluation(data)
-    for index in range(len(data)) if indices is None else indices:
+    for index in range(len(data)):
         evaluation.update([data.items[index].id], [find(data, index)])
     return evaluation
 
@@ -120,19 +119,6 @@ def test_scores_are_those_of_pycocotools(root, every, data, tmp_path, capsys):
         assert 0.02 < precision.ap < 0.98 or root is None
 
 
-def test_results_are_in_cocos_format(data, tmp_path):
-    evaluation = evaluated(data)
-    results = json.loads(evaluation.write(tmp_path / "deep" / "results.json").read_text())
-    assert [set(result) for result in results] == [{"image_id", "category_id", "bbox", "score", "segmentation"}] * 3
-    assert [(result["image_id"], result["category_id"]) for result in results] == [(1, 7), (1, 90), (2, 3)]
-    assert results[0]["bbox"] == [2, 3, 6, 6] and results[0]["score"] == 1
-    expected = pycocotools.mask.encode(np.asfortranarray(data[0][1]["masks"][0].numpy()))
-    assert results[0]["segmentation"] == {"size": [20, 30], "counts": expected["counts"].decode()}
-    assert "segmentation" not in evaluation.results("bbox")[0] and "bbox" not in evaluation.results("segm")[0]
-    with pytest.raises(UsageError, match="kind is 'mask'; expected one of both, bbox, segm"):
-        evaluation.results("mask")
-
-
 def test_an_object_with_the_id_0_counts(tmp_path):
     """In pycocotools, 0 means "no object"."""
     data = load(objects.write(tmp_path, objects.annotation(1), objects.annotation(0, image=2)), "val")
@@ -156,7 +142,6 @@ def test_no_detections(data):
     [
         (9, {}, "image 9 is not in coco val: 3 images"),
         (1, dict(labels=torch.tensor([4])), "image 1: label is 4; expected 1 to 3"),
-        (1, dict(scores=torch.ones(2)), "image 1: the numbers of boxes, labels, scores and masks differ"),
         (1, dict(masks=torch.ones(1, 1, 30, 20)), r"masks have size \(30, 20\), but the image has size \(20, 30\)"),
         (1, dict(scores=torch.tensor([math.nan])), "image 1: a box or a score is not finite"),
     ],

@@ -40,7 +40,6 @@ def collect(data, shares) -> CocoEvaluation:
 
 
 def work(rank: int, root: str, out: str) -> list:
-    """Evaluate in one of two processes."""
     refused = 0
     for limit in (None, 2):  # not finite in both processes, and in the second one
         try:

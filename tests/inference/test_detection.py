@@ -4,18 +4,9 @@ import numpy as np
 import pytest
 import torch
 from tests import objects
+from tests.visualize.networks import picture
 
 from repgraph.inference import Detections, NotFinite, detect
-from repgraph.models import MaskRCNN
-
-
-@pytest.fixture(scope="module")
-def model() -> MaskRCNN:
-    return objects.network()
-
-
-def picture(height: int, width: int) -> torch.Tensor:
-    return torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(height))
 
 
 def assert_same(found: Detections, expected: Detections) -> None:

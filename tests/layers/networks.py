@@ -1,23 +1,11 @@
 """A small residual network for the tests of insertion, and a comparison of networks."""
 
-from collections.abc import Iterator
-
-import pytest
 import torch
 from torch import Tensor, nn
 
 from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, inserted
 
 KINDS = [BottleneckRepGraph, SimpleRepGraph, NonLocal, DualAttention]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On maps this small, synchronizing threads takes far longer than the work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Block(nn.Module):

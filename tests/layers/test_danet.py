@@ -101,11 +101,6 @@ def test_energies_of_half_precision_maps_are_in_float32(dtype: torch.dtype, memo
     assert not (rough.double() - want).abs().max() < 8 * step  # the error of a sum in half precision
 
 
-def test_starts_as_identity_and_learns() -> None:
-    torch.manual_seed(0)
-    mechanics.assert_starts_as_identity_and_learns(DualAttention(8), torch.randn(2, 8, 5, 7))
-
-
 def test_outputs_of_the_head() -> None:
     """tests/goldens compares the values."""
     x = torch.randn(2, 10, 3, 5)
@@ -113,12 +108,8 @@ def test_outputs_of_the_head() -> None:
     assert torch.equal(head()(x), fused) and fused.shape == position.shape == channel.shape == (2, 3, 3, 5)
 
 
-@pytest.mark.parametrize(
-    ("make", "channels"),
-    [(build, 8), pytest.param(head, 10, marks=pytest.mark.slow)],
-    ids=["layer", "head"],
-)
 @pytest.mark.slow
+@pytest.mark.parametrize(("make", "channels"), [(build, 8), (head, 10)], ids=["layer", "head"])
 def test_formats_copies_compile_and_export(make, channels: int, tmp_path) -> None:
     mechanics.assert_format_follows_input(make(), torch.randn(2, channels, 5, 7))
     mechanics.assert_copies_compute_the_same(make(), make(seed=1), torch.randn(1, channels, 3, 5))
@@ -130,10 +121,6 @@ def test_formats_copies_compile_and_export(make, channels: int, tmp_path) -> Non
 def test_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="fusion is 'concat'; dual attention supports 'sum' only"):
         DualAttention(8, fusion="concat")
-    with pytest.raises(ValueError, match="attention is 'math'; expected one of 'sdpa', 'plain'"):
-        DualAttention(8, attention="math")
-    with pytest.raises(ValueError, match="num_classes is 0; expected a positive integer"):
-        DANetHead(10, 8, num_classes=0)
     for module, channels in ((DualAttention(8), 8), (head(), 10)):
         with pytest.raises(ValueError, match=rf"input has shape .*; expected \(B, {channels}, H, W\)"):
             module(torch.zeros(1, 7, 3, 5))

@@ -7,20 +7,16 @@ from functools import partial
 import pytest
 import torch
 from tests.layers.mechanics import save_and_load
-from tests.layers.networks import EVERYWHERE, KINDS, PATHS, assert_same, images, network, one_thread, stir
+from tests.layers.networks import EVERYWHERE, KINDS, PATHS, assert_same, images, network, stir
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from repgraph.layers import BottleneckRepGraph, SimpleRepGraph, insert, inserted, remove
 
-__all__ = ["one_thread"]  # for all tests here
-
 CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 
 class Shift(nn.Module):
-    """A user-defined layer."""
-
     def __init__(self, channels: int, by: float = 1.0) -> None:
         super().__init__()
         self.shift = nn.Parameter(torch.full((channels, 1, 1), by))
@@ -114,11 +110,11 @@ def test_remove_restores_the_network():
     assert list(inserted(insert(model, EVERYWHERE))) == PATHS
 
 
-def changed(layer=BottleneckRepGraph) -> nn.Module:
+def changed() -> nn.Module:
     """A network with layers that are not the identity, one of them held deeper than its block."""
     model = network()
     model.stage2[1] = nn.Sequential(model.stage2[1])
-    return stir(insert(model, EVERYWHERE, layer)).eval()
+    return stir(insert(model, EVERYWHERE)).eval()
 
 
 COPIES = [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), save_and_load]

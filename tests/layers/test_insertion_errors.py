@@ -6,12 +6,10 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed
-from tests.layers.networks import EVERYWHERE, Block, network, one_thread
+from tests.layers.networks import EVERYWHERE, Block, network
 from torch import Tensor, nn
 
 from repgraph.layers import SimpleRepGraph, insert, inserted, remove
-
-__all__ = ["one_thread"]  # for all tests here
 
 STAGES = "Stages and their blocks: 'stage1' (3), 'stage2' (2), 'stage3' (1)"
 
@@ -39,9 +37,7 @@ def assert_raises(model: nn.Module, message: str, *args, error: type[Exception] 
         ({"stage1": 3}, ValueError, "where['stage1'] is 3; the stage has 3 blocks and takes up to 2"),
         ({"stage3": 2}, ValueError, "the stage has 1 blocks and takes up to 1, after the block"),
         ({"stge2": 1}, ValueError, f"no module 'stge2'; did you mean 'stage2'? {STAGES}"),
-        ({"stage1": 1, "nothing": 1}, ValueError, f"no module 'nothing'. {STAGES}"),
         ({"stage1.0": 1}, ValueError, f"'stage1.0' is not a stage (a list of blocks). {STAGES}"),
-        ({"": 1}, ValueError, "'' is not a stage"),
     ],
     ids=str,
 )
@@ -52,8 +48,6 @@ def test_invalid_places(where, error, message):
 def test_names_in_a_larger_model():
     outer = nn.ModuleDict({"backbone": network()})
     assert_raises(outer, "did you mean 'backbone.stage2'", {"backbne.stage2": 1})
-    assert_raises(outer, "did you mean 'stage2'", {"stag2": 1})
-    assert_raises(outer, "'backbone' is not a stage", {"backbone": 1})
     assert_raises(outer, "'backbone.stage1.2' already has an inserted", {"stage1": 1, "backbone.stage1": 1})
     assert_raises(nn.Linear(3, 3), "No stages were found", {"layer3": 1})
     model = nn.ModuleDict({"left": network(), "right": network()})
@@ -64,19 +58,9 @@ def test_names_in_a_larger_model():
     assert list(inserted(insert(model, {"stage2": 1}))) == ["stage2.1.repgraph"]
 
 
-def test_a_block_that_has_a_layer():
-    model = insert(network(), {"stage1": 1})
-    layer = inserted(model)["stage1.2.repgraph"]
-    assert_raises(model, "'stage1.2' already has an inserted layer; repgraph.remove", {"stage2": 1, "stage1": 2})
-    assert inserted(model) == {"stage1.2.repgraph": layer}
-
-
 def test_layers_that_do_not_keep_the_shape():
     message = "layer turns (2, 8, 64, 64) into (2, 16, 64, 64) at 'stage1.1'; it has to keep the shape"
     assert_raises(network(), message, EVERYWHERE, partial(SimpleRepGraph, fusion="concat"))
-    wide = partial(nn.Conv2d, out_channels=12, kernel_size=1)  # fits stage2 only
-    message = "layer turns (2, 8, 64, 64) into (2, 12, 64, 64) at 'stage1.2'"
-    assert_raises(network(), message, {"stage2": 1, "stage1": 1}, wide)
     assert_raises(network(), "layer returned a int for 'stage1.1'", EVERYWHERE, int, error=TypeError)
 
 
@@ -97,7 +81,20 @@ class Halves(Block):
         return torch.cat((first, super().forward(second)), 1)
 
 
+class Gate(nn.Module):
+    """A block that takes any number of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.conv(x.mean(1, keepdim=True))
+
+
 def test_channels():
+    model = nn.ModuleDict({"stage": nn.Sequential(Gate(), Gate())})
+    assert_raises(model, "cannot find the channels at 'stage.1'", {"stage": 1})
     model = nn.ModuleDict({"stage": nn.Sequential(Halves(), Halves())})
     assert_raises(model, "cannot find the channels at 'stage.1'; for maps, pass them: channels={'stage'", {"stage": 1})
     insert(model, {"stage": 1}, channels={"stage": 8})

@@ -22,15 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Dep
 KINDS = [BottleneckRepGraph, SimpleRepGraph]
 VARIED = [
     (BottleneckRepGraph, dict(nodes=3, groups=2)),
-    pytest.param(
-        BottleneckRepGraph, dict(nodes=4, spread="grid", fusion="concat", norm_layer=None), marks=pytest.mark.slow
-    ),
-    pytest.param(
-        BottleneckRepGraph,
-        dict(nodes=4, radius=8.0, fusion="concat", node_view=15, norm_expand=False),
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(SimpleRepGraph, dict(nodes=3, norm_qk=True, grid="map"), marks=pytest.mark.slow),
+    (BottleneckRepGraph, dict(nodes=4, spread="grid", fusion="concat", norm_layer=None)),
+    (BottleneckRepGraph, dict(nodes=4, radius=8.0, fusion="concat", node_view=15, norm_expand=False)),
+    (SimpleRepGraph, dict(nodes=3, norm_qk=True, grid="map")),
     (SimpleRepGraph, dict(nodes=3, rounds=3)),
     (BottleneckRepGraph, dict(nodes=3, rounds=2)),
 ]
@@ -57,12 +51,13 @@ def test_recorded_offsets_are_not_copied() -> None:
 SIZES = [(5, 6), (17, 23), (24, 9), (2, 8), (9, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options", "first"),
     [
-        pytest.param(BottleneckRepGraph, dict(groups=2), (5, 7), marks=pytest.mark.slow),
-        pytest.param(BottleneckRepGraph, dict(grid=3, rounds=2), (17, 23), marks=pytest.mark.slow),
-        pytest.param(SimpleRepGraph, dict(norm_qk=True, grid="map"), (17, 23), marks=pytest.mark.slow),
+        (BottleneckRepGraph, dict(groups=2), (5, 7)),
+        (BottleneckRepGraph, dict(grid=3, rounds=2), (17, 23)),
+        (SimpleRepGraph, dict(norm_qk=True, grid="map"), (17, 23)),
     ],
     ids=str,
 )
@@ -83,8 +78,8 @@ def test_one_export_is_right_for_all_sizes(kind: type, options: dict, first: tup
         torch.testing.assert_close(torch.from_numpy(got), want, **CLOSE)
 
 
-@pytest.mark.parametrize("grid", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.slow
+@pytest.mark.parametrize("grid", [1, 3])
 def test_fused_layers_in_onnx(grid: int, tmp_path) -> None:
     layer, path = build(BottleneckRepGraph, nodes=3, grid=grid).fuse(), str(tmp_path / "layer.onnx")
     mechanics.assert_runs_in_onnxruntime(layer, 8, path)

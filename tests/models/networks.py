@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.layers.networks import one_thread  # noqa: F401 - for the tests here as well
 from torch import Tensor, nn
 
 from repgraph.layers import inserted
@@ -71,7 +70,6 @@ def images(*size: int, batch: int = 1, seed: int = 1) -> Tensor:
 
 
 def assert_same_state(one: nn.Module, other: nn.Module) -> None:
-    """Names and values are equal."""
     ours, theirs = one.state_dict(), other.state_dict()
     assert list(ours) == list(theirs)
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.models.networks import Runs, assert_same_state, images, network, no_space, offline, one_thread  # noqa: F401
+from tests.models.networks import Runs, assert_same_state, images, network, no_space, offline  # noqa: F401
 
 import repgraph
 from repgraph.errors import UsageError
@@ -46,9 +46,7 @@ def edit(folder: Path, **changes: object) -> None:
     [
         dict(labels=LABELS, mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1)),
         dict(context="simple", context_options={"nodes": 5, "spread": [(i, 0.5) for i in range(5)]}, auxiliary=False),
-        dict(context="non_local", inserted={"layer3": 1}, inserted_options={"nodes": 3}, output_stride=16),
         dict(backbone="resnet26", caffe_style=True, context="dual"),
-        dict(backbone="repgraph_small", output_stride=4, auxiliary=False),
     ],
     ids=str,
 )
@@ -95,9 +93,6 @@ def test_configs_of_earlier_versions(folder: Path, monkeypatch: pytest.MonkeyPat
     edit(folder, context_options={**WRITTEN, "offset_view": 3})
     with pytest.raises(UsageError, match="context_options of 'repgraph' has no option 'offset_view'"):
         load(folder)
-    edit(folder, context_options={**WRITTEN, "spread": "rings"})
-    with pytest.raises(UsageError, match=r"config.json: context 'repgraph': spread is 'rings'; expected one of"):
-        load(folder)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +100,6 @@ def test_configs_of_earlier_versions(folder: Path, monkeypatch: pytest.MonkeyPat
     [
         (lambda f: (f / "config.json").unlink(), "has no config.json"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors does not exist; expected a file of weights"),
-        (lambda f: (f / "config.json").write_text('{"classes": 5,'), "config.json is not valid JSON"),
-        (lambda f: (f / "config.json").write_text("[5]"), "config.json: the config is a list; expected a dict"),
         (lambda f: edit(f, clases=5), "config.json: RGNet.__init__() got an unexpected keyword argument 'clases'"),
         (lambda f: edit(f, classes="removed"), "missing 1 required positional argument: 'classes'"),
         (lambda f: edit(f, classes="five"), "config.json: classes is 'five'; expected an integer"),
@@ -188,9 +181,7 @@ def test_load_other_files(tmp_path: Path) -> None:
         "other.ckpt": "other.ckpt: the config is a NoneType; expected a dict",
         "evil.ckpt": "could run code",
         "wide.ckpt": "wide.ckpt: channels is 1000000000; expected at most 65536",
-        "gone.ckpt": "does not exist",
         "gone": "gone does not exist; expected the folder of a run",
-        "a" * 300: "does not exist; expected the folder of a run",
         "numbers.ckpt": "numbers.ckpt is not a checkpoint of repgraph's training",
         "notes.txt": "is not a network; expected a folder, a .safetensors or a .ckpt file",
         "w.safetensors": "has no config of a network in its metadata",

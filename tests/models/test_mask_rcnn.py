@@ -9,7 +9,7 @@ import pytest
 import torch
 import torchvision
 from safetensors.torch import save_file
-from tests.models.networks import offline, one_thread  # noqa: F401
+from tests.models.networks import offline  # noqa: F401
 from torch import Tensor, nn
 from torchvision.models import detection
 from torchvision.ops import FrozenBatchNorm2d
@@ -272,8 +272,6 @@ def test_networks_of_another_class(saved: Path, tmp_path: Path) -> None:
     RGNet(5, "resnet10t", channels=16).save_pretrained(tmp_path)
     assert type(load(tmp_path)) is RGNet
     with pytest.raises(UsageError, match="has a network of class MaskRCNN; expected RGNet"):
-        load(saved, RGNet)
-    with pytest.raises(UsageError, match="has a network of class MaskRCNN; expected RGNet"):
         RGNet.from_pretrained(saved)
     text = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(text.replace("{", '{"network": "Other", ', 1))
@@ -284,13 +282,10 @@ def test_networks_of_another_class(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(backbone="resnet5"), "backbone is 'resnet5'; expected one of 'resnet18', 'resnet34'"),
         (dict(context="control"), "context is 'control'; expected one of 'repgraph'"),
         (dict(where={"layer3": 1}), "where and context_options need context"),
         (dict(context="repgraph", where={"layer3": 9}), r"inserted layers: where\['layer3'\] is 9"),
-        (dict(norm_eps=2), "norm_eps is 2; expected a finite number from 0 to 1"),
         (dict(trainable_stages=6), "trainable_stages is 6; expected at most 5"),
-        (dict(caffe_style=True), "caffe_style needs a ResNet of bottlenecks .* got 'resnet18'"),
     ],
 )
 def test_invalid_arguments(options: dict, message: str) -> None:
@@ -301,5 +296,3 @@ def test_invalid_arguments(options: dict, message: str) -> None:
 def test_invalid_images(plain: MaskRCNN) -> None:
     with pytest.raises(TypeError, match=r"of shape \(1, 3, 8, 8\); expected a list of tensors \(3, H, W\)"):
         plain([torch.zeros(1, 3, 8, 8)])
-    with pytest.raises(TypeError, match=r"an image is torch.int64; expected uint8, or floating point"):
-        plain([torch.zeros(3, 8, 8, dtype=torch.int64)])

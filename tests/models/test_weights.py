@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from tests.models.networks import Runs, images, offline, one_thread, stir  # noqa: F401
+from tests.models.networks import Runs, images, offline, stir  # noqa: F401
 from tests.shared_data import shared
 
 from repgraph.errors import UsageError
@@ -191,5 +191,3 @@ def test_weights_of_timm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert build("pretrained", mean=(0.1, 0.2, 0.3)).mean == (0.1, 0.2, 0.3)
     with pytest.raises(UsageError, match="has weights of another network than the backbone 'resnet10t'"):
         build("timm:resnet18.tv_in1k")
-    with pytest.raises(UsageError, match="has no model 'resnet18x'; did you mean"):
-        build("timm:resnet18x", backbone="resnet18")

@@ -14,53 +14,6 @@ def inputs(problem: Problem, backend: str):
     return t["query"], t["key"], t["value"], t["offsets"]
 
 
-def test_non_local_attention_is_a_special_case(backend: str) -> None:
-    query, key, value, _ = inputs(vary(height=2, width=3), backend)
-    y, x = torch.meshgrid(torch.arange(2.0), torch.arange(3.0), indexing="ij")
-    place = torch.stack((x, y)).to(query.device)  # [2, 2, 3]
-    offsets = (place.flatten(1).T[:, :, None, None] - place).flatten(0, 1)[None]  # every position for every query
-    got = representative_attention(query, key, value, offsets, backend=backend)
-    q, k, v = (t.flatten(2).double() for t in (query, key, value))
-    want = (v @ torch.softmax(q.transpose(1, 2) @ k, 2).transpose(1, 2)).view(value.shape)
-    assert distance(got, want) < 1e-6
-
-
-def test_zero_offsets_give_the_value(backend: str) -> None:
-    query, key, value, offsets = inputs(vary(batch=2, groups=2), backend)
-    got = representative_attention(query, key, value, torch.zeros_like(offsets), groups=2, backend=backend)
-    torch.testing.assert_close(got, value, rtol=1e-6, atol=1e-6)
-
-
-def test_order_of_nodes_does_not_matter(backend: str) -> None:
-    query, key, value, offsets = inputs(vary(nodes=5), backend)
-    shuffled = offsets.unflatten(1, (5, 2))[:, [3, 0, 4, 2, 1]].flatten(1, 2)
-    got, want = (representative_attention(query, key, value, o, backend=backend) for o in (shuffled, offsets))
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("grid", [1, 2])
-def test_translation(backend: str, grid: int) -> None:
-    """Away from the borders the operator is equivariant: for a grid, to multiples of its size."""
-    query, key, value, offsets = inputs(vary(height=7, width=7, grid=grid, channels=4, values=4), backend)
-    offsets = offsets.clamp(-0.9, 0.9)
-    shifted = [t.roll((2, 2), (2, 3)) for t in (query, key, value)]
-    moved = offsets.roll((2 // grid, 2 // grid), (2, 3))
-    got = representative_attention(*shifted, moved, grid=grid, backend=backend)
-    want = representative_attention(query, key, value, offsets, grid=grid, backend=backend).roll((2, 2), (2, 3))
-    inner = (slice(None), slice(None), slice(4, 5), slice(4, 5))
-    torch.testing.assert_close(got[inner], want[inner], rtol=1e-5, atol=1e-6)
-
-
-def test_nodes_off_the_map_are_zero_and_not_masked(backend: str) -> None:
-    query, key, value, offsets = inputs(vary(), backend)
-    offsets = torch.zeros_like(offsets)
-    offsets[:, 2] = 1000.0  # the second node is off the map: logit 0, value 0
-    y, _, weights = representative_attention(query, key, value, offsets, backend=backend, return_nodes=True)
-    own = torch.sigmoid((query * key).sum(1, keepdim=True))
-    torch.testing.assert_close(weights[:, 0, :1], own, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(y, own * value, rtol=1e-5, atol=1e-6)
-
-
 def test_derivative_at_integers_is_the_right_hand_one(backend: str) -> None:
     problem = vary(channels=4, values=4, height=4)
     tensors = prepare(problem, torch.float32, device_of(backend))

@@ -4,18 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.ops.problem import (
-    LAST,
-    LAYOUTS,
-    NAMES,
-    Problem,
-    attention,
-    check,
-    device_of,
-    prepare,
-    run,
-    vary,
-)
+from tests.ops.problem import LAST, LAYOUTS, NAMES, Problem, attention, check, device_of, prepare, run, vary
 
 from repgraph.ops import representative_attention
 
@@ -55,12 +44,7 @@ INTERPRETED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kernel", "problem", "dtype"),
-    [*COMPILED, *INTERPRETED],
-    indirect=["kernel"],
-    ids=str,
-)
+@pytest.mark.parametrize(("kernel", "problem", "dtype"), [*COMPILED, *INTERPRETED], indirect=["kernel"], ids=str)
 def test_accuracy(kernel: str, problem: Problem, dtype: torch.dtype) -> None:
     check(problem, kernel, dtype)
 
@@ -157,8 +141,7 @@ PLAIN = ["contiguous", "channels last", "window"]
 
 @pytest.mark.parametrize("grid", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "layout",
-    ["channel slice", "flipped batch", *(pytest.param(n, marks=pytest.mark.slow) for n in PLAIN)],
+    "layout", ["channel slice", "flipped batch", *(pytest.param(n, marks=pytest.mark.slow) for n in PLAIN)]
 )
 def test_layouts_on_triton(layout: str, grid: int) -> None:
     check_layout(vary(batch=2, values=16, height=2, width=3, grid=grid), "triton", FLOAT, layout)

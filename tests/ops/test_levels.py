@@ -1,11 +1,11 @@
 """Attention to nodes on several maps, by every kernel: results and all gradients against the reference in float64."""
 
-import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
+from tests.ops import problem
 from tests.ops.problem import LAYOUTS, device_of, distance
 from torch import Tensor
 
@@ -13,11 +13,7 @@ from repgraph.ops import geometry, multi_scale_deformable_attention, representat
 
 FLOAT, DOUBLE, BFLOAT, HALF = torch.float32, torch.float64, torch.bfloat16, torch.float16
 SIZES = [(3, 5), (2, 3)]
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.randn(shape, generator=generator, dtype=DOUBLE)
+normal = partial(problem.normal, dtype=DOUBLE, device="cpu")
 
 
 class Case:
@@ -185,7 +181,6 @@ SHAPES = [(4, 5), (2, 3), (0, 2)]
 
 
 def deform(backend, value, locations, weights, points, dtypes):
-    """Return the result and gradients of deformable attention."""
     device = device_of(backend)
     tensors = (value, locations, weights)
     leaves = [t.to(device, dtype).detach().requires_grad_() for t, dtype in zip(tensors, dtypes, strict=True)]
@@ -205,23 +200,3 @@ def test_deformable_attention(any_kernel: str, points, wide: torch.dtype, channe
     arguments = (value, locations, weights, points)
     low, want = (deform("reference", *arguments, d) for d in ((FLOAT, wide, wide), (DOUBLE,) * 3))
     compare(deform(any_kernel, *arguments, (FLOAT, wide, wide)), low, want)
-
-
-def test_deformable_attention_without_queries(kernel: str, poisoned: None) -> None:
-    value, locations, weights = normal(2, 26, 2, 3), normal(2, 0, 2, 3, 2, 2), normal(2, 0, 2, 3, 2)
-    got = deform(kernel, value, locations, weights, None, (FLOAT,) * 3)
-    assert got["y"].shape == (2, 0, 6) and not got["value"].any()
-
-
-def test_deformable_attention_is_grid_sample(kernel: str) -> None:
-    value, locations = normal(1, 26, 2, 3).float(), torch.rand(1, 7, 2, 3, 2, 2)
-    weights = normal(1, 7, 2, 3, 2).float()
-    want = torch.zeros(1, 7, 6)
-    for level, m in itertools.product(range(2), range(2)):
-        height, width = SHAPES[level]
-        part = value[:, 20 * level : 20 * level + height * width, m].mT.reshape(1, 3, height, width)
-        found = F.grid_sample(part, 2 * locations[:, :, m, level] - 1, align_corners=False)  # [1, 3, Q, P]
-        want[..., 3 * m : 3 * m + 3] += (found * weights[:, None, :, m, level]).sum(-1).mT
-    tensors = (t.to(device_of(kernel)) for t in (locations, weights))
-    got = multi_scale_deformable_attention(value.to(device_of(kernel)), SHAPES, *tensors, backend=kernel)
-    assert distance(got.cpu(), want) < 1e-5

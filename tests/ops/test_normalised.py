@@ -22,7 +22,6 @@ def mixed(*shape: int, dtype=torch.float32, seed: int = 0, device=DEVICE) -> Ten
 
 
 def batch_norm(z: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """Return the batch normalisation by its definition."""
     mean = z.mean((0, 2, 3), keepdim=True)
     y = (z - mean) / ((z - mean).square().mean((0, 2, 3), keepdim=True) + EPS).sqrt()
     return y * gamma[:, None, None] + beta[:, None, None]

@@ -7,15 +7,7 @@ from torch import Tensor
 
 from repgraph.ops.backends import transformed
 from repgraph.ops.formats import as_rows, is_channels_last
-from repgraph.ops.product import (
-    fits,
-    fork,
-    product,
-    relu_product,
-    residual_fits,
-    residual_product,
-    wide_product,
-)
+from repgraph.ops.product import fits, fork, product, relu_product, residual_fits, residual_product, wide_product
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 HALF = [torch.float16, torch.bfloat16]

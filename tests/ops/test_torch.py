@@ -99,6 +99,20 @@ def test_export_of_the_reference_is_plain_pytorch() -> None:
     torch.testing.assert_close(program.module()(query, key, offsets), module(query, key, offsets))
 
 
+def test_a_named_kernel_cannot_be_exported_to_onnx() -> None:
+    """Layers and networks are exported with the reference, in their own tests."""
+    pytest.importorskip("onnxscript")
+    query, key, _, offsets = inputs("cpu")
+    with warnings.catch_warnings(), pytest.raises(Exception, match=r"ONNX|ConversionError|export") as caught:
+        warnings.simplefilter("ignore")  # of the exporter
+        torch.onnx.export(Module("cpu"), (query, key, offsets), dynamo=True, verbose=False)
+    chain, error = "", caught.value
+    while error is not None:
+        chain += str(error)
+        error = error.__cause__ or error.__context__
+    assert "export with backend='auto' or 'reference'" in chain
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(backend: str, dtype: torch.dtype) -> None:
     if backend == "cpu" and dtype == torch.float16:

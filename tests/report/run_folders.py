@@ -1,6 +1,8 @@
-"""Folders of runs, written without training."""
+"""Folders of runs, written without training, and the text of pages."""
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 
 from tests.trained import save_run
@@ -44,3 +46,8 @@ def finished_run(folder: Path, data: Path, *settings: str) -> Path:
     """Create a finished run with a small network of three classes."""
     save_run(folder, f"data.root={data}", "data.crop=64", *SETTINGS, *settings)
     return write_logs(folder)
+
+
+def text_of(html: str) -> str:
+    text = re.sub(r"<[^>]*>", " ", re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL))
+    return " ".join(unescape(text).split())

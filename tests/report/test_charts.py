@@ -15,7 +15,6 @@ LINE = [(float(i), 1.0 / i) for i in range(1, 30)]
 
 
 def ticks(chart):
-    """The labels of the y axis."""
     axis = chart.svg.split('id="matplotlib.axis_2"')[1]
     return [float(text) for text in re.findall(r">([\d.]+)</text>", axis)]
 

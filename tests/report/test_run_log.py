@@ -6,7 +6,6 @@ import pytest
 from filelock import FileLock
 from tests.report.run_folders import COLUMNS, ROWS, session, stopped_run, write_logs
 
-from repgraph.errors import UsageError
 from repgraph.report import Options, report, run_log
 from repgraph.report.run_log import read_run
 
@@ -71,13 +70,6 @@ def test_invalid_recipes_are_reported(tmp_path, content):
     log = read_run(run)
     assert log.recipe is None and "The recipe is not valid: " in log.problems[0]
     assert log.series["loss"] and run_log.facts(log)["state"].startswith("stopped")
-
-
-def test_other_folders_are_an_error(tmp_path):
-    with pytest.raises(UsageError, match="nowhere: no such folder"):
-        read_run(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match=r"is not the folder of a run: there is no .*recipe\.json"):
-        read_run(tmp_path)
 
 
 def outcomes(run):

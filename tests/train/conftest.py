@@ -1,22 +1,11 @@
 import pytest
-import torch
 from tests.train import shapes, tiny
 
 from repgraph.train import train
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small networks are no faster with more threads, and much slower if cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """The root of images with masks."""
     return tiny.make_data(tmp_path_factory.mktemp("tiny") / "data")
 
 
@@ -37,5 +26,4 @@ def small_detectors():
 
 @pytest.fixture(scope="session")
 def objects(tmp_path_factory):
-    """The root of images with annotated objects."""
     return shapes.make_data(tmp_path_factory.mktemp("shapes") / "data")

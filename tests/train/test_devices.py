@@ -36,7 +36,6 @@ def machine(monkeypatch):
     ("gpus", "variables", "settings", "expected"),
     [
         (0, (), {}, Devices("cpu", 0, 1, 1, external=False)),
-        (0, (), {"devices": 3}, Devices("cpu", 0, 3, 3, external=False)),
         (4, (), {}, Devices("cuda", 0, 4, 4, external=False)),
         (4, (), {"accelerator": "cpu"}, Devices("cpu", 0, 1, 1, external=False)),
         (4, (0, 0, 2), {"devices": 3}, Devices("cuda", 2, 3, 3, external=False)),  # launched by the first process
@@ -45,7 +44,6 @@ def machine(monkeypatch):
         (2, (), {"devices": 3}, "train.devices is 3, but there are 2 CUDA devices"),
         (1, (), {"precision": "bf16"}, "which this GPU does not support; use fp16 or fp32"),
         (0, (), {"precision": "fp16"}, "not supported on the CPU; use bf16 or fp32"),
-        (0, (), {"accelerator": "cuda"}, "there is no CUDA device"),
     ],
 )
 def test_devices(machine, gpus, variables, settings, expected):

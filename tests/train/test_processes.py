@@ -48,7 +48,6 @@ def test_exact_resume_after_kill_9_and_sigterm(whole, data, tmp_path, act, code,
 
 @pytest.fixture(scope="module")
 def one(data, tmp_path_factory):
-    """A run of one iteration in one process."""
     run = tmp_path_factory.mktemp("one") / "run"
     train(recipe(data, *SEVERAL), run)
     return run

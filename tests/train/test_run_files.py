@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.models.networks import Runs
 from tests.train.tiny import rows
 
 from repgraph.errors import UsageError
@@ -59,24 +60,14 @@ def test_truncated_file_is_named_with_the_remedy(tmp_path, fraction):
     assert read(previous)["iteration"] == 0
 
 
-class MakesFolder:
-    """An object whose pickle makes a folder when it is read."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("store", [torch.save, lambda content, path: path.write_bytes(pickle.dumps(content))])
 def test_pickle_that_runs_code_is_refused(tmp_path, store):
     path, trace = tmp_path / "last.ckpt", tmp_path / "was-here"
-    store(CONTENT | {"best": MakesFolder(trace)}, path)
+    store(CONTENT | {"best": Runs(str(trace))}, path)
     with pytest.raises(UsageError, match="could run code"):
         read(path)
     assert not trace.exists()
-    pickle.loads(pickle.dumps(MakesFolder(trace)))
+    pickle.loads(pickle.dumps(Runs(str(trace))))
     assert trace.exists()  # so it would have been noticed
 
 

@@ -104,8 +104,6 @@ def test_errors(model):
         affinity_statistics(rgnet(), IMAGES)
     with pytest.raises(ValueError, match="images is empty"):
         affinity_statistics(model, [])
-    with pytest.raises(UsageError, match="position 104,3 is outside of the image, which has 104 x 72 pixels"):
-        position_affinity(model, IMAGES[0], (104, 3))
     broken = rgnet(context="non_local")
     nn.init.constant_(broken.head.context.theta.weight, math.nan)
     with pytest.raises(UsageError, match=r"weights of head.context are not finite for image 1"):

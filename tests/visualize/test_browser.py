@@ -112,7 +112,6 @@ def point(page, x, y):
 
 
 def colour(page, x, y):
-    """Return the colour of a pixel of the screen."""
     shot = settle(page).screenshot(clip={"x": int(x), "y": int(y), "width": 1, "height": 1})
     return Image.open(io.BytesIO(shot)).convert("RGB").getpixel((0, 0))
 

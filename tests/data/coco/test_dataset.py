@@ -70,31 +70,25 @@ def rle(counts, size=SIZE):
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"),
+    "fault",
     [
-        (dict(segmentation=None), Kind.ANNOTATION),
-        (dict(segmentation=[]), Kind.ANNOTATION),
-        (dict(segmentation=[[HUGE, 1, 5, 5, 3, 4]]), Kind.ANNOTATION),
-        (dict(segmentation=[[1, 1, 5, 5, 1e12, 4]]), Kind.ANNOTATION),
-        (dict(segmentation="x"), Kind.ANNOTATION),
-        (rle("1o"), Kind.ANNOTATION),  # crashes pycocotools
-        (rle([7]), Kind.ANNOTATION),
-        (rle([2**63 - 1, 2**63 - 1, 602]), Kind.ANNOTATION),  # 600 modulo 2**64
-        (rle([600], (30, 20)), Kind.ANNOTATION),
-        (dict(segmentation=[[40, 1, 50, 1, 50, 9]], bbox=None), Kind.ANNOTATION),
-        (dict(bbox=[2, 3, 0, 6]), Kind.ANNOTATION),
-        (dict(bbox=[2, 3, 4]), Kind.ANNOTATION),
-        (dict(bbox=[2, 3, HUGE, 6]), Kind.ANNOTATION),
-        (dict(iscrowd="no"), Kind.ANNOTATION),
-        (dict(image=77), Kind.ANNOTATION),
-        (dict(category=4), Kind.ANNOTATION),
-        (dict(category_id=None), Kind.ANNOTATION),
-        (dict(number=1), Kind.ANNOTATION),
+        dict(segmentation=None),
+        dict(segmentation=[[1, 1, 5, 5, 1e12, 4]]),
+        rle("1o"),  # crashes pycocotools
+        rle([600], (30, 20)),
+        dict(segmentation=[[40, 1, 50, 1, 50, 9]], bbox=None),
+        dict(bbox=[2, 3, 0, 6]),
+        dict(bbox=[2, 3, HUGE, 6]),
+        dict(iscrowd="no"),
+        dict(image=77),
+        dict(category=4),
+        dict(number=1),
     ],
 )
-def test_invalid_annotations_are_skipped(tmp_path, fault, kind):
+def test_invalid_annotations_are_skipped(tmp_path, fault):
     data = load(write(tmp_path, content(annotation(1), annotation(**{"number": 2, **fault}))))
-    assert len(data[0][1]["labels"]) == 1 and data.skipped == {kind: 1} and f"skipped {kind}: 1" in repr(data)
+    assert len(data[0][1]["labels"]) == 1
+    assert data.skipped == {Kind.ANNOTATION: 1} and f"skipped {Kind.ANNOTATION}: 1" in repr(data)
     assert data.problems[0].detail and data.problems[0].about.startswith("annotation")
 
 
@@ -116,15 +110,12 @@ def image(**changes):
     ("given", "message"),
     [
         ('{"images": [', " is not valid JSON"),
-        ("[1]", ": .*dict"),
-        (content(images=0), ": images is "),
         (content(categories=[{"id": 3}]), r": categories\[0\].name "),
         (content(categories=[{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]), ": 2 .* have the id 3"),
         (content(categories=[{"id": k, "name": "a"} for k in range(300)]), ": 300 classes; expected 1 to 255"),
         (image(file_name=None), r": images\[0\].file_name is None"),
         (image(height=0), r": images\[0\].height is 0; input should be greater than 0"),
         (image(height=10**9, width=10**9), ": 1.png has .* at most 1073741824"),
-        ({**content(), "annotations": {}}, ": annotations is {}"),
     ],
 )
 def test_invalid_files(tmp_path, given, message):

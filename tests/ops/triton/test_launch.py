@@ -151,7 +151,3 @@ def test_the_order_of_axes_of_other_versions_of_triton() -> None:
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     done = subprocess.run([sys.executable, "-c", OTHER_ORDER], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-
-
-def test_versions_of_triton() -> None:
-    assert plan.version("3.10.0+git1a2b") == (3, 10) > plan.version("3.7.0rc1") == (3, 7) > plan.version("3.6")
