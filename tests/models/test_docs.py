@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.models.networks import offline, one_thread  # noqa: F401
+from tests.models.networks import offline  # noqa: F401
 
 from repgraph import cli
 from repgraph.models import context
