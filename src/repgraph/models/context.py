@@ -144,9 +144,10 @@ def context_name(context: Any, decoder: str = "dilated") -> str:
 
 
 def _import_modules() -> None:
-    if os.getcwd() not in sys.path and "" not in sys.path:  # as for a script in this folder
+    modules = [module for module in os.environ.get(IMPORT, "").split(",") if module]
+    if modules and os.getcwd() not in sys.path and "" not in sys.path:  # as for a script in this folder
         sys.path.append(os.getcwd())
-    for module in filter(None, os.environ.get(IMPORT, "").split(",")):
+    for module in modules:
         try:
             importlib.import_module(module)
         except ImportError as error:
