@@ -288,7 +288,7 @@ def test_other_versions_of_transformers():
     with pytest.raises(UsageError, match="has parameters self, value, value_spatial_shapes, sampling_locations"):
         accelerate(model)
     assert not is_accelerated(model)
-    with pytest.raises(UsageError, match="computes something else"):
+    with pytest.raises(UsageError, match="does not compute multi-scale deformable attention"):
         accelerate(fake(scaled))
     replaced = attention(build("mask2former"))
     replaced.forward = lambda *_: None
