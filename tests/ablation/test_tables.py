@@ -42,7 +42,7 @@ def test_networks_of_the_scenes_can_be_built():
     layout = lay_out(Plan("all", "scenes", seeds=(0,)), {})
     assert [table.name for table, _ in layout.tables] == FIT_SCENES
     assert len(layout.notes) == 2
-    assert [row.entry.name for _, rows in layout.tables for row in rows if row.misfit] == ["g32"]
+    assert [row.entry.name for _, rows in layout.tables for row in rows if row.misfit] == ["g32", "fpn", "pyramid"]
     labels = make_task(layout.start).open("val", training=False).labels
     for run in layout.runs:
         make_task(run.recipe).build(labels)

@@ -78,7 +78,7 @@ def test_names_are_unique_and_stay_in_the_folder(chosen, kind):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("nowhere.jpg", "nowhere.jpg is not an image; expected images, folders"),
+        ("nowhere.jpg", "nowhere.jpg does not exist; expected images, folders"),
         ("*.gif", r"no file matches '\*.gif'"),
         ("empty", "there is no image in empty"),
         ("out/*/*", r"out/\*/\*: all images are in the output folder; choose another --out"),

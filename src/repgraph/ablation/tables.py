@@ -234,6 +234,9 @@ def resolve(entry: TableEntry, start: Recipe, tuned: Mapping[str, Any] | None = 
     """Return an entry's recipe, from ``start`` and the settings ``tuned`` for its kind, and why it cannot be built."""
     settings = {**KINDS[entry.kind], **(tuned or {}), **entry.settings}
     model = start.model
+    stride = DECODERS["pyramid"][0]
+    if settings.get("model.decoder") == "pyramid" and model.output_stride not in (None, stride):
+        return start, f"its backbone has output stride {model.output_stride}, and a pyramid needs {stride}"
     if stages := settings.get("model.inserted"):
         if not any(name in model.backbone for name in ("resnet", "resnext")):
             return start, f"its backbone {model.backbone!r} is no ResNet, and has no stage {', '.join(stages)}"

@@ -27,6 +27,10 @@ class NetworkSetting(Setting):
 
     backbone: str = "resnet50"
 
+    def columns(self) -> dict[str, Any]:
+        unused = ("channels", "nodes", "sigma")
+        return {name: value for name, value in super().columns().items() if name not in unused}
+
     @property
     def title(self) -> str:
         return f"{self.batch} x {self.height} x {self.width}, {self.backbone}, {self.case}"

@@ -200,7 +200,7 @@ def measure_networks(run: Run, size: list[str] | None = None, backbone: str = "r
     if run.batch > 1 and not size:
         raise UsageError("--batch needs --size: the default sizes have numbers of images of their own")
     batches: dict[str, int] = (
-        {} if size else {"128x160": 1} if run.quick else NETWORK_SIZES[parse_device(run.device).type]
+        {} if size else {"128x160": 2} if run.quick else NETWORK_SIZES[parse_device(run.device).type]
     )
     settings = [
         NetworkSetting(backbone=backbone, **shape, batch=batches.get(f"{shape['height']}x{shape['width']}", run.batch))

@@ -161,9 +161,8 @@ def _expand(text: str, recursive: bool, warn: Warn) -> tuple[Path, list[Path]]:
         else:
             found = [Path(match) for match in glob.glob(str(path))]
     else:
-        raise UsageError(
-            f"{text} is not an image; expected images, folders of images, or patterns such as 'photos/*.jpg'"
-        )
+        problem = "is not an image" if os.path.exists(path) else "does not exist"
+        raise UsageError(f"{text} {problem}; expected images, folders of images, or patterns such as 'photos/*.jpg'")
     for loop in loops:
         warn(f"{loop} is a link to a folder that is searched already; it is not followed")
     found = sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read

@@ -62,6 +62,7 @@ LAYERS: dict[str, Layer] = {
     "none": NoContext,
     "pyramid": PyramidRepGraph,
 }
+REGISTER = "register_context; in commands, repgraph --import MODULE"
 IMPORT = "REPGRAPH_IMPORT"  # environment variable: modules that register context layers, separated by commas
 PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names of a layer with options
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # layers that start as the identity
@@ -136,7 +137,7 @@ def context_name(context: Any, decoder: str = "dilated") -> str:
     if isinstance(context, str) and context not in LAYERS:
         _import_modules()
     if not isinstance(context, str) or context not in LAYERS:
-        hint = nearest(context, LAYERS, f"; choose one of {', '.join(LAYERS)}, or register it with register_context")
+        hint = nearest(context, LAYERS, f"; choose one of {', '.join(LAYERS)}, or register it ({REGISTER})")
         raise UsageError(f"context is {context!r}{hint}")
     if context == "pyramid" and decoder != "pyramid":
         raise UsageError("context 'pyramid' attends to several maps; it needs decoder='pyramid'")

@@ -110,8 +110,9 @@ def describe(session: Session) -> str:
     size = sum(parameter.numel() for parameter in session.model.parameters())
     count = 0 if validation is None else min(len(validation), recipe.data.val_limit or len(validation))
     tested = f", {count} to validate on" if count else ""
+    network = f"{recipe.model.backbone} with context {session.model.config['context']!r}"
     return (
-        f"{recipe.name}: {recipe.model.backbone} with context {recipe.model.context!r}, {size / 1e6:.1f} M parameters; "
+        f"{recipe.name}: {network}, {size / 1e6:.1f} M parameters; "
         f"{recipe.data.name}: {len(session.images)} images{tested}; {where.world_size} x {where.kind}; "
         f"iterations {session.start} to {recipe.train.iterations} of {recipe.train.batch} images"
     )
