@@ -70,6 +70,8 @@ def tables(kinds: Sequence[str], start: Recipe, trials: int = TRIALS) -> list[Ta
     for kind in dict.fromkeys(kinds):
         if kind not in SPACES:
             raise UsageError(f"--of {kind!r} cannot be tuned{nearest(kind, SPACES)}")
+        if misfit := resolve(TableEntry("", "", kind), start)[1]:
+            raise UsageError(f"--of {kind} does not fit {start.data.name}: {misfit}")
         entries = []
         for number, settings in enumerate(points(kind, start, trials)):
             texts = [
