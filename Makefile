@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 TRAIN := $(VENV)/.installed-train
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-slow test-all lint format clean
+.PHONY: help demo install test test-slow test-all wheel lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,13 @@ test-slow: $(STAMP)  ## run the slow tests, which make test leaves out
 	$(PYTEST) -m slow $(ARGS)
 
 test-all: test test-slow  ## run all tests
+
+wheel: $(STAMP)  ## build the package, install the wheel into a clean environment, and try it there
+	rm -rf dist build/clean
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip install --quiet dist/*.whl
+	cd build && clean/bin/python ../tests/smoke.py
 
 lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff check .

@@ -1,0 +1,56 @@
+"""Weights in 8 bits: what changes, and files that do not fit."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from repgraph.errors import UsageError
+from repgraph.models import RGNet, load
+from repgraph.models.int8 import SCALE, compress, expand
+
+
+def network(**more):
+    return RGNet(5, "resnet18", decoder="pyramid", channels=32, **more).eval()
+
+
+def test_error_is_half_a_step_of_each_channel():
+    weight = torch.randn(48, 16, 3, 3) * torch.logspace(-6, 3, 48)[:, None, None, None]
+    weight[7] = 0
+    found = expand(compress({"weight": weight}))["weight"]
+    step = weight.abs().amax((1, 2, 3)) / 127
+    assert ((found - weight).abs().amax((1, 2, 3)) <= 0.501 * step).all()
+    assert torch.equal(found[7], weight[7])
+
+
+def test_only_matrices_and_kernels_are_rounded():
+    state = network().state_dict()
+    small = compress(state)
+    assert set(expand(small)) == set(state)
+    for name, value in state.items():
+        assert (small[name].dtype == torch.int8) == (value.dim() > 1 and value.numel() >= 1024)
+        if name + SCALE not in small:
+            assert small[name] is value
+
+
+def test_half_precision_comes_back_as_float32():
+    weight = torch.randn(64, 64, dtype=torch.bfloat16)
+    found = expand(compress({"weight": weight}))["weight"]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, weight.float(), rtol=0, atol=float(weight.abs().max()) / 250)
+
+
+@pytest.mark.parametrize("damage", ["no scale", "short scale", "scale alone"])
+def test_damaged_file(tmp_path, damage):
+    model = network()
+    tensors = compress({name: value.contiguous() for name, value in model.state_dict().items()})
+    name = "head.smooth.weight"
+    if damage == "no scale":
+        del tensors[name + SCALE]
+    elif damage == "short scale":
+        tensors[name + SCALE] = tensors[name + SCALE][:-1].clone()
+    else:
+        del tensors[name]
+    model.save_pretrained(tmp_path)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UsageError, match=r"head\.smooth\.weight"):
+        load(tmp_path)
