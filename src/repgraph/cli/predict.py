@@ -24,9 +24,7 @@ def predict(
     ] = None,
     recursive: Annotated[bool, option("Also search the sub-folders of folders.", "--recursive")] = False,
     overlays: Annotated[bool | None, option("Write overlays.", show_default="not with --split")] = None,
-    score: Annotated[
-        float | None, option("Minimum score of objects in overlays.", min=0, max=1, show_default="0.5")
-    ] = None,
+    score: Annotated[float | None, option("Minimum score in overlays.", min=0, max=1, show_default="0.5")] = None,
 ) -> int:
     """Predict the labels of images, or the objects in them.
 
@@ -38,7 +36,7 @@ def predict(
       repgraph predict my-mask-rcnn --data coco --split test --out submission
 
     OUT/labels has PNGs with the data set's ids, OUT/overlays has overlays; for a Mask R-CNN, OUT/detections.json has
-    all objects in COCO's format. With --split, files are as the data set's evaluation server expects them.
+    all objects in COCO's format. With --split instead of INPUT, files are as the data set's evaluation server expects.
 
     The exit code is 0, 1 if some images could not be predicted (the others are), or 2 for a mistake in the command or
     an output folder that cannot be written. See docs/inference.md.

@@ -19,7 +19,7 @@ def train(
     recipe: Annotated[str | None, typer.Argument(help="Name of a recipe (see --list), or a JSON file.")] = None,
     data: Annotated[str | None, option("Folder of the data set.", metavar="ROOT")] = None,
     weights: Annotated[
-        str | None, option("A file, a run, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")
+        str | None, option("Initial weights: a file, a run, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")
     ] = None,
     out: Annotated[Path | None, option("The run's folder.", metavar="DIR", show_default="runs/RECIPE")] = None,
     settings: options.RecipeSettings = None,
@@ -27,19 +27,15 @@ def train(
     batch: Annotated[int | None, option("Images per iteration, over all devices (train.batch).", min=1)] = None,
     seed: Annotated[int | None, option("Random seed (train.seed).", min=0, max=2**63 - 1)] = None,
     devices: Annotated[
-        int | None, option("GPUs, or CPU processes (train.devices).", min=1, show_default="all GPUs")
+        int | None, option("Number of GPUs, or of CPU processes (train.devices).", min=1, show_default="all GPUs")
     ] = None,
     precision: Annotated[Precision | None, option("Precision of the network (train.precision).")] = None,
     workers: Annotated[int | None, option("Processes that load images (data.workers).", min=0, max=1024)] = None,
     compiled: Annotated[bool, option("Use torch.compile (train.compile).", "--compile")] = False,
-    resume: Annotated[
-        Path | None, option("Folder of a run, or one of its checkpoints, to resume.", metavar="RUN")
-    ] = None,
+    resume: Annotated[Path | None, option("Folder or checkpoint of a run to resume.", metavar="RUN")] = None,
     list_recipes: Annotated[bool, option("List the recipes and exit.", "--list")] = False,
     print_recipe: Annotated[bool, option("Print the resolved recipe as JSON and exit.", "--print")] = False,
-    measure: Annotated[
-        bool, option("Measure images/s with the data and with one batch, and exit.", "--measure")
-    ] = False,
+    measure: Annotated[bool, option("Measure images/s with the data and with one batch.", "--measure")] = False,
 ) -> int:
     """Train a network from a recipe, or resume a run.
 

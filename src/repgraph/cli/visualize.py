@@ -35,10 +35,13 @@ class Images(options.Data):
     ] = None
     device: options.Device = "auto"
 
-    def open(self, network: "Trained", outputs: Sequence[Path], **more: Any) -> "ImageList":
+    def open(
+        self, network: "Trained", outputs: Sequence[Path], default_limit: int | None = None, **more: Any
+    ) -> "ImageList":
         from repgraph.visualize.images import open_images
 
-        return open_images(network, self.images or (), outputs, *self.source(), **{"limit": self.limit, **more})
+        limit = self.limit or default_limit
+        return open_images(network, self.images or (), outputs, *self.source(), limit=limit, **more)
 
 
 @options.flatten
@@ -79,8 +82,7 @@ def explore(
     files.check_writable(out)
     network = networks.load(model, parse_device(images.device))
     find_layers(network.model, layers or None)
-    limit = images.limit or (None if images.images else SPLIT_IMAGES)
-    found = images.open(network, [out], limit=limit, masks=truth, side=side)
+    found = images.open(network, [out], None if images.images else SPLIT_IMAGES, masks=truth, side=side)
     networks.check_classes(network.model.classes, found.labels)
     config, recipe = network.model.config, network.recipe
     about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
