@@ -109,7 +109,7 @@ def _explain(error: BaseException, command: str) -> tuple[int, str] | None:
         package = (error.name or "").partition(".")[0]
         extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
         return (2, f"{command} needs {package}: pip install 'repgraph[{extra}]'") if extra else None
-    if isinstance(error, OSError) and _output_fails():
+    if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _output_fails()):
         # Discard what is buffered; otherwise Python writes it again at exit, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
