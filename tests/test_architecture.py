@@ -54,36 +54,21 @@ OPS_LEVELS = {
 KERNELS = ("repgraph.ops.triton", "repgraph.ops.cpu")
 
 
-def sources() -> dict[str, Path]:
-    found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def imports(name: str, source: str, is_package: bool, modules: set[str]) -> set[str]:
+def read_imports(tree: ast.Module) -> set[str]:
     """Return the full names of all modules that a module imports, except those only for type checking."""
-    tree = ast.parse(source)
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in skipped:
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = name.split(".") if is_package else name.split(".")[:-1]
-            base = base[: len(base) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            for alias in node.names:
-                full = f"{origin}.{alias.name}"
-                found.add(full if full in modules else origin)
+            assert not node.level, "imports are absolute"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+        waiting += ast.iter_child_nodes(node)
     return found
 
 
@@ -96,22 +81,19 @@ def package(name: str, levels: dict[str, float]) -> str:
 
 def violations(levels: dict[str, float], within: str) -> list[str]:
     found = []
-    for name, imported in IMPORTS.items():
-        here = package(name, levels) if name.startswith(within) else None
-        for other in imported:
-            if here is None or not (other == within or other.startswith(within + ".")):
-                continue
+    for name in (name for name in MODULES if name.startswith(within)):
+        here = package(name, levels)
+        for other in (other for other in IMPORTS[name] if f"{other}.".startswith(f"{within}.")):
             there = package(other, levels)
             if here != there and levels[there] >= levels[here]:
                 found.append(f"{name} imports {other}")
     return found
 
 
-MODULES = sources()
-IMPORTS = {
-    name: imports(name, path.read_text(encoding="utf-8"), path.name == "__init__.py", set(MODULES))
-    for name, path in MODULES.items()
-}
+PATHS = {path.relative_to(ROOT).with_suffix(""): path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
+MODULES = {".".join(path.parts).removesuffix(".__init__"): text for path, text in PATHS.items()}
+TREES = {name: ast.parse(text) for name, text in MODULES.items()}
+IMPORTS = {name: read_imports(tree) for name, tree in TREES.items()}
 
 
 def test_imports_between_packages_go_one_way():
@@ -138,12 +120,11 @@ def test_kernels_are_imported_by_the_library_alone():
             assert not {other for other in imported if other.startswith(KERNELS)}, name
             timing = {"triton"} if name == "repgraph.bench.measure" else set()  # triton.testing
             assert not {other.split(".")[0] for other in imported} & {"numba", "triton"} - timing, name
-    users = {name for name, path in MODULES.items() if "import_module" in path.read_text(encoding="utf-8")}
+    users = {name for name, text in MODULES.items() if "import_module" in text}
     assert users <= {"repgraph", "repgraph.ops.library", "repgraph.ops.backends", "repgraph.models.context"}
 
 
 def test_modules_are_short_and_have_docstrings():
-    for name, path in MODULES.items():
-        text = path.read_text(encoding="utf-8")
+    for name, text in MODULES.items():
         assert len(text.splitlines()) < 500, name
-        assert ast.get_docstring(ast.parse(text)), f"{name} has no docstring"
+        assert ast.get_docstring(TREES[name]), f"{name} has no docstring"

@@ -22,58 +22,49 @@ WHOLE = ["[" * 100_000, '{"a":' * 100_000, NESTED, "{", "[]", "null", '"x"', '{"
 VALUES = [NESTED, "null", "[]", "{}", '"x"', '["x"]', '"\\ud800"', "-1", "1" + "0" * 400, "NaN", "1e400", "true"]
 
 
-class Files:
-    """Files with given JSON, and functions that read them."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.tensors = safetensors.torch.load_file(save_network(folder) / "model.safetensors")
-        self.config = json.loads((folder / "config.json").read_text())
-        save_data(folder, 1, "train")
-
-    def write(self, name: str, text: str):
-        """Write a file, or the config in the metadata of weights."""
-        if name == "w.safetensors":
-            safetensors.torch.save_file(self.tensors, self.folder / name, {"config": text})
-        else:
-            (self.folder / name).write_text(text)
-        return self.folder / name
-
-    def read(self, name: str, text: str) -> None:
-        path = self.write(name, text)
-        match name:
-            case "config.json":
-                load(self.folder)
-            case "w.safetensors":
-                rgnet(3, "resnet10t", weights=path, channels=8, output_stride=32)
-                load(path)
-            case "mine.json":
-                recipes.load(path)
-            case "classes.json":
-                data.load("folder", self.folder, "train")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = save_network(tmp_path_factory.mktemp("files"))
+    return save_data(folder, 1, "train")
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return Files(tmp_path_factory.mktemp("files"))
+def read(folder):
+    """A function that writes JSON to a file, or to the metadata of weights, and reads it."""
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    readers = {
+        "config.json": lambda path: load(folder),
+        "w.safetensors": lambda path: (rgnet(3, "resnet10t", weights=path, channels=8, output_stride=32), load(path)),
+        "mine.json": recipes.load,
+        "classes.json": lambda path: data.load("folder", folder, "train"),
+    }
+
+    def read(name, text):
+        if name == "w.safetensors":
+            safetensors.torch.save_file(tensors, folder / name, {"config": text})
+        else:
+            (folder / name).write_text(text)
+        readers[name](folder / name)
+
+    return read
 
 
 @pytest.mark.parametrize("text", WHOLE, ids=range(len(WHOLE)))
-def test_whole_files(files, text):
+def test_whole_files(folder, read, text):
     for name in ("config.json", "w.safetensors", "mine.json", "classes.json"):
         with pytest.raises(UsageError, match=name):
-            files.read(name, text)
-    files.write("versions.json", text)
-    assert run_folder.sessions(files.folder) == []
+            read(name, text)
+    (folder / "versions.json").write_text(text)
+    assert run_folder.sessions(folder) == []
     with pytest.raises(UsageError, match=r"optim\.lr is "):
         recipes.with_settings(recipes.get("voc-r50-rgnet"), [f"optim.lr={text}"])
     assert named_values("--option", [f"a={text}"]).keys() == {"a"}
 
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_single_values(files, value):
+def test_single_values(folder, read, value):
     """A file is read, or its error names it."""
-    config, recipe = files.config, recipes.to_dict(recipes.get("folder-r50-rgnet"))
+    config, recipe = load(folder / "model.safetensors").model.config, recipes.to_dict(recipes.get("folder-r50-rgnet"))
     labels = [{"name": "a", "id": 0}]
     session = {"started": "2026-01-02T03:04:05+00:00", "versions": {}, "ended": None}
     damaged = [("config.json", {**config, name: "?"}) for name in ("mean", "labels", "map_sizes")]
@@ -86,12 +77,13 @@ def test_single_values(files, value):
     damaged += [("classes.json", [{**labels[0], name: "?"}]) for name in ("name", "id", "colour")]
     for name, content in damaged:
         try:
-            files.read(name, json.dumps(content).replace('"?"', value))
+            read(name, json.dumps(content).replace('"?"', value))
         except UsageError as error:
-            assert name in str(error) or str(files.folder) in str(error)
+            assert name in str(error) or str(folder) in str(error)
     for name in session:
-        files.write("versions.json", json.dumps({"sessions": [{**session, name: "?"}]}).replace('"?"', value))
-        run_folder.record_end(files.folder, "stopped")
+        damaged = json.dumps({"sessions": [{**session, name: "?"}]}).replace('"?"', value)
+        (folder / "versions.json").write_text(damaged)
+        run_folder.record_end(folder, "stopped")
 
 
 def test_pipes_are_not_read(tmp_path):

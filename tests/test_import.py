@@ -1,8 +1,6 @@
 """Importing repgraph does no work, and the base install works without the extras. Each in a fresh process."""
 
 import importlib
-import subprocess
-import sys
 
 import pytest
 from tests.absent import run_without
@@ -14,12 +12,12 @@ EXTRAS = ("matplotlib", "onnx", "onnxruntime", "onnxscript", "pytest", "hypothes
 
 def test_import_is_lazy_and_silent():
     script = """
-import sys
-before = set(sys.modules)
-import repgraph.cli  # Ctrl-C is a traceback until then
-print(sorted(set(sys.modules) - before))
-"""
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
+        import sys
+        before = set(sys.modules)
+        import repgraph.cli  # Ctrl-C is a traceback until then
+        print(sorted(set(sys.modules) - before))
+        """
+    done = run_without((), script, "-W", "error")
     assert (done.returncode, done.stdout, done.stderr) == (0, "['repgraph', 'repgraph.cli']\n", "")
 
 

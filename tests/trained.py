@@ -1,5 +1,6 @@
 """A small network on disk, and small data sets, for the tests of commands."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -34,26 +35,23 @@ def picture(height: int = 40, width: int = 56, seed: int = 0) -> np.ndarray:
 
 
 def save_picture(path: Path, height: int = 40, width: int = 56, seed: int = 0) -> Path:
+    return save_image(path, picture(height, width, seed))
+
+
+def save_image(path: Path, pixels: np.ndarray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(picture(height, width, seed)).save(path)
+    Image.fromarray(pixels).save(path)
     return path
 
 
 def save_data(root: Path, count: int = 5, split: str = "val") -> Path:
     """A folder of images and masks in the ids 2, 5, 9 and 0, of different sizes."""
-    import json
-
-    entries = [
-        {"name": name, "id": number, "colour": list(colour)}
-        for name, number, colour in zip(LABELS.names, LABELS.ids, LABELS.palette, strict=True)
-    ]
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "classes.json").write_text(json.dumps({"classes": entries, "ignored": [0]}))
+    columns = zip(LABELS.names, LABELS.ids, LABELS.palette, strict=True)
+    classes = [dict(name=name, id=number, colour=colour) for name, number, colour in columns]
     for i in range(count):
         height, width = 24 + 3 * i, 40 - 2 * i
         save_picture(root / "images" / split / f"{i}.png", height, width, seed=i)
         mask = np.random.default_rng(100 + i).choice(np.array([0, 2, 5, 9], np.uint8), (height, width))
-        path = root / "masks" / split / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(mask).save(path)
+        save_image(root / "masks" / split / f"{i}.png", mask)
+    (root / "classes.json").write_text(json.dumps({"classes": classes, "ignored": [0]}))
     return root

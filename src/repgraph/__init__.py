@@ -26,30 +26,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "BottleneckRepGraph",
-    "DANetHead",
-    "DeformableAttention",
-    "DualAttention",
-    "NonLocal",
-    "PyramidRepGraph",
-    "SimpleRepGraph",
-    "__version__",
-    "accelerate",
-    "fuse",
-    "insert",
-    "inserted",
-    "multi_scale_deformable_attention",
-    "param_groups",
-    "reach",
-    "remove",
-    "representative_attention",
-    "stages",
-]
-_ORIGIN = {
-    "accelerate": "repgraph.acceleration",
-    "multi_scale_deformable_attention": "repgraph.ops",
-    "representative_attention": "repgraph.ops",
-}
+    "BottleneckRepGraph", "DANetHead", "DeformableAttention", "DualAttention", "NonLocal", "PyramidRepGraph",
+    "SimpleRepGraph", "__version__", "accelerate", "fuse", "insert", "inserted", "multi_scale_deformable_attention",
+    "param_groups", "reach", "remove", "representative_attention", "stages",
+]  # fmt: skip
+_ORIGIN = dict.fromkeys(("multi_scale_deformable_attention", "representative_attention"), "repgraph.ops")
+_ORIGIN |= {"accelerate": "repgraph.acceleration"}  # the others are in repgraph.layers
 _MODULES = ("data", "evaluation", "inference", "layers", "models", "ops", "recipes", "train", "visualize")
 
 
@@ -60,9 +42,7 @@ def __getattr__(name: str) -> "Any":
     if name in _MODULES:
         return importlib.import_module(f"repgraph.{name}")
     if name in __all__:
-        module = _ORIGIN.get(name, "repgraph.layers")
-        value = getattr(importlib.import_module(module), name)
-        globals()[name] = value
+        value = globals()[name] = getattr(importlib.import_module(_ORIGIN.get(name, "repgraph.layers")), name)
         return value
     raise AttributeError(f"module 'repgraph' has no attribute {name!r}")
 

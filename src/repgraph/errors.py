@@ -49,12 +49,20 @@ def interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
+# Usual names of things that have another name here.
+SYNONYMS = {"gpu": "cuda", "learning_rate": "lr", "epochs": "iterations", "batch_size": "batch"}
+
+
 def nearest(word: object, names: Iterable[str], otherwise: str | None = None) -> str:
-    """Return ``"; did you mean 'lr'?"``; if no name is close, ``otherwise``, or by default the list of all names."""
+    """Return ``"; did you mean 'lr'?"``; if no name is close, ``otherwise``, or by default the list of all names.
+
+    >>> nearest("learning_rate", ["lr", "optimizer"])
+    "; did you mean 'lr'?"
+    """
     import difflib
 
     known, text = sorted(names), str(word)
-    close = difflib.get_close_matches("cuda" if text.lower() == "gpu" else text, known, n=1)
+    close = difflib.get_close_matches(SYNONYMS.get(text.lower(), text), known, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; choose one of {', '.join(known)}" if otherwise is None else otherwise

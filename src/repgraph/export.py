@@ -5,8 +5,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +14,13 @@ from torch.export import Dim
 from repgraph.errors import UsageError, first_line
 from repgraph.models import MaskRCNN, RGNet
 
-IMAGES, LOGITS = "images", "logits"  # of a segmentation network
-IMAGE, OBJECTS = "image", ("boxes", "labels", "scores", "masks")  # of a detector
+OBJECTS = ("boxes", "labels", "scores", "masks")  # outputs of a detector
 DYNAMIC_AXES = {0: "batch", 2: "height", 3: "width"}
-DETECTOR_OPSET = 17
 TOLERANCE = 1e-4  # relative difference between the outputs of the file and of the network
 MASK_TOLERANCE = 0.01  # fraction of masks' pixels: a box that is rounded to the next pixel moves its mask
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(NamedTuple):
     """The content of a file, the largest difference between its outputs and the network's, and a line about it.
 
     The difference is relative to the largest logit, or to the image's longer side and the highest score.
@@ -60,26 +56,18 @@ def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Expo
 
 def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Exported:
     """Export to ONNX, from "images" to "logits", like :func:`to_torch`; compared in onnxruntime."""
-    import onnx
-
     with _export_errors(model, dynamic):
-        program = torch.onnx.export(
+        program: Any = torch.onnx.export(
             model,
             (_noise(size, batch=2 if dynamic else 1),),
             dynamo=True,
             verbose=False,
-            input_names=[IMAGES],
-            output_names=[LOGITS],
+            input_names=["images"],
+            output_names=["logits"],
             dynamic_shapes=(DYNAMIC_AXES,) if dynamic else None,
         )
-        assert program is not None
         proto = program.model_proto
-    onnx.helper.set_model_props(proto, {"config": json.dumps(model.config)})
-    try:
-        data = proto.SerializeToString()
-    except ValueError as error:
-        raise UsageError(f"the network does not fit into one ONNX file: {error}") from error
-    run = _onnx_session(data)
+    data, run = _onnx_file(proto, model)
     return Exported(data, *compare_logits(lambda images: run(images)[0], model, size, dynamic))
 
 
@@ -99,22 +87,21 @@ def detector_to_onnx(model: MaskRCNN, size: tuple[int, int], image: Tensor | Non
     if image is not None:
         resized = nn.functional.interpolate(image[None].float() / 255, size, mode="bilinear", antialias=True)
         examples.append(resized[0].clamp(0, 1))
-    with _export_errors(model, dynamic=False), torch.no_grad():
+    with _export_errors(model), torch.no_grad():
         torch.onnx.export(
             network,
             (examples[-1],),
             cast(Any, file),
             dynamo=False,
-            opset_version=DETECTOR_OPSET,
-            input_names=[IMAGE],
+            opset_version=17,
+            input_names=["image"],
             output_names=list(OBJECTS),
             dynamic_axes={name: {0: "objects"} for name in OBJECTS},
         )
     proto = onnx.load_from_string(file.getvalue())
     _clear_mask_counts(proto.graph)
-    onnx.helper.set_model_props(proto, {"config": json.dumps(model.config)})
-    data = proto.SerializeToString()
-    return Exported(data, *compare_objects(_onnx_session(data), network, examples))
+    data, run = _onnx_file(proto, model)
+    return Exported(data, *compare_objects(run, network, examples))
 
 
 class _DetectorOutputs(nn.Module):
@@ -157,11 +144,11 @@ def compare_objects(
     is infinite if objects are missing or have other classes or masks. The order of objects does not matter.
     """
     difference, count = 0.0, 0
-    for example in examples:
-        with torch.no_grad():
-            expected, found = network(example), run(example)
-        count += len(expected[0])
-        difference = max(difference, _object_difference(expected, found, max(example.shape)))
+    with torch.no_grad():
+        for example in examples:
+            expected = network(example)
+            count += len(expected[0])
+            difference = max(difference, _object_difference(expected, run(example), max(example.shape)))
     if not count:
         return difference, "there are no objects in the example, so little was compared; use --image"
     how = "boxes as fractions of the image's longer side, scores"
@@ -170,40 +157,41 @@ def compare_objects(
 
 def _object_difference(expected: Sequence[Tensor], found: Sequence[Tensor], side: int) -> float:
     if len(expected[0]) != len(found[0]) or not all(part.isfinite().all() for part in found):
-        return float("inf")
+        return torch.inf
     if not len(expected[0]):
         return 0.0
     (boxes, labels, scores, masks), (found_boxes, found_labels, found_scores, found_masks) = expected, found
-    distance = (boxes[:, None] - found_boxes[None]).abs().amax(-1) / side  # [expected, found]
-    distance = distance.maximum((scores[:, None] - found_scores[None]).abs())
-    distance[labels[:, None] != found_labels[None]] = torch.inf
+    distance = (boxes[:, None] - found_boxes).abs().amax(-1) / side  # [expected, found]
+    distance = distance.maximum((scores[:, None] - found_scores).abs())
+    distance[labels[:, None] != found_labels] = torch.inf
     nearest = distance.argmin(1)
     pixels = masks > 0.5
     differing = (pixels != (found_masks[nearest] > 0.5)).sum() / pixels.sum().clamp(min=1)
-    if float(differing) > MASK_TOLERANCE or len(nearest.unique()) < len(nearest):
-        return float("inf")
+    if differing > MASK_TOLERANCE or len(nearest.unique()) < len(nearest):
+        return torch.inf
     return float(distance.amin(1).max())
 
 
-def _onnx_session(data: bytes) -> Callable[[Tensor], list[Tensor]]:
+def _onnx_file(proto: Any, model: RGNet | MaskRCNN) -> tuple[bytes, Callable[[Tensor], list[Tensor]]]:
+    """Return the content of an ONNX file with the network's config, and a function that runs it in onnxruntime."""
+    import onnx
     import onnxruntime  # type: ignore[import-untyped]
 
+    onnx.helper.set_model_props(proto, {"config": json.dumps(model.config)})
+    data = proto.SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda images: [torch.from_numpy(part) for part in session.run(None, {name: images.numpy()})]
+    return data, lambda images: [torch.from_numpy(part) for part in session.run(None, {name: images.numpy()})]
 
 
 def _clear_mask_counts(graph: Any) -> None:
     """Remove the number of masks from the loops of a graph: the exporter hard-codes the number in its example."""
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                if node.op_type == "Loop":
-                    for value in (*attribute.g.input, *attribute.g.output, *attribute.g.value_info):
-                        shape = value.type.tensor_type.shape
-                        if len(shape.dim) == 3:
-                            shape.dim[0].Clear()
-                _clear_mask_counts(attribute.g)
+        for inner in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+            for value in (*inner.input, *inner.output, *inner.value_info) if node.op_type == "Loop" else ():
+                if len(value.type.tensor_type.shape.dim) == 3:
+                    value.type.tensor_type.shape.dim[0].Clear()
+            _clear_mask_counts(inner)
 
 
 def _noise(size: tuple[int, int], batch: int = 1) -> Tensor:
@@ -212,7 +200,7 @@ def _noise(size: tuple[int, int], batch: int = 1) -> Tensor:
 
 
 @contextmanager
-def _export_errors(model: RGNet | MaskRCNN, dynamic: bool) -> Iterator[None]:
+def _export_errors(model: RGNet | MaskRCNN, dynamic: bool = False) -> Iterator[None]:
     """Silence the exporters' warnings, and turn their errors into a :class:`UsageError`."""
     try:
         with warnings.catch_warnings():
@@ -220,6 +208,5 @@ def _export_errors(model: RGNet | MaskRCNN, dynamic: bool) -> Iterator[None]:
             yield
     except Exception as error:  # exporters raise all kinds of errors
         remedy = "leave out --dynamic, or use another format" if dynamic else "use another format"
-        raise UsageError(
-            f"PyTorch cannot export {model.config['backbone']!r}: {first_line(error)[:200]}; {remedy}"
-        ) from error
+        reason = first_line(error)[:200]
+        raise UsageError(f"PyTorch cannot export {model.config['backbone']!r}: {reason}; {remedy}") from error

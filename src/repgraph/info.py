@@ -16,7 +16,7 @@ import torch
 
 from repgraph.ops import backends
 
-BACKENDS = tuple(name for name in backends.NAMES if name != "auto")
+BACKENDS = ("reference", *backends.KERNELS)
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 _TRITON = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-windows")
 
@@ -39,13 +39,6 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def command_line() -> str:
-    """Return the command line of this process; ``python -m repgraph`` is shown as ``repgraph``."""
-    program = Path(sys.argv[0])
-    name = program.parent.name if program.name == "__main__.py" else program.name
-    return shlex.join([name, *sys.argv[1:]]).encode(errors="replace").decode()
-
-
 def installed(*names: str) -> str | None:
     """Return the version of the first of these packages that is installed, or None."""
     for name in names:
@@ -54,13 +47,18 @@ def installed(*names: str) -> str | None:
     return None
 
 
-def device_name(device: torch.device) -> str:
-    """Return the product name of a device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+def command_line() -> str:
+    """Return the command line of this process; ``python -m repgraph`` is shown as ``repgraph``."""
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return shlex.join([name, *sys.argv[1:]]).encode(errors="replace").decode()
 
 
 @cache
-def _cpu_name() -> str:
+def device_name(device: torch.device) -> str:
+    """Return the product name of a device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("model name"):
@@ -70,16 +68,15 @@ def _cpu_name() -> str:
 
 def devices() -> list[dict[str, Any]]:
     """Return the CPU and every CUDA device: name, memory in bytes, compute capability, multiprocessors."""
-    cpu: dict[str, Any] = {"device": "cpu", "name": _cpu_name(), "cores": os.cpu_count()}
+    cpu: dict[str, Any] = dict(device="cpu", name=device_name(torch.device("cpu")), cores=os.cpu_count())
     cpu["threads"] = torch.get_num_threads()
     if hasattr(os, "sysconf"):
         cpu["memory"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = [cpu]
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        properties = torch.cuda.get_device_properties(index)
-        entry = {"device": f"cuda:{index}", "name": properties.name, "memory": properties.total_memory}
-        entry["capability"] = f"{properties.major}.{properties.minor}"
-        found.append(entry | {"multiprocessors": properties.multi_processor_count})
+        gpu = torch.cuda.get_device_properties(index)
+        entry = dict(device=f"cuda:{index}", name=gpu.name, memory=gpu.total_memory)
+        found.append(entry | dict(capability=f"{gpu.major}.{gpu.minor}", multiprocessors=gpu.multi_processor_count))
     return found
 
 
@@ -87,12 +84,10 @@ def gather() -> dict[str, Any]:
     """Return everything that ``repgraph info`` shows, as plain data."""
     with warnings.catch_warnings():  # from an old driver, or from imports in why_not
         warnings.simplefilter("ignore")
-        found = devices()
-        table = []
+        found, table = devices(), []
         for device, backend, dtype in itertools.product([entry["device"] for entry in found], BACKENDS, DTYPES):
             reason = backends.why_not(backend, torch.device(device), getattr(torch, dtype))
-            entry = {"device": device, "backend": backend, "dtype": dtype}
-            table.append(entry | {"runs": reason is None, "reason": reason})
+            table.append(dict(device=device, backend=backend, dtype=dtype, runs=reason is None, reason=reason))
     return {"versions": versions(), "platform": platform.platform(), "devices": found, "backends": table}
 
 
@@ -101,7 +96,7 @@ def render(facts: dict[str, Any]) -> str:
     lines += [f"{'platform':<10} {facts['platform']}", "", "devices"]
     for entry in facts["devices"]:
         details = [f"{entry['memory'] / 2**30:.1f} GiB"] if "memory" in entry else []
-        details += [f"{key} {entry[key]}" for key in entry if key not in ("device", "name", "memory")]
+        details += [f"{key} {value}" for key, value in entry.items() if key not in ("device", "name", "memory")]
         lines.append(f"  {entry['device']:<8} {entry['name']} ({', '.join(details)})")
     if len(facts["devices"]) == 1:
         lines.append("  cuda     none that this PyTorch can use")
@@ -110,7 +105,6 @@ def render(facts: dict[str, Any]) -> str:
     for row in facts["backends"]:
         verdicts.setdefault((row["device"], row["backend"], row["reason"]), []).append(row["dtype"])
     for (device, backend, reason), dtypes in verdicts.items():
-        names = ", ".join(dtypes)
-        verdict = f"yes  {names}" if reason is None else f"no   {names}: {reason}"
+        verdict = f"no   {', '.join(dtypes)}: {reason}" if reason else f"yes  {', '.join(dtypes)}"
         lines.append(f"  {device:<8} {backend:<10} {verdict}")
     return "\n".join(lines)

@@ -89,6 +89,8 @@ def test_styles(tmp_path: Path) -> None:
     assert model.backbone.body.layer2[0].conv1.stride == (2, 2)
     with pytest.raises(UsageError, match=r"msra.safetensors is in caffe style, but the backbone is in timm style"):
         build(file, backbone="resnet26", caffe_style=False)
+    with pytest.raises(UsageError, match=r"msra.safetensors has the weights of another network than 'resnet18'"):
+        build(file, backbone="resnet18")
     save_file(state, file, metadata={"style": "torchvision"})
     assert not build(file, backbone="resnet26").backbone.caffe_style
     with pytest.raises(UsageError, match=r"is in timm style, .* give caffe_style=False"):

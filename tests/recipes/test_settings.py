@@ -39,6 +39,8 @@ def test_crop_of_the_test_changes_with_the_data():
     ("recipe", "setting", "message"),
     [
         (SEGMENTATION, "optim.lrr=1", "unknown setting 'optim.lrr'; did you mean 'optim.lr'?"),
+        (SEGMENTATION, "optim.learning_rate=1", "unknown setting 'optim.learning_rate'; did you mean 'optim.lr'?"),
+        (SEGMENTATION, "epochs=1", "unknown setting 'epochs'; did you mean 'train.iterations'?"),
         (SEGMENTATION, "zebra=1", "unknown setting 'zebra'; choose one of data, model, optim, test, train"),
         (SEGMENTATION, "optim.lr", "setting 'optim.lr' has no value; write NAME=VALUE"),
         (SEGMENTATION, "optim.lr=1e999", "optim.lr is inf: input should be a finite number"),

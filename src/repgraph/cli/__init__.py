@@ -42,20 +42,21 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         if handler is _signal.default_int_handler:
             _signal.signal(_signal.SIGINT, _interrupt)
         words = list(sys.argv[1:] if arguments is None else arguments)
-        command = " ".join(["repgraph", *words[: 1 + (words[:1] in (["bench"], ["data"]))]])
-        _open_closed_streams()
-        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-            sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
+        command = " ".join(["repgraph", *words[: 2 if words[:1] in (["bench"], ["data"]) else 1]])
+        _prepare_streams()
         from repgraph.cli.app import app  # imported here to handle Ctrl-C during its imports
 
         code = int(app(words, prog_name="repgraph", standalone_mode=False) or 0)
         sys.stdout.flush()
         return code
     except BaseException as error:
-        known = _report(error, command)
-        if known is None:
+        explained = _explain(error, command)
+        if explained is None:
             raise
-        return known
+        code, message = explained
+        if message:
+            print(message, file=sys.stderr)
+        return code
     finally:
         if handler is _signal.default_int_handler:
             _signal.signal(_signal.SIGINT, handler)
@@ -81,60 +82,47 @@ def _interrupt(number: int, frame: "FrameType | None") -> None:
     raise KeyboardInterrupt
 
 
-def _report(error: BaseException, command: str) -> int | None:
-    """Print an error in one line and return the exit code; None if it is a bug."""
+def _prepare_streams() -> None:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed (>&-): a file would get its number, and what is printed
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
+
+
+def _explain(error: BaseException, command: str) -> tuple[int, str] | None:
+    """Return the exit code of an error and its message in one line; None if it is a bug."""
     from repgraph.errors import UsageError, interrupted, one_line
 
     if interrupted(error):
-        return 130
+        return 130, ""
     if format_message := getattr(error, "format_message", None):  # from Typer: wrong options and arguments
         if type(error).__name__ == "NoArgsIsHelpError":  # a command that only has sub-commands, without one
             print(format_message())
-            return 0
+            return 0, ""
         context = getattr(error, "ctx", None)
         path = context.command_path if context else command
-        message = " ".join(format_message().split())  # it may have several lines
-        print(one_line(f"{path}: {message} (see {path} --help)"), file=sys.stderr)
-        return 2
+        return 2, one_line(f"{path}: {' '.join(format_message().split())} (see {path} --help)")
     if isinstance(error, UsageError):
-        print(one_line(f"{command}: {error}"), file=sys.stderr)
-        return 2
+        return 2, one_line(f"{command}: {error}")
     if isinstance(error, ImportError):
-        package = (error.name or "").split(".")[0]
+        package = (error.name or "").partition(".")[0]
         extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
-        if extra is None:
-            return None
-        print(f"{command} needs {package}: pip install 'repgraph[{extra}]'", file=sys.stderr)
-        return 2
-    if isinstance(error, BrokenPipeError):
-        _discard_output()
-        return 141
-    if isinstance(error, OSError) and _output_fails():
-        _discard_output()
-        print(f"repgraph: cannot write the output ({error.strerror})", file=sys.stderr)
-        return 2
+        return (2, f"{command} needs {package}: pip install 'repgraph[{extra}]'") if extra else None
+    if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _output_fails()):
+        # Discard what is buffered; otherwise Python writes it again at exit, and fails again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 141, ""
+        return 2, f"repgraph: cannot write the output ({error.strerror})"
     if isinstance(error, OSError) and error.filename is not None:  # such as a folder without permission to search it
-        print(one_line(f"{command}: cannot use {error.filename}: {error.strerror}"), file=sys.stderr)
-        return 2
+        return 2, one_line(f"{command}: cannot use {error.filename}: {error.strerror}")
     return None
 
 
-def _open_closed_streams() -> None:
-    """Connect closed standard streams (``>&-``) to nothing; otherwise a file gets their number, and what is printed."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-
-
 def _output_fails() -> bool:
-    """Return whether standard output cannot be written to, such as a file on a full disk."""
     try:
-        print(flush=True)
+        print(flush=True)  # fails on a full disk
     except OSError:
         return True
     return False
-
-
-def _discard_output() -> None:
-    """Discard buffered output; otherwise Python writes it again at exit, and fails again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

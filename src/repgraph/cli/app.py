@@ -1,12 +1,14 @@
 """The Typer application: the commands and their groups."""
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from repgraph.cli import ablate, bench, data, demo, evaluate, export, info, predict, report, train, visualize
+from repgraph.cli.options import option
 
 
 class Command(TyperCommand):
@@ -21,23 +23,17 @@ class Command(TyperCommand):
             self.help = self.help.replace("Examples:\n", "\b\nExamples:\n")  # \b: keep the line breaks below
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        repeatable = {
-            name: (option.metavar or "").endswith("...")
-            for option in self.params
-            if getattr(option, "multiple", False)
-            for name in option.opts
-        }
+        several = {name: each for each in self.params if getattr(each, "multiple", False) for name in each.opts}
         spread: list[str] = []
         current = ""
         for position, word in enumerate(args):
             if word == "--":
                 spread += args[position:]
                 break
-            name = word.partition("=")[0]
             if word.startswith("-"):
-                current = name if name in repeatable else ""
-            elif current and spread[-1] != current:
-                if repeatable[current]:
+                current = word.partition("=")[0]
+            elif current in several and spread[-1] != current:
+                if (several[current].metavar or "").endswith("..."):
                     spread[-1] += f" {word}"
                     continue
                 spread.append(current)
@@ -45,22 +41,34 @@ class Command(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
-app = typer.Typer(
-    name="repgraph",
-    help="Representative graph attention for PyTorch: train, evaluate, predict, and explore what a layer attends to.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+def _group(name: str, text: str, *commands: Callable[..., Any], **more: Any) -> typer.Typer:
+    group = typer.Typer(name=name, help=text, no_args_is_help=True, rich_markup_mode=None, **more)
+    for command in commands:
+        group.command(cls=Command)(command)
+    return group
+
+
+app = _group(
+    "repgraph",
+    "Representative graph attention for PyTorch: train, evaluate, predict, and explore what a layer attends to.",
+    *(train.train, predict.predict, export.export, ablate.ablate, report.report, demo.demo, info.info),
+    *(visualize.explore, visualize.nodes, visualize.affinity),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
+app.command("eval", cls=Command)(evaluate.evaluate)
+app.add_typer(_group("data", "Data sets.", data.check))
+benchmarks = (bench.operator, bench.layers, bench.deformable, bench.networks)
+app.add_typer(_group("bench", "Benchmarks of speed and memory.", *benchmarks))
 
 
 @app.callback(invoke_without_command=True)
 def version(
-    show: bool = typer.Option(False, "--version", help="Show the version and exit."),
-    modules: list[str] = typer.Option(  # noqa: B008
-        [], "--import", help="Module that registers your own context layers; repeatable.", metavar="MODULE"
-    ),
+    show: Annotated[bool, option("Show the version and exit.", "--version")] = False,
+    modules: Annotated[
+        list[str] | None,
+        option("Module that registers your own context layers; repeatable.", "--import", metavar="MODULE"),
+    ] = None,
 ) -> None:
     if modules:  # read by repgraph.models.context, in processes that a command starts as well
         os.environ["REPGRAPH_IMPORT"] = ",".join(modules)
@@ -69,20 +77,3 @@ def version(
 
         print(f"repgraph {__version__}")
         raise typer.Exit
-
-
-for command in (
-    *(train.train, predict.predict, export.export, ablate.ablate, report.report, demo.demo, info.info),
-    *(visualize.explore, visualize.nodes, visualize.affinity),
-):
-    app.command(cls=Command)(command)
-app.command("eval", cls=Command)(evaluate.evaluate)
-data_app = typer.Typer(help="Data sets.", no_args_is_help=True, rich_markup_mode=None)
-data_app.command("check", cls=Command)(data.check)
-app.add_typer(data_app, name="data")
-bench_app = typer.Typer(help="Benchmarks of speed and memory.", no_args_is_help=True, rich_markup_mode=None)
-bench_app.command("operator", cls=Command)(bench.operator)
-bench_app.command("layers", cls=Command)(bench.layers)
-bench_app.command("deformable", cls=Command)(bench.deformable)
-bench_app.command("networks", cls=Command)(bench.networks)
-app.add_typer(bench_app, name="bench")

@@ -4,9 +4,8 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from repgraph.cli import options
 from repgraph.cli.options import option
-
-DEFAULT = "baseline rgnet"
 
 
 def demo(
@@ -15,11 +14,9 @@ def demo(
     iterations: Annotated[int | None, option("Iterations of training.", min=1, metavar="N", show_default="600")] = None,
     networks: Annotated[
         list[str] | None,
-        option("baseline, control, nl or rgnet; several at once.", metavar="NAME", show_default=DEFAULT),
+        option("baseline, control, nl or rgnet; several at once.", metavar="NAME", show_default="baseline rgnet"),
     ] = None,
-    settings: Annotated[
-        list[str] | None, option("Settings of the recipes; several at once.", "--set", metavar="NAME=VALUE")
-    ] = None,
+    settings: options.RecipeSettings = None,
     pictures: Annotated[int, option("Number of images on the page.", min=1, max=100, metavar="N")] = 6,
     test: Annotated[int, option("Number of images to test on.", min=1, max=100_000, metavar="N")] = 400,
 ) -> int:
@@ -36,8 +33,8 @@ def demo(
     from repgraph.info import command_line
     from repgraph.report.demo import Stopped, run_demo
 
-    names = list(dict.fromkeys(networks or DEFAULT.split()))
-    given = [*([] if iterations is None else [f"train.iterations={iterations}"]), *(settings or ())]
+    names = list(dict.fromkeys(networks or ("baseline", "rgnet")))
+    given = [*([f"train.iterations={iterations}"] if iterations else []), *(settings or [])]
     try:
         page = run_demo(out, names, seeds=seeds, settings=given, pictures=pictures, tests=test, command=command_line())
     except Stopped as stopped:

@@ -1,17 +1,16 @@
 """``repgraph export``."""
 
-import importlib.util
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-from repgraph.cli import options
+from repgraph.cli import EXTRAS, options
 from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
-ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
 
 
@@ -40,11 +39,13 @@ def export(
 
     The exit code is 0, 1 if the outputs differ (nothing is written), or 2 for a mistake in the command.
     """
-    size = options.parse_size("--size", size_text)
-    path = _output_path(model, to, out)
+    size, suffix = options.parse_size("--size", size_text), SUFFIXES[to]
+    path = Path(os.path.expanduser(out or options.network_name(model) + suffix))
+    if path.suffix != suffix:
+        raise UsageError(f"--out is {out}; expected a file name that ends in {suffix} for --to {to}")
     if dynamic and to == "safetensors":
         raise UsageError("--dynamic is for --to torch and --to onnx; weights do not depend on the size")
-    missing = [name for name in ONNX_PACKAGES if to == "onnx" and importlib.util.find_spec(name) is None]
+    missing = [name for name in EXTRAS["onnx"] if to == "onnx" and find_spec(name) is None]
     if missing:
         raise UsageError(f"--to onnx needs {' and '.join(missing)}: pip install 'repgraph[onnx]'")
 
@@ -67,20 +68,17 @@ def export(
     if image is not None and not (is_detector and to == "onnx"):
         raise UsageError("--image is for --to onnx of a Mask R-CNN")
     files.check_writable(path)
-    source = Path(os.path.expanduser(model))
-    check_not_overwritten([source, source / FILE, source / MODEL / FILE, *([image] if image else [])], [path])
+    source, photo = Path(os.path.expanduser(model)), image and Path(os.path.expanduser(image))
+    check_not_overwritten([source, source / FILE, source / MODEL / FILE, *([photo] if photo else [])], [path])
     start = time.perf_counter()
     print(f"{model}: {network.config['backbone']}, {network.extra_repr()}; exporting ...", file=sys.stderr, flush=True)
     if to == "safetensors":
         content = network.to_bytes()
     else:
         if isinstance(network, MaskRCNN):
-            example = None if image is None else read_image(Path(os.path.expanduser(image)), upright=True)
-            exported = export.detector_to_onnx(network, size, example)
-        elif to == "onnx":
-            exported = export.to_onnx(network, size, dynamic)
+            exported = export.detector_to_onnx(network, size, read_image(photo, upright=True) if photo else None)
         else:
-            exported = export.to_torch(network, size, dynamic)
+            exported = (export.to_onnx if to == "onnx" else export.to_torch)(network, size, dynamic)
         print(f"the file and the network: {exported.comparison}", file=sys.stderr)
         if not exported.difference <= export.TOLERANCE:
             print(f"repgraph export: this exceeds {export.TOLERANCE:g}: {path} is not written", file=sys.stderr)
@@ -89,14 +87,3 @@ def export(
     files.write(path, content)
     print(f"{path} ({len(content) / 1e6:.1f} MB, {time.perf_counter() - start:.0f} s)")
     return 0
-
-
-def _output_path(model: Path, to: str, out: Path | None) -> Path:
-    suffix = SUFFIXES[to]
-    if out is None:
-        path = model.resolve()
-        name = path.parent.name if path.name == "model" else path.stem if path.suffix == ".ckpt" else path.name
-        return Path((name.removesuffix(suffix) or "model") + suffix)
-    if out.suffix != suffix:
-        raise UsageError(f"--out is {out}; expected a file name that ends in {suffix} for --to {to}")
-    return Path(os.path.expanduser(out))

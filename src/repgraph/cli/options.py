@@ -4,14 +4,15 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from repgraph.constants import DATASETS, INSTANCE_DATASETS, Precision
+from repgraph.constants import DATASETS, INSTANCE_DATASETS, MODEL, Precision
 from repgraph.errors import UsageError
 from repgraph.files import parse_json
 
@@ -31,9 +32,9 @@ def _recipe_or(text: str, otherwise: str, **more: Any) -> Any:
     return option(text, show_default=f"{RECIPE}, else {otherwise}", **more)
 
 
-Model = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Folder of a run or a network, a checkpoint, or a .safetensors file.")
-]
+_MODEL = "Folder of a run or a network, a checkpoint, or a .safetensors file."
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL)]
+ModelOption = Annotated[Path, option(_MODEL, "--model", metavar="RUN")]
 Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is available.")]
 Workers = Annotated[int, option("Threads that read images.", min=0, max=256)]
 Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default=RECIPE)]
@@ -42,6 +43,10 @@ ReaderOptions = Annotated[
     option("Options of the data set's reader, such as classes=3; several at once.", "--option", metavar="NAME=VALUE"),
 ]
 Limit = Annotated[int | None, option("Use only the first N images.", min=1, metavar="N")]
+RecipeSettings = Annotated[
+    list[str] | None,
+    option("Settings of the recipe, such as optim.lr=0.02; several at once.", "--set", metavar="NAME=VALUE"),
+]
 
 
 @dataclass(frozen=True)
@@ -57,26 +62,23 @@ class Data:
             show_default=f"{RECIPE}, or coco for a Mask R-CNN",
         ),
     ] = None
+    split: Annotated[str | None, option("Split of the data set: train, val, test, ...")] = None
     reader_options: ReaderOptions = None
     limit: Limit = None
 
-    def source(self, split: str | None) -> tuple[str | None, str | None, str | None, dict[str, Any]]:
+    def source(self) -> tuple[str | None, str | None, str | None, dict[str, Any]]:
         """Return the arguments of :meth:`repgraph.inference.Trained.open_data`."""
-        return self.data, self.dataset, split, named_values("--option", self.reader_options)
+        return self.data, self.dataset, self.split, named_values("--option", self.reader_options)
 
 
 @dataclass(frozen=True)
 class Inference:
     """Options of inference; windows, scales and flip are for segmentation."""
 
-    mode: Annotated[Literal["whole", "slide"] | None, _recipe_or("Whole images, or overlapping windows.", "whole")] = (
-        None
-    )
+    mode: Annotated[Literal["whole", "slide"] | None, _recipe_or("Whole images, or sliding windows.", "whole")] = None
     crop: Annotated[str | None, _recipe_or("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
     stride: Annotated[float | None, _recipe_or("Distance between windows, as a fraction of the crop.", "2/3")] = None
-    scales: Annotated[
-        list[float] | None, _recipe_or("Average over these scales; several at once.", "1", metavar="F")
-    ] = None
+    scales: Annotated[list[float] | None, _recipe_or("Scales to average; several at once.", "1", metavar="F")] = None
     flip: Annotated[bool | None, _recipe_or("Also mirror images.", "no")] = None
     batch: Annotated[int | None, option("Windows per batch.", min=1, max=65536, show_default="4")] = None
     memory: Annotated[
@@ -84,7 +86,7 @@ class Inference:
         option("Memory of --mode slide; larger maps use tiles.", min=0, max=2**20, metavar="GIB", show_default="2"),
     ] = None
     precision: Annotated[
-        Precision | None, option("Precision of the network.", show_default="the recipe's on a GPU, else fp32")
+        Precision | None, option("Precision of the network.", show_default=f"{RECIPE} on a GPU, else fp32")
     ] = None
     device: Device = "auto"
     workers: Workers = WORKERS
@@ -98,8 +100,9 @@ class Inference:
         given["crop"] = None if self.crop is None else parse_size("--crop", self.crop, square=True)
         given["memory"] = None if self.memory is None else int(self.memory * 2**30)
         given = {name: value for name, value in given.items() if value is not None}
-        if trained.is_detector:
-            reject(given, "is for segmentation; a detector resizes images itself (min_size in its config)")
+        if trained.is_detector and given:
+            name = next(iter(given))
+            raise UsageError(f"--{name} is for segmentation; a detector resizes images itself (min_size in its config)")
         return Settings.from_recipe(trained.recipe, precision=self.precision or trained.default_precision, **given)
 
 
@@ -120,21 +123,20 @@ def flatten(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-def reject(given: Mapping[str, Any], reason: str) -> None:
-    """Raise an error if one of the options was given; ``reason`` follows its name."""
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError(f"--{name} {reason}")
-
-
 def parse_size(option: str, text: str, *, square: bool = False) -> tuple[int, int]:
     """Parse HEIGHTxWIDTH; with ``square``, a single number is both."""
-    words = text.lower().split("x")
-    words = words * 2 if square and len(words) == 1 else words
-    if len(words) != 2 or not all(word.isdecimal() and len(word) < 7 and int(word) > 0 for word in words):
+    found = re.fullmatch(r"0*([1-9]\d{0,5})(?:x0*([1-9]\d{0,5}))?", text.lower())
+    if not found or not (found[2] or square):
         expected = "a side or HEIGHTxWIDTH" if square else "HEIGHTxWIDTH"
         raise UsageError(f"{option} is {text[:60]!r}; expected {expected} in pixels, such as 512x512")
-    return int(words[0]), int(words[1])
+    return int(found[1]), int(found[2] or found[1])
+
+
+def network_name(model: Path) -> str:
+    """Return the name of a network: of its run, or of its file."""
+    path = Path(os.path.abspath(os.path.expanduser(model)))
+    path = path.parent if path.name == MODEL else path
+    return path.stem if path.suffix in (".ckpt", ".safetensors") else path.name
 
 
 def check_page(out: Path) -> None:

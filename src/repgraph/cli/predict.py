@@ -24,10 +24,7 @@ def predict(
     ] = None,
     recursive: Annotated[bool, option("Also search the sub-folders of folders.", "--recursive")] = False,
     overlays: Annotated[bool | None, option("Write overlays.", show_default="not with --split")] = None,
-    score: Annotated[
-        float | None, option("Minimum score of objects in overlays.", min=0, max=1, show_default="0.5")
-    ] = None,
-    split: Annotated[str | None, option("Predict a split of a data set instead of INPUT.")] = None,
+    score: Annotated[float | None, option("Minimum score in overlays.", min=0, max=1, show_default="0.5")] = None,
 ) -> int:
     """Predict the labels of images, or the objects in them.
 
@@ -39,11 +36,12 @@ def predict(
       repgraph predict my-mask-rcnn --data coco --split test --out submission
 
     OUT/labels has PNGs with the data set's ids, OUT/overlays has overlays; for a Mask R-CNN, OUT/detections.json has
-    all objects in COCO's format. With --split, files are as the data set's evaluation server expects them.
+    all objects in COCO's format. With --split instead of INPUT, files are as the data set's evaluation server expects.
 
     The exit code is 0, 1 if some images could not be predicted (the others are), or 2 for a mistake in the command or
     an output folder that cannot be written. See docs/inference.md.
     """
+    split = data.split
     if bool(inputs) == (split is not None):
         raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
     if inputs and any(vars(data).values()):
@@ -62,11 +60,11 @@ def predict(
     with process_group(inference.device) as process:
         trained = network.load(model, process.device)
         settings = inference.settings(trained)
-        if not trained.is_detector:
-            options.reject({"score": score}, "is for detectors; this network is for segmentation")
+        if score is not None and not trained.is_detector:
+            raise UsageError("--score is for detectors; this network is for segmentation")
         labels, plain = trained.labels_or_numbers(), False
         if split is not None:
-            images = trained.open_data(*data.source(split))
+            images = trained.open_data(*data.source())
             network.check_classes(trained.model.classes, images.labels)
             sources, labels = split_images(images, data.limit), images.labels
             plain = images.name == "cityscapes"  # as its evaluation server expects

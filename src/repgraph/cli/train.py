@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from repgraph.cli import options
 from repgraph.cli.options import option
 from repgraph.constants import Precision
 from repgraph.errors import UsageError
@@ -21,27 +22,20 @@ def train(
         str | None, option("Initial weights: a file, a run, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")
     ] = None,
     out: Annotated[Path | None, option("The run's folder.", metavar="DIR", show_default="runs/RECIPE")] = None,
-    settings: Annotated[
-        list[str] | None, option("Settings, such as optim.lr=0.02; several at once.", "--set", metavar="NAME=VALUE")
-    ] = None,
+    settings: options.RecipeSettings = None,
     iterations: Annotated[int | None, option("Number of iterations (train.iterations).", min=1)] = None,
     batch: Annotated[int | None, option("Images per iteration, over all devices (train.batch).", min=1)] = None,
     seed: Annotated[int | None, option("Random seed (train.seed).", min=0, max=2**63 - 1)] = None,
     devices: Annotated[
-        int | None,
-        option("Number of GPUs, or of processes on the CPU (train.devices).", min=1, show_default="all GPUs"),
+        int | None, option("Number of GPUs, or of CPU processes (train.devices).", min=1, show_default="all GPUs")
     ] = None,
     precision: Annotated[Precision | None, option("Precision of the network (train.precision).")] = None,
     workers: Annotated[int | None, option("Processes that load images (data.workers).", min=0, max=1024)] = None,
     compiled: Annotated[bool, option("Use torch.compile (train.compile).", "--compile")] = False,
-    resume: Annotated[
-        Path | None, option("Resume a run: its folder, or one of its checkpoints.", metavar="RUN")
-    ] = None,
+    resume: Annotated[Path | None, option("Folder or checkpoint of a run to resume.", metavar="RUN")] = None,
     list_recipes: Annotated[bool, option("List the recipes and exit.", "--list")] = False,
     print_recipe: Annotated[bool, option("Print the resolved recipe as JSON and exit.", "--print")] = False,
-    measure: Annotated[
-        bool, option("Measure images/s with the data and with one batch in memory, and exit.", "--measure")
-    ] = False,
+    measure: Annotated[bool, option("Measure images/s with the data and with one batch.", "--measure")] = False,
 ) -> int:
     """Train a network from a recipe, or resume a run.
 
@@ -62,8 +56,7 @@ def train(
     finite, and 130 or 143 if training was stopped by SIGINT or SIGTERM. See docs/training.md.
     """
     if list_recipes:
-        print(_listing())
-        return 0
+        return _list_recipes()
     given = {
         "data.root": data,
         "model.weights": weights,
@@ -92,30 +85,27 @@ def train(
     if print_recipe:
         print(recipes.to_json(resolved), end="")
         return 0
-    if measure:
-        from repgraph import train as training
-        from repgraph.distributed import destroy_process_group, rank
 
-        throughput = training.measure(resolved, show=sys.stderr)
-        if rank() == 0:
-            print(throughput)
-        destroy_process_group()
-        return 0
-    from repgraph.train import train as train_run
+    from repgraph import train as training
+    from repgraph.distributed import destroy_process_group, rank
 
-    return _finish(train_run(resolved, out or Path("runs") / resolved.name, show=sys.stderr))
+    if not measure:
+        return _finish(training.train(resolved, out or Path("runs") / resolved.name, show=sys.stderr))
+    throughput = training.measure(resolved, show=sys.stderr)
+    if rank() == 0:
+        print(throughput)
+    destroy_process_group()
+    return 0
 
 
-def _listing() -> str:
-    """Return all recipes, one per line, with the paper's scores."""
+def _list_recipes() -> int:
     from repgraph import recipes
 
     width = max(map(len, recipes.NAMES))
-    lines = []
     for name in recipes.NAMES:
         title, _command, *paper = (line.strip() for line in recipes.get(name).description.splitlines())
-        lines.append(f"{name:<{width}}  {' '.join([title, *paper])}")
-    return "\n".join(lines)
+        print(f"{name:<{width}}  {' '.join([title, *paper])}")
+    return 0
 
 
 def _finish(outcome: "Outcome") -> int:

@@ -1,10 +1,11 @@
 """``repgraph explore``, ``repgraph nodes`` and ``repgraph affinity``."""
 
-import os
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,41 +13,51 @@ from repgraph.cli import options
 from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
+if TYPE_CHECKING:
+    from repgraph.inference import Trained
+    from repgraph.visualize.images import ImageList
+
 MAX_ROWS = 24  # images in a figure of nodes
 SPLIT_IMAGES = 4  # images of a split in the explorer by default
 
-Images = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="IMAGE", help="Images, folders, or patterns; with --split, numbers or names in it."),
-]
-Split = Annotated[str | None, option("Use a split of a data set: train, val, test, ...")]
 Layer = Annotated[str | None, option("Path of the layer, or a suffix of it.", metavar="PATH", show_default="the last")]
 Width = Annotated[float, option("Width of the figure in inches; 4.8 fits a page of LNCS.", min=1, max=50, metavar="IN")]
 Dpi = Annotated[int, option("Resolution in pixels per inch.", min=20, max=2400)]
 
 
+@dataclass(frozen=True)
+class Images(options.Data):
+    """Images in files, or of a split of a data set."""
+
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="IMAGE", help="Images, folders, or patterns; with --split, numbers or names in it."),
+    ] = None
+    device: options.Device = "auto"
+
+    def open(
+        self, network: "Trained", outputs: Sequence[Path], default_limit: int | None = None, **more: Any
+    ) -> "ImageList":
+        from repgraph.visualize.images import open_images
+
+        limit = self.limit or default_limit
+        return open_images(network, self.images or (), outputs, *self.source(), limit=limit, **more)
+
+
 @options.flatten
 def explore(
-    model: Annotated[
-        Path, option("Folder of a run or a network, a checkpoint, or a .safetensors file.", metavar="RUN")
-    ],
-    data: options.Data,
-    images: Images = None,
+    model: options.ModelOption,
+    images: Images,
     out: Annotated[Path, option("The page.", metavar="FILE")] = Path("explorer.html"),
     truth: Annotated[
-        list[Path] | None,
-        option("Label files in the ids of the network's data set, one for each image.", metavar="MASK"),
+        list[Path] | None, option("Label files of the images, in the data set's ids.", metavar="MASK")
     ] = None,
     layers: Annotated[
-        list[str] | None, option("Paths of layers, or suffixes of them.", metavar="PATH", show_default="all")
+        list[str] | None, option("Paths of layers, or suffixes.", metavar="PATH", show_default="all")
     ] = None,
-    side: Annotated[
-        int | None, option("Shrink images from files to N pixels on the longer side.", min=1, metavar="N")
-    ] = None,
+    side: Annotated[int | None, option("Shrink files to N pixels on the longer side.", min=1, metavar="N")] = None,
     score: Annotated[float, option("Minimum score of objects.", min=0, max=1)] = 0.5,
     title: Annotated[str | None, option("Title of the page.", show_default="the name of the run")] = None,
-    split: Split = None,
-    device: options.Device = "auto",
 ) -> int:
     """Write an HTML page that shows the representative nodes of any pixel.
 
@@ -59,7 +70,6 @@ def explore(
     lists the keys. Images run through the network whole and at their size. Photos are rotated by their EXIF
     orientation, except with --truth. With --split and without IMAGE, the first images are used. See docs/explorer.md.
     """
-
     from repgraph import files
     from repgraph.distributed import parse_device
     from repgraph.inference import network as networks
@@ -67,26 +77,22 @@ def explore(
     from repgraph.progress import Progress
     from repgraph.visualize import explorer
     from repgraph.visualize.collect import find_layers
-    from repgraph.visualize.images import open_images
 
     options.check_page(out)
     files.check_writable(out)
-    network = networks.load(model, parse_device(device))
+    network = networks.load(model, parse_device(images.device))
     find_layers(network.model, layers or None)
-    limit = data.limit or (None if images else SPLIT_IMAGES)
-    found = open_images(network, images or (), [out], *data.source(split), limit=limit, masks=truth, side=side)
+    found = images.open(network, [out], None if images.images else SPLIT_IMAGES, masks=truth, side=side)
     networks.check_classes(network.model.classes, found.labels)
     config, recipe = network.model.config, network.recipe
     about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
     about += f", recipe {recipe.name}" if recipe else ""
-    run = Path(os.path.expanduser(model)).absolute()
-    run = run.parent if run.name in ("model", "checkpoints") else run
     with large_images(), Progress("collecting", len(found), sys.stderr) as progress:
         page = explorer.explore(
             network.model,
             (explorer.ExplorerImage(name, *found.read(index)) for index, name in enumerate(found.names)),
             network.labels or found.labels,
-            title=printable(title or run.name),
+            title=printable(title or options.network_name(model)),
             about=about,
             layers=layers or None,
             score=score,
@@ -101,8 +107,7 @@ def explore(
 def nodes(
     model: options.Model,
     out: Annotated[list[Path], option("The figure: .png, .svg or .pdf; several at once.", metavar="FILE")],
-    data: options.Data,
-    images: Images = None,
+    images: Images,
     at: Annotated[
         list[str] | None, option("Positions in pixels, for all images; or once for each image.", metavar="X,Y...")
     ] = None,
@@ -110,10 +115,8 @@ def nodes(
     layer: Layer = None,
     under: Annotated[Literal["image", "prediction"], option("Picture under the nodes.")] = "image",
     windows: Annotated[bool, option("Draw the windows that nodes average.", "--windows")] = False,
-    split: Split = None,
     width: Width = 6.9,
     dpi: Dpi = 300,
-    device: options.Device = "auto",
 ) -> int:
     """Draw the nodes of some positions in images, as in the paper's appendix.
 
@@ -135,14 +138,13 @@ def nodes(
     from repgraph.inference.inputs import large_images
     from repgraph.visualize import figures, nodes_figure
     from repgraph.visualize.collect import DenseLayer, find_layer
-    from repgraph.visualize.images import open_images
 
     for path in out:
         figures.file_format(path)
         files.check_writable(path)
-    network = networks.load(model, parse_device(device))
+    network = networks.load(model, parse_device(images.device))
     layer = find_layer(network.model, layer)
-    found = open_images(network, images or (), out, *data.source(split), limit=data.limit)
+    found = images.open(network, out)
     if len(found) > MAX_ROWS:
         raise UsageError(f"a figure has at most {MAX_ROWS} rows, but there are {len(found)} images; use --limit")
     if len(pixels) not in (0, 1, len(found)):
@@ -173,26 +175,22 @@ def nodes(
 def affinity(
     model: options.Model,
     out: Annotated[Path, option("Folder for the figure and its numbers.", metavar="DIR")],
-    data: options.Data,
-    images: Images = None,
+    images: Images,
     layer: Layer = None,
     at: Annotated[
         str | None,
         option(
-            "Position for the single histogram, in pixels of the first image.",
+            "Position of the single histogram, in pixels of the first image.",
             metavar="X,Y",
             show_default="the one with the median effective number",
         ),
     ] = None,
     top: Annotated[int, option("Number of largest weights to report the share of.", min=1)] = 9,
     formats: Annotated[
-        list[str] | None,
-        option("Formats of the figure: png, svg, pdf; several at once.", "--format", show_default="all"),
+        list[str] | None, option("png, svg, pdf; several at once.", "--format", show_default="all")
     ] = None,
-    split: Split = None,
     width: Width = 6.9,
     dpi: Dpi = 300,
-    device: options.Device = "auto",
     workers: options.Workers = options.WORKERS,
 ) -> int:
     """Measure how a non-local layer concentrates its weights on a few positions, as in the paper's first figure.
@@ -216,17 +214,16 @@ def affinity(
     from repgraph.progress import Progress
     from repgraph.visualize import affinity, figures
     from repgraph.visualize.collect import DenseLayer, check_inside, find_layer
-    from repgraph.visualize.images import open_images
 
     paths = [out / f"affinity.{suffix}" for suffix in formats or ("png", "svg", "pdf")]
     for path in paths:
         figures.file_format(path)
-    with process_group(device) as process:
+    with process_group(images.device) as process:
         if process.is_first:
             files.check_writable(out / "affinity.json")
         network = networks.load(model, process.device)
         find_layer(network.model, layer, DenseLayer)
-        found = open_images(network, images or (), paths, *data.source(split), limit=data.limit)
+        found = images.open(network, paths)
         if pixel is not None:
             check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
         own = shard(len(found))

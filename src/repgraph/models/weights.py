@@ -63,7 +63,18 @@ def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bo
     if detector and any(name.startswith("roi_heads.") for name in whole):
         body = whole
     heads = {name: value for name, value in whole.items() if name.startswith(("head.", "auxiliary."))}
-    return found.model_copy(update={"tensors": body, "heads": heads}) if body else found
+    found = found.model_copy(update={"tensors": body, "heads": heads}) if body else found
+    _check_network(found, backbone)
+    return found
+
+
+def _check_network(weights: Weights, backbone: str) -> None:
+    """Raise if a convolution has another shape: it is another network, and nothing else about the weights matters."""
+    own = create_without_data(check_timm_name(backbone)).state_dict()
+    for name, value in weights.tensors.items():
+        if name in own and value.dim() == 4 and value.shape != own[name].shape:
+            shapes = f"{name} is {tuple(value.shape)} instead of {tuple(own[name].shape)}"
+            raise UsageError(f"{weights.source} has the weights of another network than {backbone!r}: {shapes}")
 
 
 def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from repgraph import files
-from repgraph.errors import UsageError, nearest
+from repgraph.errors import SYNONYMS, UsageError, nearest
 from repgraph.recipes.schema import AnyRecipe, DetectionRecipe, Recipe
 
 R = TypeVar("R", bound=AnyRecipe)
@@ -103,9 +103,10 @@ def _field(kind: type[BaseModel], name: str) -> Any:
     if annotation is not None and (not key or annotation in (dict[str, Any], dict[str, int])):
         return Any if key else annotation
     names = [f"{each}.{inner}" for each, fields in sections.items() for inner in fields.model_fields]
-    same = [each for each in names if each.partition(".")[2] == (field or section)]
+    wanted = SYNONYMS.get(field or section, field or section)
+    same = [each for each in names if each.partition(".")[2] == wanted]
     close = same or [f"{section}.{each}" for each in difflib.get_close_matches(field, known, n=1)]
-    hint = f"; did you mean {close[0]!r}?" if close else nearest(section, known or sections)
+    hint = f"; did you mean {close[0]!r}?" if close else nearest(field if known else section, known or sections)
     raise UsageError(f"unknown setting {name!r}{hint}")
 
 
