@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,10 +18,10 @@ from torch.utils.data import Dataset
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
 from repgraph import data
-from repgraph.data.coco.annotations import Annotations, Item, read_annotations
+from repgraph.data.coco.annotations import Item, read_annotations
 from repgraph.data.coco.masks import pycocotools
 from repgraph.data.files import Kind, NotFound, Problem, image_size, read_image
-from repgraph.data.labels import DataError
+from repgraph.data.labels import DataError, Labels
 from repgraph.data.transforms import RandomFlip, Target
 
 LAYOUT = "annotations/instances_SPLIT2017.json (or instances_SPLIT.json) and a folder SPLIT2017, images or JPEGImages"
@@ -33,7 +33,7 @@ __all__ = ["InstanceData", "RandomFlip", "load", "open_split"]
 
 
 @dataclass(eq=False, repr=False)
-class InstanceData(Annotations, Dataset[Sample]):
+class InstanceData(Dataset[Sample]):
     """Images and objects of one split.
 
     ``data[i]`` is ``(image, target)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a dict with
@@ -48,8 +48,13 @@ class InstanceData(Annotations, Dataset[Sample]):
     :class:`~repgraph.data.labels.DataError` when it is read; :meth:`verify` skips such images beforehand.
     """
 
-    split: str
     root: Path
+    split: str
+    path: Path  # of the annotation file
+    labels: Labels  # the categories, sorted by id
+    items: list[Item]
+    labelled: bool  # whether the file has annotations
+    problems: list[Problem]  # annotations that were skipped
     missing: list[Path]
     crowds: bool
     empty: int  # images without objects that were left out
@@ -62,14 +67,13 @@ class InstanceData(Annotations, Dataset[Sample]):
         item = self.items[index]
         image = self.read(item)
         drawn = [(each, each.mask(*item.size)) for each in item.used_objects(self.crowds)]
-        drawn = [(each, mask) for each, mask in drawn if mask.any()]
-        objects = [each for each, _ in drawn]
-        masks = np.stack([mask for _, mask in drawn]) if drawn else np.zeros((0, *item.size), np.uint8)
+        objects = [each for each, mask in drawn if mask.any()]
+        masks = np.array([mask for _, mask in drawn if mask.any()], np.uint8).reshape(-1, *item.size)
         boxes = torch.tensor([each.clipped_box(*item.size) for each in objects], dtype=torch.float32).view(-1, 4)
         return image, {
             "boxes": BoundingBoxes(boxes, format=BoundingBoxFormat.XYXY, canvas_size=item.size),  # type: ignore[call-overload]
             "labels": torch.tensor([each.label for each in objects], dtype=torch.int64),
-            "masks": Mask(torch.from_numpy(np.ascontiguousarray(masks))),
+            "masks": Mask(torch.from_numpy(masks)),
             "image_id": item.id,
             "area": torch.tensor([each.area for each in objects], dtype=torch.float32),
             "iscrowd": torch.tensor([each.crowd for each in objects], dtype=torch.int64),
@@ -86,7 +90,7 @@ class InstanceData(Annotations, Dataset[Sample]):
         """Skip images that cannot be opened or whose size differs from the annotation file, according to the header."""
         with ThreadPoolExecutor(workers) as executor:
             found = list(executor.map(self._image_problem, self.items))
-        self.problems += [problem for problem in found if problem is not None]
+        self.problems += filter(None, found)
         self.items = [item for item, problem in zip(self.items, found, strict=True) if problem is None]
         if not self.items:
             raise DataError(f"{self.path}: none of its images can be used; {self.problems[-1].detail}")
@@ -97,9 +101,8 @@ class InstanceData(Annotations, Dataset[Sample]):
             size = image_size(item.image)
         except DataError as error:
             return Problem(Kind.BAD_IMAGE, str(item.image), str(error).removeprefix(f"{item.image}: "))
-        if size == item.size:
-            return None
-        return Problem(Kind.IMAGE_SIZE, str(item.image), self.size_mismatch(item, size))
+        mismatch = Problem(Kind.IMAGE_SIZE, str(item.image), self.size_mismatch(item, size))
+        return None if size == item.size else mismatch
 
     def size_mismatch(self, item: Item, size: Sequence[int]) -> str:
         """Describe an image whose size (H, W) differs from the annotation file."""
@@ -159,12 +162,11 @@ def open_split(
     folder = next((folder for folder in folders if os.path.isdir(folder)), None)
     if folder is None:
         raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or give images=FOLDER")
-    content = read_annotations(path)
-    kept = [item for item in content.items if empty or item.used_objects(crowds)]
-    items = [replace(item, image=folder / item.name) for item in kept]
+    labels, images_read, labelled, problems = read_annotations(path, folder)
+    items = [item for item in images_read if empty or item.used_objects(crowds)]
     if not items:
         raise DataError(f"{path}: no image has an object that can be used")
     present = set(os.listdir(folder))  # one call instead of is_file for every image
     missing = [item.image for item in items if item.name not in present and not os.path.isfile(item.image)]
-    more = dict(items=items, split=split, root=top, missing=missing, crowds=crowds)
-    return InstanceData(**vars(content) | more, empty=len(content.items) - len(items))
+    left_out = len(images_read) - len(items)
+    return InstanceData(top, split, path, labels, items, labelled, problems, missing, crowds, left_out)

@@ -1,13 +1,13 @@
 """Read annotation files in COCO's format; single annotations that cannot be used are skipped and reported."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from repgraph.data.coco import masks
 from repgraph.data.files import Kind, Problem
@@ -20,9 +20,7 @@ MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling 
 Outline = tuple[np.ndarray, ...] | str  # polygons, or the counts of an RLE
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
+class _Entry(BaseModel, strict=True, allow_inf_nan=False):
     id: int
 
 
@@ -90,38 +88,28 @@ class Item:
         return [each for each in self.objects if crowds or not each.crowd]
 
 
-@dataclass(eq=False)
-class Annotations:
-    """The content of an annotation file."""
+def read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[Problem]]:
+    """Read an annotation file for the images in a folder.
 
-    path: Path
-    labels: Labels  # the categories, sorted by id; label k of an object is class k - 1
-    items: list[Item]  # with paths relative to the folder of the images
-    labelled: bool  # whether the file has annotations; files of test splits have none
-    problems: list[Problem]  # annotations that were skipped
-
-
-def read_annotations(path: Path) -> Annotations:
+    Returns the categories sorted by id, the images, whether the file has annotations (those of test splits have none),
+    and a problem for each annotation that is skipped. Label k of an object is class k - 1.
+    """
     content = validate(_File, read_json(path, error_type=DataError), path, DataError)
-    _check_ids(content.images, path)
-    _check_ids(content.categories, path)
+    for entries in (content.images, content.categories):
+        number, count = Counter(entry.id for entry in entries).most_common(1)[0]
+        if count > 1:
+            raise DataError(f"{path}: {count} images or categories have the id {number}")
     categories = {category.id: category.name for category in sorted(content.categories, key=lambda each: each.id)}
     try:
         labels = Labels(tuple(categories.values()), spread_palette(len(categories)), tuple(categories))
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
-    images = {i.id: Item(i.id, i.file_name, Path(i.file_name), (i.height, i.width)) for i in content.images}
+    images = {i.id: Item(i.id, i.file_name, folder / i.file_name, (i.height, i.width)) for i in content.images}
     for item in images.values():
         if item.size[0] * item.size[1] > MAX_PIXELS:
             raise DataError(f"{path}: {item.name} has the size {item.size}; expected at most {MAX_PIXELS} pixels")
     problems = _add_objects(content.annotations or [], images, labels)
-    return Annotations(path, labels, list(images.values()), content.annotations is not None, problems)
-
-
-def _check_ids(entries: Sequence[_Entry], path: Path) -> None:
-    number, count = Counter(entry.id for entry in entries).most_common(1)[0]
-    if count > 1:
-        raise DataError(f"{path}: {count} images or categories have the id {number}")
+    return labels, list(images.values()), content.annotations is not None, problems
 
 
 def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels) -> list[Problem]:
