@@ -170,10 +170,8 @@ class CocoEvaluation:
         precision = evaluation.eval["precision"][:, :, :, 0, -1]
         known = [values[values > -1] for values in np.moveaxis(precision, 2, 0)]
         classes = tuple(float(values.mean()) if values.size else math.nan for values in known)
-        ap, ap50, ap75, small, medium, large, *recall = (
-            float(value) if value > -1 else math.nan for value in evaluation.stats
-        )
-        return AveragePrecision(ap, ap50, ap75, small, medium, large, classes, AverageRecall(*recall))
+        stats = [float(value) if value > -1 else math.nan for value in evaluation.stats]
+        return AveragePrecision(*stats[:6], classes, AverageRecall(*stats[6:]))
 
 
 @dataclass(frozen=True)
