@@ -31,17 +31,14 @@ class Report:
         self.labelled = data is None or data.labelled
         self.problems: list[Problem] = []
         classes = 0 if data is None else len(data.labels)
-        self.pixels = np.zeros(classes + 1, np.int64)  # of each class (or all its objects), and of none
-        self.images = np.zeros(classes, np.int64)  # with each class
-        self.objects = np.zeros(classes, np.int64)
+        self.counts = np.zeros((3, classes + 1), np.int64)  # pixels, images, objects of each class, and of none
+        self.pixels, self.images, self.objects = self.counts
         self.sizes: set[tuple[int, int]] = set()  # (H, W)
 
     def add(self, other: "Report") -> None:
         """Add what was found in one image."""
         self.problems += other.problems
-        self.pixels += other.pixels
-        self.images += other.pixels[:-1] > 0
-        self.objects += other.objects
+        self.counts += other.counts
         self.sizes |= other.sizes
 
     def add_problem(self, kind: Kind, about: str | Path, detail: str = "") -> None:
@@ -52,9 +49,9 @@ class Report:
         columns: dict[str, Any] = {}
         if self.data is not None:
             columns = {"name": self.data.labels.names, "id": self.data.labels.ids}
-            columns |= {"pixels": self.pixels[:-1].tolist(), "images": self.images.tolist()}
-        if isinstance(self.data, coco.InstanceData):
-            columns["objects"] = self.objects.tolist()
+            columns |= zip(("pixels", "images", "objects"), self.counts[:, :-1].tolist(), strict=True)
+        if isinstance(self.data, SegmentationData):
+            del columns["objects"]
         return {
             "split": self.split,
             "images": 0 if self.data is None else len(self.data),
@@ -184,11 +181,11 @@ def _examine(item: Any, data: Data) -> Report:
         found.pixels[-1] = free.sum()
     elif item.mask is not None:
         mask = try_read(item.mask, partial(read_mask, rgb=data.labels.rgb_masks), Kind.MISSING_MASK, Kind.BAD_MASK)
-        if mask is None:
-            return found
-        if size is not None and mask.shape != size:
+        if mask is not None and size is not None and mask.shape != size:
             found.add_problem(Kind.MASK_SIZE, item.mask, size_mismatch(item, size, mask.shape))
-        _count_classes(found, item.mask, mask, data)
+        if mask is not None:
+            _count_classes(found, item.mask, mask, data)
+    found.images[:] = found.pixels > 0
     return found
 
 

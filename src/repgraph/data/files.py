@@ -84,12 +84,10 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
         if picture.mode == "F":
             raise DataError(f"{path}: floating-point images have no known range; store it with 8 or 16 bits")
         if picture.mode in MODES_16_BIT:
-            grey = (np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
-            pixels = np.repeat(grey[..., None], 3, axis=2)
+            picture = pillow.fromarray((np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))
         elif picture.mode == "P" and "transparency" in picture.info:
-            pixels = np.array(picture.convert("RGBA").convert("RGB"))
-        else:
-            pixels = np.array(picture.convert("RGB"))
+            picture = picture.convert("RGBA")  # otherwise Pillow warns
+        pixels = np.array(picture.convert("RGB"))
     return Image(torch.from_numpy(pixels).permute(2, 0, 1))
 
 

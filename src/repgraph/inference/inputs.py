@@ -148,11 +148,10 @@ def _expand(text: str, recursive: bool, warn: Warn) -> tuple[Path, list[Path]]:
         return path.parent, [path]
     if not is_folder and not glob.has_magic(text):
         raise UsageError(f"{text} does not exist; expected images, folders of images, or patterns such as '*.jpg'")
-    if is_folder:
-        top, pattern = path, ("**", "*") if recursive else ("*",)
-    else:
+    top, pattern = path, ["**", "*"] if recursive else ["*"]
+    if not is_folder:
         fixed = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
-        top, pattern = Path(*path.parts[:fixed]), path.parts[fixed:]
+        top, pattern = Path(*path.parts[:fixed]), list(path.parts[fixed:])
     if "**" in pattern and top.is_dir():  # glob would follow loops
         found, loops = walk(top)
         found = [each for each in found if _matches(each.relative_to(top).parts, pattern)]
