@@ -97,12 +97,9 @@ def pair(
     select: Callable[[Collection[str]], list[str]] | None = None,
     endings: tuple[str, str] = (".jpg", ".png"),
 ) -> SegmentationData:
-    """Pair images and masks by name.
+    """Pair images and masks by name, in pairs of folders; the folder of the masks is None for unlabelled images.
 
-    Args:
-        folders: Folders of images and of their masks; None for unlabelled images.
-        select: Returns the names of the split's images, from those of all images; default: all.
-        endings: Of the file names of images and masks; see :class:`~repgraph.data.files.FileIndex`.
+    ``select`` returns the names of the split's images, given those of all images; None selects all.
     """
     data = SegmentationData(name, root, split, labels, [])
     for image_folder, mask_folder in folders:

@@ -26,9 +26,9 @@ from repgraph.data.transforms import RandomFlip, Target
 from repgraph.files import read_json, validate
 
 LAYOUT = "annotations/instances_SPLIT2017.json (or instances_SPLIT.json) and a folder SPLIT2017, images or JPEGImages"
-_FILES = ["instances_{split}2017", "instances_{split}2014", "instances_{split}", "image_info_{split}2017"]
-_FILES += ["image_info_{split}-dev2017", "{split}"]
-_FOLDERS = ("{name}", "images/{name}", "{split}", "images/{split}", "images", "JPEGImages")
+_FILES = [f"annotations/instances_{name}.json" for name in ("{split}2017", "{split}2014", "{split}")]
+_FILES += [f"annotations/{name}.json" for name in ("image_info_{split}2017", "image_info_{split}-dev2017", "{split}")]
+_FOLDERS = ["{name}", "images/{name}", "{split}", "images/{split}", "images", "JPEGImages"]
 MAX_PIXELS = 2**30  # of an image; pycocotools counts pixels with 32 bits
 MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling in float32
 
@@ -176,8 +176,9 @@ class InstanceData(Dataset[Sample]):
             size = image_size(item.image)
         except DataError as error:
             return Problem(Kind.BAD_IMAGE, str(item.image), str(error).removeprefix(f"{item.image}: "))
-        mismatch = Problem(Kind.IMAGE_SIZE, str(item.image), self.size_mismatch(item, size))
-        return None if size == item.size else mismatch
+        if size == item.size:
+            return None
+        return Problem(Kind.IMAGE_SIZE, str(item.image), self.size_mismatch(item, size))
 
     def size_mismatch(self, item: Item, size: Sequence[int]) -> str:
         """Describe an image whose size (H, W) differs from the annotation file."""
@@ -226,13 +227,12 @@ def open_split(
     """
     masks.pycocotools()  # raises early if it is missing
     top = Path(os.path.expanduser(root))
-    patterns = (annotations,) if annotations else tuple(f"annotations/{each}.json" for each in _FILES)
-    paths = [top / each.replace("{split}", split) for each in patterns]
+    paths = [top / each.replace("{split}", split) for each in ([annotations] if annotations else _FILES)]
     path = next((path for path in paths if os.path.isfile(path)), None)
     if path is None:
         raise NotFound(f"{paths[0]}: no such file; give annotations=FILE")
     name = path.stem.removeprefix("instances_").removeprefix("image_info_").replace("-dev", "")
-    patterns = (images,) if images else _FOLDERS
+    patterns = [images] if images else _FOLDERS
     folders = [top / each.replace("{name}", name).replace("{split}", split) for each in patterns]
     folder = next((folder for folder in folders if os.path.isdir(folder)), None)
     if folder is None:
@@ -248,11 +248,7 @@ def open_split(
 
 
 def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[Problem]]:
-    """Read an annotation file for the images in a folder.
-
-    Returns the categories sorted by id, the images, whether the file has annotations (those of test splits have none),
-    and a problem for each annotation that is skipped. Label k of an object is class k - 1.
-    """
+    """Return the categories of an annotation file, its images, whether it has annotations, and those skipped."""
     content = validate(_File, read_json(path, error_type=DataError), path, DataError)
     for entries in (content.images, content.categories):
         number, count = Counter(entry.id for entry in entries).most_common(1)[0]
