@@ -113,12 +113,11 @@ def check(
             reports[-1].add_problem(Kind.SPLIT, split, str(error))
     if not_found and (splits or not reports):
         raise not_found[0]
-    for report in reports:
-        if report.data is not None:
-            _check_files(report, report.data, workers, show)
-    for first, second in combinations(reports, 2):
-        if first.data is not None and second.data is not None:
-            _compare(first, first.data, second, second.data)
+    opened = [(report, report.data) for report in reports if report.data is not None]
+    for report, data in opened:
+        _check_files(report, data, workers, show)
+    for (first, one), (second, two) in combinations(opened, 2):
+        _compare(first, one, second, two)
     kinds = list(Kind)
     for report in reports:
         report.problems.sort(key=lambda problem: kinds.index(problem.kind))

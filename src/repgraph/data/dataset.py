@@ -104,8 +104,8 @@ def pair(
     data = SegmentationData(name, root, split, labels, [])
     for image_folder, mask_folder in folders:
         images = FileIndex(image_folder, endings[0])
-        masks = FileIndex(mask_folder, endings[1], error=DataError) if mask_folder else None
         wanted = dict.fromkeys(select(images.found) if select else images.found)
+        masks = FileIndex(mask_folder, endings[1], error=DataError) if mask_folder else None
         for each in wanted:
             data.items.append(Item(each, images.path(each), masks.path(each) if masks else None))
             data.missing += [index.path(each) for index in (images, masks) if index and each not in index.found]
