@@ -14,7 +14,7 @@ from tests.networks import Pointwise
 from repgraph import data as datasets
 from repgraph.data.labels import Labels
 from repgraph.errors import UsageError
-from repgraph.evaluation import Confusion, evaluate, metrics
+from repgraph.evaluation import Confusion, evaluate, segmentation
 from repgraph.inference import Settings, predict
 
 
@@ -61,7 +61,7 @@ def test_dtypes_layouts_and_chunks(dtype, monkeypatch):
     prediction, target = (torch.randint(0, 7, (31, 17), generator=generator) for _ in range(2))
     whole, parts = Confusion(7), Confusion(7)
     whole.update(prediction, target)
-    monkeypatch.setattr(metrics, "CHUNK", 10)
+    monkeypatch.setattr(segmentation, "CHUNK", 10)
     parts.update(prediction.to(dtype).t(), target.to(torch.uint8).t())
     assert torch.equal(whole.matrix, parts.matrix) and int(whole.matrix.sum()) == 31 * 17
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from repgraph import files
 from repgraph.errors import UsageError
-from repgraph.evaluation.metrics import SUMMARY
+from repgraph.evaluation.segmentation import SUMMARY
 
 NAME, LOCK = "results.csv", ".lock"
 OK, DIVERGED, FAILED = "ok", "diverged", "failed"

@@ -25,7 +25,7 @@ from repgraph.ablation.results import DIVERGED, FAILED, OK, Record
 from repgraph.ablation.tables import PlannedRun
 from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
 from repgraph.errors import UsageError
-from repgraph.evaluation.metrics import SUMMARY
+from repgraph.evaluation.segmentation import SUMMARY
 from repgraph.info import device_name
 from repgraph.progress import format_duration
 from repgraph.recipes import RESUMABLE, to_json, with_values

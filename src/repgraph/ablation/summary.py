@@ -8,7 +8,7 @@ from typing import Any
 from repgraph import files
 from repgraph.ablation.results import DIVERGED, OK, Record
 from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table, TableEntry
-from repgraph.evaluation.metrics import SUMMARY
+from repgraph.evaluation.segmentation import SUMMARY
 
 TITLES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy", "mean_accuracy": "mean accuracy"}
 PARTS = ("mean", "deviation", "low", "high")

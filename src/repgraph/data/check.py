@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -30,38 +31,27 @@ class Report:
         self.labelled = data is None or data.labelled
         self.problems: list[Problem] = []
         classes = 0 if data is None else len(data.labels)
-        self.pixels = np.zeros(classes + 1, np.int64)  # of each class (or all its objects), and of none
-        self.images = np.zeros(classes, np.int64)  # with each class
-        self.objects = np.zeros(classes, np.int64)
+        self.counts = np.zeros((3, classes + 1), np.int64)  # pixels, images, objects of each class, and of none
+        self.pixels, self.images, self.objects = self.counts
         self.sizes: set[tuple[int, int]] = set()  # (H, W)
 
     def add(self, other: "Report") -> None:
         """Add what was found in one image."""
         self.problems += other.problems
-        self.pixels += other.pixels
-        self.images += other.pixels[:-1] > 0
-        self.objects += other.objects
+        self.counts += other.counts
         self.sizes |= other.sizes
 
     def add_problem(self, kind: Kind, about: str | Path, detail: str = "") -> None:
         self.problems.append(Problem(kind, str(about), detail.removeprefix(f"{about}: ")))
-
-    def read(self, path: Path, read: Callable[[Path], Any], missing: Kind, damaged: Kind) -> Any:
-        """Read a file; if it is missing or damaged, add a problem and return None."""
-        try:
-            return read(path)
-        except DataError as error:
-            self.add_problem(damaged if os.path.exists(path) else missing, path, str(error))
-            return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         columns: dict[str, Any] = {}
         if self.data is not None:
             columns = {"name": self.data.labels.names, "id": self.data.labels.ids}
-            columns |= {"pixels": self.pixels[:-1].tolist(), "images": self.images.tolist()}
-        if isinstance(self.data, coco.InstanceData):
-            columns["objects"] = self.objects.tolist()
+            columns |= zip(("pixels", "images", "objects"), self.counts[:, :-1].tolist(), strict=True)
+        if isinstance(self.data, SegmentationData):
+            del columns["objects"]
         return {
             "split": self.split,
             "images": 0 if self.data is None else len(self.data),
@@ -70,7 +60,7 @@ class Report:
             "largest": max(self.sizes, key=math.prod, default=None),
             "ignored_pixels": int(self.pixels[-1]),
             "classes": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
-            "problems": [{"kind": p.kind, "about": p.about, "detail": p.detail} for p in self.problems],
+            "problems": [asdict(problem) for problem in self.problems],
         }
 
     def format(self, name: str, limit: int | None = None) -> str:
@@ -92,7 +82,6 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def _table(self, classes: list[dict[str, Any]]) -> list[str]:
-        """Return the lines of a table with the frequency of each class."""
         total = max(1, int(self.pixels[:-1].sum()))
         rows = [[*classes[0], "%"]]
         for entry in classes:
@@ -124,12 +113,11 @@ def check(
             reports[-1].add_problem(Kind.SPLIT, split, str(error))
     if not_found and (splits or not reports):
         raise not_found[0]
-    for report in reports:
-        if report.data is not None:
-            _check_files(report, report.data, workers, show)
-    for first, second in combinations(reports, 2):
-        if first.data is not None and second.data is not None:
-            _compare(first, first.data, second, second.data)
+    opened = [(report, report.data) for report in reports if report.data is not None]
+    for report, data in opened:
+        _check_files(report, data, workers, show)
+    for (first, one), (second, two) in combinations(opened, 2):
+        _compare(first, one, second, two)
     kinds = list(Kind)
     for report in reports:
         report.problems.sort(key=lambda problem: kinds.index(problem.kind))
@@ -150,7 +138,6 @@ def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
 
 
 def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) -> None:
-    """Read all files of a split."""
     report.problems += data.problems
     no_objects = isinstance(data, coco.InstanceData) and all(each.crowd for item in data.items for each in item.objects)
     if no_objects and data.labelled:
@@ -166,8 +153,16 @@ def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) 
 def _examine(item: Any, data: Data) -> Report:
     """Read an image and its mask, or draw the masks of its objects."""
     found = Report(data.split, data)
-    image = found.read(item.image, read_image, Kind.MISSING_IMAGE, Kind.BAD_IMAGE)
-    size = None if image is None else (int(image.shape[-2]), int(image.shape[-1]))
+
+    def try_read(path: Path, read: Callable[[Path], Any], missing: Kind, damaged: Kind) -> Any:
+        try:
+            return read(path)
+        except DataError as error:
+            found.add_problem(damaged if os.path.exists(path) else missing, path, str(error))
+            return None
+
+    image = try_read(item.image, read_image, Kind.MISSING_IMAGE, Kind.BAD_IMAGE)
+    size = None if image is None else tuple(image.shape[-2:])
     if size is not None:
         found.sizes.add(size)
     if isinstance(data, coco.InstanceData):
@@ -175,7 +170,7 @@ def _examine(item: Any, data: Data) -> Report:
             found.add_problem(Kind.IMAGE_SIZE, item.image, data.size_mismatch(item, size))
         free = np.ones(item.size, dtype=bool)
         for each in item.objects:
-            mask = each.mask(*item.size)
+            mask = each.mask()
             if not mask.any():
                 found.add_problem(Kind.OBJECT_EMPTY, f"annotation {each.id} of image {item.name}")
                 continue
@@ -184,11 +179,12 @@ def _examine(item: Any, data: Data) -> Report:
             free &= mask == 0
         found.pixels[-1] = free.sum()
     elif item.mask is not None:
-        mask = found.read(item.mask, partial(read_mask, rgb=data.labels.rgb_masks), Kind.MISSING_MASK, Kind.BAD_MASK)
+        mask = try_read(item.mask, partial(read_mask, rgb=data.labels.rgb_masks), Kind.MISSING_MASK, Kind.BAD_MASK)
         if mask is not None and size is not None and mask.shape != size:
             found.add_problem(Kind.MASK_SIZE, item.mask, size_mismatch(item, size, mask.shape))
         if mask is not None:
             _count_classes(found, item.mask, mask, data)
+    found.images[:] = found.pixels > 0
     return found
 
 

@@ -1,10 +1,9 @@
 """Images with label masks as a PyTorch data set, and a data set in memory."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from repgraph.data.labels import DataError, Labels, as_written
 from repgraph.errors import UsageError
 
 Sample = tuple[Image, Mask | None]
-Files = Sequence[FileIndex]
 
 
 @dataclass(frozen=True)
@@ -91,21 +89,32 @@ class SegmentationData(Dataset[Sample]):
 
 
 def pair(
-    name: str, root: Path, split: str, labels: Labels, images: Files, masks: Files | None, names: Sequence[str] | None
+    name: str,
+    root: Path,
+    split: str,
+    labels: Labels,
+    folders: Sequence[tuple[Path, Path | None]],
+    select: Callable[[Collection[str]], list[str]] | None = None,
+    endings: tuple[str, str] = (".jpg", ".png"),
 ) -> SegmentationData:
-    """Pair images and masks (None: unlabelled) by name, folder by folder; ``names`` selects some (None: all)."""
+    """Pair images and masks by name, in pairs of folders; the folder of the masks is None for unlabelled images.
+
+    ``select`` returns the names of the split's images, given those of all images; None selects all.
+    """
     data = SegmentationData(name, root, split, labels, [])
-    for index, truth in zip_longest(images, masks or []):
-        wanted = list(dict.fromkeys(index.found if names is None else names))
+    for image_folder, mask_folder in folders:
+        images = FileIndex(image_folder, endings[0])
+        wanted = dict.fromkeys(select(images.found) if select else images.found)
+        masks = FileIndex(mask_folder, endings[1], error=DataError) if mask_folder else None
         for each in wanted:
-            data.items.append(Item(each, index.path(each), truth.path(each) if truth else None))
-            data.missing += [kind.path(each) for kind in (index, truth) if kind and each not in kind.found]
-        data.problems += [Problem(Kind.LOOP, str(path)) for kind in (index, truth) if kind for path in kind.loops]
-        if truth:
-            unpaired = truth.found.keys() - index.found.keys() - set(wanted)
-            data.problems += [Problem(Kind.UNPAIRED_MASK, str(truth.found[key])) for key in sorted(unpaired)]
+            data.items.append(Item(each, images.path(each), masks.path(each) if masks else None))
+            data.missing += [index.path(each) for index in (images, masks) if index and each not in index.found]
+        data.problems += [Problem(Kind.LOOP, str(path)) for index in (images, masks) if index for path in index.loops]
+        if masks:
+            unpaired = sorted(masks.found.keys() - images.found.keys() - wanted.keys())
+            data.problems += [Problem(Kind.UNPAIRED_MASK, str(masks.found[key])) for key in unpaired]
     if not data.items:
-        raise DataError(f"{', '.join(str(index.folder) for index in images)}: no images found")
+        raise DataError(f"{', '.join(str(folder) for folder, _ in folders)}: no images found")
     return data
 
 

@@ -84,12 +84,10 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
         if picture.mode == "F":
             raise DataError(f"{path}: floating-point images have no known range; store it with 8 or 16 bits")
         if picture.mode in MODES_16_BIT:
-            grey = (np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
-            pixels = np.repeat(grey[..., None], 3, axis=2)
+            picture = pillow.fromarray((np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))
         elif picture.mode == "P" and "transparency" in picture.info:
-            pixels = np.array(picture.convert("RGBA").convert("RGB"))
-        else:
-            pixels = np.array(picture.convert("RGB"))
+            picture = picture.convert("RGBA")  # otherwise Pillow warns
+        pixels = np.array(picture.convert("RGB"))
     return Image(torch.from_numpy(pixels).permute(2, 0, 1))
 
 
@@ -158,28 +156,22 @@ def _read_errors(path: Path, kind: str) -> Iterator[None]:
         raise DataError(f"{path}: cannot read this {kind} ({reason}); it is damaged or in an unknown format") from error
 
 
-@dataclass(frozen=True)
 class FileIndex:
-    """The files in a folder and its subfolders, by name.
+    """The files in a folder and its subfolders, by name, without hidden ones.
 
     The name of a file is its path in the folder without ``ending``, such as ``_leftImg8bit.png``. Images may have any
-    image extension in place of the one in ``ending``, in upper or lower case.
+    image extension in place of the one in ``ending``, in upper or lower case. ``error`` is raised if there is no
+    such folder.
     """
 
-    folder: Path
-    ending: str
-    found: dict[str, Path]
-    loops: list[Path]  # links that were not followed
-
-    @classmethod
-    def scan(cls, folder: Path, ending: str, *, required: bool = False) -> "FileIndex":
-        """List the files of a folder, without hidden ones; raise DataError if a ``required`` folder is missing."""
+    def __init__(self, folder: Path, ending: str, error: type[DataError] = NotFound) -> None:
         if not os.path.isdir(folder):
-            raise (DataError if required else NotFound)(f"{folder}: no such folder")
+            raise error(f"{folder}: no such folder")
+        self.folder, self.ending = folder, ending
         before, dot, extension = ending.lower().rpartition(".")
         extensions = IMAGE_SUFFIXES if dot + extension in IMAGE_SUFFIXES else {dot + extension}
         found: dict[str, Path] = {}
-        paths, loops = walk(folder)
+        paths, self.loops = walk(folder)
         for path in paths:
             if path.suffix.lower() not in extensions or not path.stem.lower().endswith(before):
                 continue
@@ -187,14 +179,14 @@ class FileIndex:
             if name in found:
                 raise DataError(f"{path} and {found[name].name} have the same name; remove one of them")
             found[name] = path
-        return cls(folder, ending, dict(sorted(found.items())), loops)
+        self.found = dict(sorted(found.items()))
 
     def path(self, name: str) -> Path:
         """Return the path of a file; if it is missing, the path where it is expected."""
         return self.found.get(name, self.folder / f"{name}{self.ending}")
 
 
-def find_root(root: str | Path, marker: str, subfolders: Sequence[str]) -> Path:
+def find_root(root: str | Path, marker: str, subfolders: Sequence[str] = ()) -> Path:
     """Return the folder that contains ``marker``: ``root``, or one of the subfolders that archives unpack to."""
     root = Path(os.path.expanduser(root))
     for folder in (root, *(root / name for name in subfolders)):

@@ -128,7 +128,7 @@ def voc_palette(count: int) -> tuple[Colour, ...]:
 
 def hex_palette(text: str) -> tuple[Colour, ...]:
     """Return colours that are written as six hexadecimal digits each."""
-    return tuple((int(word[:2], 16), int(word[2:4], 16), int(word[4:], 16)) for word in text.split())
+    return tuple((red, green, blue) for red, green, blue in map(bytes.fromhex, text.split()))
 
 
 def spread_palette(count: int) -> tuple[Colour, ...]:

@@ -100,16 +100,14 @@ class TrainTransform:
         assert resized is not None
         top, from_top, rows = _place(image.shape[-2], self.crop[0], down)
         left, from_left, columns = _place(image.shape[-1], self.crop[1], across)
-        padding = torch.tensor([round(255 * part) for part in self.mean], dtype=image.dtype)
-        pixels = padding.repeat(*self.crop, 1).permute(2, 0, 1)  # channels last, as images are read
-        classes = torch.full(self.crop, IGNORE, dtype=mask.dtype)
-        inside = slice(from_top, from_top + rows), slice(from_left, from_left + columns)
-        part = image[:, top : top + rows, left : left + columns]
-        pixels[:, *inside] = distort_colors(part, self.photometric, generator)
-        classes[inside] = resized[top : top + rows, left : left + columns]
+        part, classes = (F.crop(each, top, left, rows, columns) for each in (image, resized))
+        padding = [from_left, from_top, self.crop[1] - columns - from_left, self.crop[0] - rows - from_top]
+        mean = [float(round(255 * share)) for share in self.mean]
+        image = F.pad(distort_colors(part, self.photometric, generator), padding, fill=mean)
+        mask = F.pad(classes, padding, fill=IGNORE)
         if self.flip and flip < 0.5:
-            return F.horizontal_flip(Image(pixels)), F.horizontal_flip(Mask(classes))
-        return Image(pixels), Mask(classes)
+            return F.horizontal_flip(image), F.horizontal_flip(mask)
+        return image, mask
 
 
 def _place(length: int, crop: int, random: float) -> tuple[int, int, int]:

@@ -1,8 +1,7 @@
 """Evaluation of networks on data sets: mIoU of segmentations, COCO's average precision of detections."""
 
 from repgraph.evaluation.detection import CocoEvaluation, DetectionEvaluation, DetectionScores, evaluate_detection
-from repgraph.evaluation.metrics import Confusion, Scores
-from repgraph.evaluation.segmentation import Evaluation, evaluate
+from repgraph.evaluation.segmentation import Confusion, Evaluation, Scores, evaluate
 
 __all__ = [
     "CocoEvaluation",

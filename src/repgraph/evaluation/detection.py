@@ -7,11 +7,12 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json, to_json
 from torch import Tensor, nn
 
 from repgraph import files
@@ -19,7 +20,6 @@ from repgraph.data.coco import InstanceData
 from repgraph.data.files import prefetch
 from repgraph.distributed import broadcast, gather, rank, shard
 from repgraph.errors import UsageError
-from repgraph.evaluation.metrics import nan_to_none
 from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Detections, NotFinite, detect
 from repgraph.inference.network import check_classes, not_finite_in_all_processes
@@ -68,7 +68,7 @@ class DetectionScores:
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
-        record = nan_to_none(asdict(self))
+        record = from_json(to_json(self, inf_nan_mode="null"))
         for kind in ("box", "mask"):
             if names and record[kind] is not None:
                 record[kind]["classes"] = dict(zip(names, record[kind]["classes"], strict=True))
@@ -170,10 +170,9 @@ class CocoEvaluation:
         precision = evaluation.eval["precision"][:, :, :, 0, -1]
         known = [values[values > -1] for values in np.moveaxis(precision, 2, 0)]
         classes = tuple(float(values.mean()) if values.size else math.nan for values in known)
-        ap, ap50, ap75, small, medium, large, *recall = (
-            float(value) if value > -1 else math.nan for value in evaluation.stats
-        )
-        return AveragePrecision(ap, ap50, ap75, small, medium, large, classes, AverageRecall(*recall))
+        stats = [float(value) if value > -1 else math.nan for value in evaluation.stats]
+        summary = dict(zip(SUMMARY, stats[:6], strict=True))
+        return AveragePrecision(**summary, classes=classes, recall=AverageRecall(*stats[6:]))
 
 
 @dataclass(frozen=True)

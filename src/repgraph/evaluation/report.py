@@ -14,9 +14,9 @@ from rich.table import Table
 
 from repgraph import files
 from repgraph.errors import one_line
-from repgraph.evaluation import metrics
-from repgraph.evaluation.detection import SUMMARY, DetectionEvaluation
-from repgraph.evaluation.segmentation import Evaluation
+from repgraph.evaluation.detection import SUMMARY as AP_SUMMARY
+from repgraph.evaluation.detection import DetectionEvaluation
+from repgraph.evaluation.segmentation import SUMMARY, Evaluation
 from repgraph.inference.files import BOXES, MASKS
 
 SCORES, CLASSES, CONFUSION = "scores.json", "classes.csv", "confusion.csv"
@@ -57,12 +57,12 @@ def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Se
     pixels, predicted = confusion.sum(1).tolist(), confusion.sum(0).tolist()
     columns = zip(range(len(names)), names, scores["iou"], scores["accuracy"], pixels, predicted, strict=True)
     classes = [dict(zip(fields, row, strict=True)) for row in columns]
-    means = {name: scores[name] for name in (*metrics.SUMMARY, "pixels")}
+    means = {name: scores[name] for name in (*SUMMARY, "pixels")}
     table = _table("class", "name", "IoU %", "accuracy %", "pixels %")
     for row in classes:
         share = row["pixels"] / scores["pixels"] if scores["pixels"] else None
         table.add_row(str(row["class"]), one_line(row["name"]), *map(percent, (row["iou"], row["accuracy"], share)))
-    miou, pixel, mean = (percent(scores[name]) for name in metrics.SUMMARY)
+    miou, pixel, mean = (percent(scores[name]) for name in SUMMARY)
     lines = [f"mIoU {miou} %, pixel accuracy {pixel} %, mean accuracy {mean} %"]
     if absent := scores["iou"].count(None):
         lines.append(f"{absent} of {len(names)} classes are neither in the images nor predicted: not counted in mIoU")
@@ -91,7 +91,7 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
         table.add_row(str(row["class"]), one_line(row["name"]), *ap, str(row["objects"]))
     means = _table("%", *MEANS)
     for kind, found in ((kind, scores[kind]) for kind in ("box", "mask") if scores[kind]):
-        means.add_row(kind, *map(percent, (*(found[name] for name in SUMMARY), *found["recall"].values())))
+        means.add_row(kind, *map(percent, (*(found[name] for name in AP_SUMMARY), *found["recall"].values())))
     lines = ["small, medium and large are AP by object size, and after AR100, AR by object size"]
     if absent := sum(not row["objects"] for row in classes):
         lines.append(f"{absent} of {len(classes)} classes have no objects in these images: not counted in AP")

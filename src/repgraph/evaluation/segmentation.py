@@ -1,22 +1,105 @@
-"""Evaluation of semantic segmentation over a data set."""
+"""Evaluation of semantic segmentation: scores from one confusion matrix over all images of a data set."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic_core import from_json, to_json
 from torch import Tensor, nn
 
+from repgraph.constants import IGNORE
 from repgraph.data.files import prefetch
-from repgraph.distributed import shard
+from repgraph.distributed import all_reduce, shard
 from repgraph.errors import UsageError
-from repgraph.evaluation.metrics import Confusion, Scores
 from repgraph.inference import Settings, predict
 from repgraph.inference.network import check_classes, device_and_dtype, not_finite_in_all_processes
 
+SUMMARY = ("miou", "pixel_accuracy", "mean_accuracy")
+CHUNK = 2**24  # pixels per count, to avoid an int64 copy of a huge image
 OnProgress = Callable[[int, int], None]  # images done, images in total; of this process
 OnImage = Callable[[int, Tensor, Tensor], None]  # index of an image, its prediction (H, W) and its mask (H, W)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores as fractions; nan if there is nothing to divide by.
+
+    The IoU of a class is nan if it is neither in the truth nor in the predictions, its accuracy is nan if it is not in
+    the truth; means are over the other classes. ``pixels`` is the number of labelled pixels.
+    """
+
+    miou: float
+    pixel_accuracy: float
+    mean_accuracy: float
+    iou: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    pixels: int
+
+    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
+        record = from_json(to_json(self, inf_nan_mode="null"))
+        if names:
+            record |= {field: dict(zip(names, record[field], strict=True)) for field in ("iou", "accuracy")}
+        return record
+
+
+class Confusion:
+    """Confusion matrix: row t, column p counts the labelled pixels of class t that are predicted as class p.
+
+    The int64 counts are exact on any device. Pixels whose target is 255 do not count.
+
+    >>> confusion = Confusion(2)
+    >>> confusion.update(torch.tensor([[0, 1, 1]]), torch.tensor([[0, 0, 255]]))
+    >>> confusion.matrix.tolist()
+    [[1, 1], [0, 0]]
+    >>> confusion.scores().iou
+    (0.5, 0.0)
+    """
+
+    def __init__(self, classes: int, device: torch.device | str = "cpu") -> None:
+        if not 1 <= classes <= IGNORE:
+            raise ValueError(f"classes is {classes}; expected 1 to {IGNORE}")
+        self.classes = classes
+        self.matrix = torch.zeros(classes, classes, dtype=torch.int64, device=device)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Count the pixels of one or more images, integers of the same shape; ``target`` is 255 where unlabelled."""
+        for name, given in (("prediction", prediction), ("target", target)):
+            if given.dtype.is_floating_point or given.dtype == torch.bool:
+                raise TypeError(f"{name} has dtype {given.dtype}; expected classes as integers (argmax of logits)")
+        if prediction.shape != target.shape:
+            raise ValueError(f"prediction has shape {tuple(prediction.shape)}, but target has {tuple(target.shape)}")
+        device = self.matrix.device
+        counts = torch.zeros_like(self.matrix)  # added at the end: after an error, the matrix is unchanged
+        for predicted, true in zip(prediction.flatten().split(CHUNK), target.flatten().split(CHUNK), strict=True):
+            predicted, true = predicted.to(device), true.to(device)
+            labelled = true != IGNORE
+            predicted, true = predicted[labelled].long(), true[labelled].long()
+            for name, given in (("prediction", predicted), ("target", true)):
+                low, high = (int(bound) for bound in given.aminmax()) if given.numel() else (0, 0)
+                if low < 0 or high >= self.classes:
+                    wrong = low if low < 0 else high
+                    raise ValueError(f"{name} has the value {wrong}; expected 0 to {self.classes - 1}")
+            pairs = torch.bincount(true * self.classes + predicted, minlength=self.classes**2)
+            counts += pairs.view_as(counts)
+        self.matrix += counts
+
+    def reduce(self) -> "Confusion":
+        """Return the sum over all processes; every process has to call it, even without images."""
+        total = Confusion(self.classes, self.matrix.device)
+        total.matrix = all_reduce(self.matrix.clone())
+        return total
+
+    def scores(self) -> Scores:
+        matrix = self.matrix.cpu()
+        correct, true, predicted = matrix.diagonal().double(), matrix.sum(1), matrix.sum(0)
+        iou = tuple((correct / (true + predicted - correct)).tolist())  # 0 / 0 is nan
+        accuracy = tuple((correct / true).tolist())
+        pixels = int(matrix.sum())
+        return Scores(mean(iou), float(correct.sum() / pixels), mean(accuracy), iou, accuracy, pixels)
 
 
 @dataclass(frozen=True)
@@ -70,3 +153,9 @@ def evaluate(
                 progress(done, len(indices))
     total = confusion.reduce()
     return Evaluation(total.scores(), total.matrix, count, time.perf_counter() - start)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of the values that are not nan; nan if there are none."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan

@@ -156,8 +156,9 @@ def _encode_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> list[R
         x, y = min(max(left, 0), width), min(max(top, 0), height)
         w, h = max(min(right + 1, width) - x, 0), max(min(bottom + 1, height) - y, 0)
         box = [left - x, top - y, right - x, bottom - y]
-        part = roi_heads.paste_mask_in_image(mask[0], box, h, w) > MASK_THRESHOLD
-        encoded.append(coco_masks.encode_part(part.cpu().numpy(), (y, x), size))
+        pasted = np.zeros(size, np.uint8, order="F")
+        pasted[y : y + h, x : x + w] = (roi_heads.paste_mask_in_image(mask[0], box, h, w) > MASK_THRESHOLD).cpu()
+        encoded.append(coco_masks.encode(pasted))
     return encoded
 
 

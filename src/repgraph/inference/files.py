@@ -48,14 +48,7 @@ def predict_files(
 
     An image that cannot be read, does not fit into memory or cannot be written is skipped with a warning. Non-finite
     outputs and a full disk raise an error. Returns the detections by image id, and the numbers of files written and of
-    images that failed.
-
-    Args:
-        labels: Their ids are the values in label files.
-        plain: Write label files without a palette.
-        score: Minimum score of objects in overlays.
-        workers: Number of threads that read images, and number of threads that write files.
-        progress: Called with the number of images done.
+    images that failed. ``plain`` label files have no palette; ``score`` is the minimum score of objects in overlays.
     """
     folders = [LABELS] * (not trained.is_detector) + [OVERLAYS] * overlays
     inputs = [path for source in sources for path in (source.path, source.mask) if path is not None]

@@ -143,31 +143,29 @@ def large_images() -> Iterator[None]:
 def _expand(text: str, recursive: bool, warn: Warn) -> tuple[Path, list[Path]]:
     """Return the folder to which names are relative, and the images of one argument."""
     path = Path(os.path.expanduser(text))
-    loops: list[Path] = []
-    if os.path.lexists(path) and not os.path.isdir(path):
+    is_folder = os.path.isdir(path)
+    if os.path.lexists(path) and not is_folder:
         return path.parent, [path]
-    if os.path.isdir(path):
-        found = [each for each in path.iterdir() if not each.name.startswith(".")]
-        if recursive:
-            found, loops = walk(path)
-        found = [each for each in found if each.suffix.lower() in IMAGE_SUFFIXES]
-        top, empty = path, f"there is no image in {text}; for its sub-folders, give '{text.rstrip('/')}/**/*.jpg'"
-    elif glob.has_magic(text):
+    if not is_folder and not glob.has_magic(text):
+        raise UsageError(f"{text} does not exist; expected images, folders of images, or patterns such as '*.jpg'")
+    top, pattern = path, ["**", "*"] if recursive else ["*"]
+    if not is_folder:
         fixed = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
-        top, empty = Path(*path.parts[:fixed]), f"no file matches {text!r}"
-        if "**" in path.parts and top.is_dir():  # glob would follow loops
-            found, loops = walk(top)
-            found = [each for each in found if _matches(each.relative_to(top).parts, path.parts[fixed:])]
-        else:
-            found = [Path(match) for match in glob.glob(str(path))]
+        top, pattern = Path(*path.parts[:fixed]), list(path.parts[fixed:])
+    if "**" in pattern and top.is_dir():  # glob would follow loops
+        found, loops = walk(top)
+        found = [each for each in found if _matches(each.relative_to(top).parts, pattern)]
+        for loop in loops:
+            warn(f"{loop} is a link to a folder that is searched already; it is not followed")
     else:
-        problem = "is not an image" if os.path.exists(path) else "does not exist"
-        raise UsageError(f"{text} {problem}; expected images, folders of images, or patterns such as 'photos/*.jpg'")
-    for loop in loops:
-        warn(f"{loop} is a link to a folder that is searched already; it is not followed")
+        found = [Path(match) for match in glob.glob(os.path.join(glob.escape(str(top)), *pattern))]
+    if is_folder:
+        found = [each for each in found if each.suffix.lower() in IMAGE_SUFFIXES]
     found = sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read
+    if not found and is_folder:
+        raise UsageError(f"there is no image in {text}; for its sub-folders, give '{text.rstrip('/')}/**/*.jpg'")
     if not found:
-        raise UsageError(empty)
+        raise UsageError(f"no file matches {text!r}")
     return top, found
 
 

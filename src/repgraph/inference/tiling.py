@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ def make_tiles(views: Sequence[View], pixels: int) -> Tiles:
         for axes in zip(*views, strict=True)
     )
     scale = max((axis.new_size / axis.size for view in views if view.is_resized for axis in view), default=0.0)
-    best: Tiles | None = None
+    candidates: list[Tiles] = []
     for rows in range(1, most_rows + 1):
         # A tile of h x w pixels depends on at most (scale * h + 3) x (scale * w + 3) pixels of another scale.
         side = math.ceil(height / rows)
@@ -159,13 +159,10 @@ def make_tiles(views: Sequence[View], pixels: int) -> Tiles:
         if columns > most_columns and rows < most_rows:
             continue  # too large, even with the smallest width
         columns = min(columns, most_columns)
-        tiles = _split(height, rows), _split(width, columns)
-        if best is None or count_windows(views, tiles) < count_windows(views, best):
-            best = tiles
+        candidates.append((_split(height, rows), _split(width, columns)))
         if columns == 1:
             break
-    assert best is not None
-    return best
+    return min(candidates, key=partial(count_windows, views))
 
 
 def _split(size: int, parts: int) -> list[Span]:

@@ -22,7 +22,7 @@ from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
 from repgraph.data.transforms import normalise
 from repgraph.drawing.page import Picture, label_map, photo, render
 from repgraph.errors import UsageError
-from repgraph.evaluation.metrics import mean
+from repgraph.evaluation.segmentation import mean
 from repgraph.inference import Settings, predict
 from repgraph.models import RGNet
 from repgraph.progress import Progress, format_duration

@@ -12,7 +12,7 @@ from repgraph import models, recipes
 from repgraph.data.scenes import Scene, Scenes
 from repgraph.drawing.page import MAX_SIDE, Picture, label_map, photo, read_asset, render
 from repgraph.errors import UsageError
-from repgraph.evaluation.metrics import mean
+from repgraph.evaluation.segmentation import mean
 from repgraph.report.charts import draw_charts, style_of
 from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run, started
 from repgraph.report.validation import Options, Result, evaluate_run, percent

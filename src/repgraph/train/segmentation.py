@@ -13,8 +13,7 @@ from repgraph.data.transforms import TrainTransform, normalise
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
 from repgraph.evaluation import Scores, evaluate
-from repgraph.evaluation.metrics import SUMMARY
-from repgraph.evaluation.segmentation import OnProgress
+from repgraph.evaluation.segmentation import SUMMARY, OnProgress
 from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
 from repgraph.recipes import Recipe

@@ -25,13 +25,6 @@ def test_encode_and_decode(mask):
     assert masks.check_counts(rle["counts"], *mask.shape) == masks.check_counts(runs, *mask.shape) == rle["counts"]
 
 
-@given(MASKS, *[st.integers(0, 5)] * 4)
-@settings(max_examples=100, deadline=None)
-def test_parts(part, top, left, bottom, right):
-    whole = np.pad(part, ((top, bottom), (left, right)))
-    assert masks.encode_part(part, (top, left), whole.shape) == masks.encode(whole)
-
-
 def test_empty_runs():
     counts = masks.check_counts([3, 0, 1, 2, 0, 0, 6], 3, 4)
     assert masks.bounding_box({"size": [3, 4], "counts": counts}) == [1, 1, 1, 2]

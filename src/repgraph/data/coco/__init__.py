@@ -5,35 +5,110 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field
 from torch.utils.data import Dataset
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
 from repgraph import data
-from repgraph.data.coco.annotations import Annotations, Item, read_annotations
-from repgraph.data.coco.masks import pycocotools
+from repgraph.data.coco import masks
 from repgraph.data.files import Kind, NotFound, Problem, image_size, read_image
-from repgraph.data.labels import DataError
+from repgraph.data.labels import DataError, Labels, spread_palette
 from repgraph.data.transforms import RandomFlip, Target
+from repgraph.files import read_json, validate
 
 LAYOUT = "annotations/instances_SPLIT2017.json (or instances_SPLIT.json) and a folder SPLIT2017, images or JPEGImages"
-_FILES = ["instances_{split}2017", "instances_{split}2014", "instances_{split}", "image_info_{split}2017"]
-_FILES += ["image_info_{split}-dev2017", "{split}"]
-_FOLDERS = ("{name}", "images/{name}", "{split}", "images/{split}", "images", "JPEGImages")
+_FILES = [f"annotations/instances_{name}.json" for name in ("{split}2017", "{split}2014", "{split}")]
+_FILES += [f"annotations/{name}.json" for name in ("image_info_{split}2017", "image_info_{split}-dev2017", "{split}")]
+_FOLDERS = ["{name}", "images/{name}", "{split}", "images/{split}", "images", "JPEGImages"]
+MAX_PIXELS = 2**30  # of an image; pycocotools counts pixels with 32 bits
+MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling in float32
+
+Outline = tuple[np.ndarray, ...] | str  # polygons, or the counts of an RLE
 Sample = tuple[Image, Target]
 __all__ = ["InstanceData", "RandomFlip", "load", "open_split"]
 
 
+class _Entry(BaseModel, strict=True, allow_inf_nan=False):
+    id: int
+
+
+class _Image(_Entry):
+    file_name: str = Field(min_length=1)
+    height: int = Field(gt=0, le=MAX_PIXELS)
+    width: int = Field(gt=0, le=MAX_PIXELS)
+
+
+class _Category(_Entry):
+    name: str
+
+
+class _Annotation(_Entry):
+    image_id: int
+    category_id: int
+    segmentation: Any = None
+    bbox: Annotated[list[float], Field(min_length=4, max_length=4)] | None = None
+    area: float | None = None
+    iscrowd: Literal[0, 1] | None = None
+
+
+class _File(BaseModel):
+    images: list[_Image] = Field(min_length=1)
+    categories: list[_Category] = Field(min_length=1)
+    annotations: list[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    id: int
+    label: int  # class, 1 to K
+    box: tuple[float, ...]  # x, y, width, height, as in the file
+    area: float
+    crowd: bool
+    outline: Outline
+    size: tuple[int, int]  # (H, W) of the image
+
+    def mask(self) -> np.ndarray:
+        """Return the mask (H, W), uint8 with 0 and 1."""
+        return masks.decode(_to_rle(self.outline, self.size))
+
+    def clipped_box(self) -> tuple[float, float, float, float]:
+        """Return left, top, right and bottom of the box, clipped to the image."""
+        x, y, w, h = self.box
+        height, width = self.size
+        return max(x, 0.0), max(y, 0.0), min(x + w, float(width)), min(y + h, float(height))
+
+    def segmentation(self) -> Any:
+        """Return the mask as in annotation files."""
+        if isinstance(self.outline, tuple):
+            return [polygon.tolist() for polygon in self.outline]
+        return _to_rle(self.outline, self.size)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image with its objects, crowds included."""
+
+    id: int
+    name: str  # file name in the annotation file
+    image: Path
+    size: tuple[int, int]  # (H, W) in the annotation file
+    objects: list[Object] = field(default_factory=list)
+
+    def used_objects(self, crowds: bool) -> list[Object]:
+        return [each for each in self.objects if crowds or not each.crowd]
+
+
 @dataclass(eq=False, repr=False)
-class InstanceData(Annotations, Dataset[Sample]):
+class InstanceData(Dataset[Sample]):
     """Images and objects of one split.
 
     ``data[i]`` is ``(image, target)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a dict with
@@ -48,8 +123,13 @@ class InstanceData(Annotations, Dataset[Sample]):
     :class:`~repgraph.data.labels.DataError` when it is read; :meth:`verify` skips such images beforehand.
     """
 
-    split: str
     root: Path
+    split: str
+    path: Path  # of the annotation file
+    labels: Labels  # the categories, sorted by id
+    items: list[Item]
+    labelled: bool  # whether the file has annotations
+    problems: list[Problem]  # annotations that were skipped
     missing: list[Path]
     crowds: bool
     empty: int  # images without objects that were left out
@@ -61,15 +141,14 @@ class InstanceData(Annotations, Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         item = self.items[index]
         image = self.read(item)
-        drawn = [(each, each.mask(*item.size)) for each in item.used_objects(self.crowds)]
-        drawn = [(each, mask) for each, mask in drawn if mask.any()]
+        drawn = [(each, mask) for each in item.used_objects(self.crowds) if (mask := each.mask()).any()]
         objects = [each for each, _ in drawn]
-        masks = np.stack([mask for _, mask in drawn]) if drawn else np.zeros((0, *item.size), np.uint8)
-        boxes = torch.tensor([each.clipped_box(*item.size) for each in objects], dtype=torch.float32).view(-1, 4)
+        pixels = np.array([mask for _, mask in drawn], np.uint8).reshape(-1, *item.size)
+        boxes = torch.tensor([each.clipped_box() for each in objects], dtype=torch.float32).view(-1, 4)
         return image, {
             "boxes": BoundingBoxes(boxes, format=BoundingBoxFormat.XYXY, canvas_size=item.size),  # type: ignore[call-overload]
             "labels": torch.tensor([each.label for each in objects], dtype=torch.int64),
-            "masks": Mask(torch.from_numpy(np.ascontiguousarray(masks))),
+            "masks": Mask(torch.from_numpy(pixels)),
             "image_id": item.id,
             "area": torch.tensor([each.area for each in objects], dtype=torch.float32),
             "iscrowd": torch.tensor([each.crowd for each in objects], dtype=torch.int64),
@@ -86,7 +165,7 @@ class InstanceData(Annotations, Dataset[Sample]):
         """Skip images that cannot be opened or whose size differs from the annotation file, according to the header."""
         with ThreadPoolExecutor(workers) as executor:
             found = list(executor.map(self._image_problem, self.items))
-        self.problems += [problem for problem in found if problem is not None]
+        self.problems += filter(None, found)
         self.items = [item for item, problem in zip(self.items, found, strict=True) if problem is None]
         if not self.items:
             raise DataError(f"{self.path}: none of its images can be used; {self.problems[-1].detail}")
@@ -121,7 +200,7 @@ class InstanceData(Annotations, Dataset[Sample]):
         for item in self.items:
             for each in item.objects:
                 ids = dict(id=len(annotations) + 1, image_id=item.id, category_id=self.labels.ids[each.label - 1])
-                shape = dict(bbox=list(each.box), area=each.area, segmentation=each.segmentation(*item.size))
+                shape = dict(bbox=list(each.box), area=each.area, segmentation=each.segmentation())
                 annotations.append({**ids, **shape, "iscrowd": int(each.crowd)})
         images = [dict(id=item.id, file_name=item.name, height=item.size[0], width=item.size[1]) for item in self.items]
         categories = [dict(id=i, name=name) for i, name in zip(self.labels.ids, self.labels.names, strict=True)]
@@ -146,25 +225,98 @@ def open_split(
     for the split; by default, the first of the usual names that exists. ``crowds``: whether targets include crowds;
     ``empty``: whether to keep images without objects.
     """
-    pycocotools()  # raises early if it is missing
+    masks.pycocotools()  # raises early if it is missing
     top = Path(os.path.expanduser(root))
-    patterns = (annotations,) if annotations else tuple(f"annotations/{each}.json" for each in _FILES)
-    paths = [top / each.replace("{split}", split) for each in patterns]
+    paths = [top / each.replace("{split}", split) for each in ([annotations] if annotations else _FILES)]
     path = next((path for path in paths if os.path.isfile(path)), None)
     if path is None:
         raise NotFound(f"{paths[0]}: no such file; give annotations=FILE")
     name = path.stem.removeprefix("instances_").removeprefix("image_info_").replace("-dev", "")
-    patterns = (images,) if images else _FOLDERS
+    patterns = [images] if images else _FOLDERS
     folders = [top / each.replace("{name}", name).replace("{split}", split) for each in patterns]
     folder = next((folder for folder in folders if os.path.isdir(folder)), None)
     if folder is None:
         raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or give images=FOLDER")
-    content = read_annotations(path)
-    kept = [item for item in content.items if empty or item.used_objects(crowds)]
-    items = [replace(item, image=folder / item.name) for item in kept]
+    labels, images_read, labelled, problems = _read_annotations(path, folder)
+    items = [item for item in images_read if empty or item.used_objects(crowds)]
     if not items:
         raise DataError(f"{path}: no image has an object that can be used")
     present = set(os.listdir(folder))  # one call instead of is_file for every image
     missing = [item.image for item in items if item.name not in present and not os.path.isfile(item.image)]
-    more = dict(items=items, split=split, root=top, missing=missing, crowds=crowds)
-    return InstanceData(**vars(content) | more, empty=len(content.items) - len(items))
+    left_out = len(images_read) - len(items)
+    return InstanceData(top, split, path, labels, items, labelled, problems, missing, crowds, left_out)
+
+
+def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[Problem]]:
+    """Return the categories of an annotation file, its images, whether it has annotations, and those skipped."""
+    content = validate(_File, read_json(path, error_type=DataError), path, DataError)
+    for entries in (content.images, content.categories):
+        number, count = Counter(entry.id for entry in entries).most_common(1)[0]
+        if count > 1:
+            raise DataError(f"{path}: {count} images or categories have the id {number}")
+    categories = {category.id: category.name for category in sorted(content.categories, key=lambda each: each.id)}
+    try:
+        labels = Labels(tuple(categories.values()), spread_palette(len(categories)), tuple(categories))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    images = {i.id: Item(i.id, i.file_name, folder / i.file_name, (i.height, i.width)) for i in content.images}
+    for item in images.values():
+        if item.size[0] * item.size[1] > MAX_PIXELS:
+            raise DataError(f"{path}: {item.name} has the size {item.size}; expected at most {MAX_PIXELS} pixels")
+    problems = _add_objects(content.annotations or [], images, labels)
+    return labels, list(images.values()), content.annotations is not None, problems
+
+
+def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels) -> list[Problem]:
+    """Add the annotated objects to their images; return problems for annotations that cannot be used."""
+    label_of = {category: label for label, category in enumerate(labels.ids, 1)}
+    seen: set[int] = set()
+    problems = []
+    for position, given in enumerate(entries):
+        about = f"annotations[{position}]"
+        try:
+            entry = validate(_Annotation, given, about, DataError)
+            about = f"annotation {entry.id}"
+            if entry.id in seen:
+                raise DataError("its id occurs twice; only the first one is used")
+            seen.add(entry.id)
+            if entry.image_id not in images:
+                raise DataError(f"image_id is {entry.image_id}, which no image has")
+            image = images[entry.image_id]
+            about += f" of image {image.name}"
+            if entry.category_id not in label_of:
+                raise DataError(f"category_id is {entry.category_id}, which no category has")
+            image.objects.append(_read_object(entry, label_of[entry.category_id], image.size))
+        except ValueError as error:  # including DataError
+            problems.append(Problem(Kind.ANNOTATION, about, str(error).removeprefix(f"{about}: ")))
+    return problems
+
+
+def _read_object(entry: _Annotation, label: int, size: tuple[int, int]) -> Object:
+    outline = _read_outline(entry.segmentation, size)
+    box, area = entry.bbox, entry.area
+    if box is None or area is None:
+        rle = _to_rle(outline, size)
+        box = masks.bounding_box(rle) if box is None else box
+        area = masks.area(rle) if area is None else area
+    found = Object(entry.id, label, tuple(box), area, bool(entry.iscrowd), outline, size)
+    left, top, right, bottom = np.array(found.clipped_box(), np.float32).tolist()
+    if right - left < MIN_SIDE or bottom - top < MIN_SIDE:
+        raise DataError(f"its box {box} has no area in an image of {size[1]} x {size[0]} pixels")
+    return found
+
+
+def _read_outline(value: Any, size: tuple[int, int]) -> Outline:
+    if isinstance(value, list):
+        return tuple(masks.check_polygons(value))
+    if not isinstance(value, Mapping) or "counts" not in value or "size" not in value:
+        raise ValueError("segmentation is neither a list of polygons nor an object with size and counts")
+    if value["size"] != list(size):
+        raise ValueError(f"its size is {value['size']}; expected the size of the image, {list(size)}")
+    return masks.check_counts(value["counts"], *size)
+
+
+def _to_rle(outline: Outline, size: tuple[int, int]) -> masks.RLE:
+    if isinstance(outline, tuple):
+        return masks.from_polygons(outline, *size)
+    return {"size": list(size), "counts": outline}

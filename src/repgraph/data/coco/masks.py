@@ -20,13 +20,6 @@ def encode(mask: np.ndarray) -> RLE:
     return _as_text(pycocotools().encode(np.asfortranarray(np.asarray(mask) != 0, dtype=np.uint8)))
 
 
-def encode_part(part: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> RLE:
-    """Encode a mask of ``size`` (H, W) that is 0 except for a part (h, w) at ``corner``."""
-    mask = np.zeros(size, np.uint8, order="F")
-    mask[corner[0] :, corner[1] :][: part.shape[0], : part.shape[1]] = part != 0
-    return encode(mask)
-
-
 def decode(rle: RLE) -> np.ndarray:
     """Decode a mask to uint8 (H, W) with 0 and 1."""
     return pycocotools().decode(rle)

@@ -64,7 +64,7 @@ def white_noise(seed: int, x: NDArray[Any], y: NDArray[Any]) -> Array:
     word = word ^ (y.astype(np.int64).astype(np.uint32) * np.uint32(0x85EBCA77) + np.uint32(seed & 0xFFFFFFFF))
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39), (15, 0x85EBCA6B)):
         word = (word ^ (word >> np.uint32(shift))) * np.uint32(factor)
-    return (word >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+    return (word >> np.uint32(8)).astype(np.float32) * 2.0**-24
 
 
 def noise(seed: int, x: Array, y: Array) -> Array:
@@ -105,15 +105,15 @@ class Canvas:
     def blank(cls, size: tuple[int, int]) -> "Canvas":
         height, width = size
         scale = height / HEIGHT
-        x, y = ((np.arange(n, dtype=np.float32) + np.float32(0.5)) / np.float32(scale) for n in (width, height))
+        x, y = ((np.arange(n, dtype=np.float32) + 0.5) / scale for n in (width, height))
         return cls(np.zeros((3, height, width), np.float32), np.zeros((height, width), np.uint8), x, y, scale)
 
     def to_bytes(self, seed: int) -> NDArray[np.uint8]:
         """Return the image as uint8 (H, W, 3), with the grain of a photograph."""
         height, width = self.labels.shape
-        grain = white_noise(seed, np.arange(width)[None, :], np.arange(height)[:, None]) - np.float32(0.5)
-        image = np.clip(self.image + np.float32(0.028) * grain, 0.0, 1.0)
-        return np.ascontiguousarray((image * np.float32(255.0) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0))
+        grain = white_noise(seed, np.arange(width)[None, :], np.arange(height)[:, None]) - 0.5
+        image = np.clip(self.image + 0.028 * grain, 0.0, 1.0)
+        return np.ascontiguousarray((image * 255.0 + 0.5).astype(np.uint8).transpose(1, 2, 0))
 
     @property
     def width(self) -> float:
@@ -129,30 +129,28 @@ class Canvas:
 
     def paint(self, cover: Array, colour: Colour | Array, label: int | None = None) -> None:
         """Blend in a colour, or one colour per pixel; pixels that are more than half covered get the label."""
-        for plane, value in zip(self.image, colour, strict=True):
-            plane += cover * (value - plane)
+        self.image[:] += cover * (planes(colour) - self.image)
         if label is not None:
             self.labels[cover > 0.5] = label
 
     def light(self, glow: Array, colour: Colour) -> None:
         """Add light of a colour, less where the image is bright."""
-        for plane, value in zip(self.image, colour, strict=True):
-            plane += glow * value * (1.0 - plane)
+        self.image[:] += glow * planes(colour) * (1.0 - self.image)
 
     def cover(self, distance: Array) -> Array:
         """Return the covered fraction of each pixel from the distance to a shape in units, negative inside."""
-        return np.clip(0.5 - distance * np.float32(self.scale), 0.0, 1.0)
+        return np.clip(0.5 - distance * self.scale, 0.0, 1.0)
 
     def disc(self, centre: Point, radius: float, stretch: float = 1.0) -> Array:
         """Return the distance to a disc, or roughly the distance to an ellipse ``stretch`` times as wide as high."""
-        across = (self.x - np.float32(centre[0]))[None, :] / np.float32(stretch)
-        down = (self.y - np.float32(centre[1]))[:, None]
-        return np.sqrt(across * across + down * down) - np.float32(radius)
+        across = (self.x - centre[0])[None, :] / stretch
+        down = (self.y - centre[1])[:, None]
+        return np.sqrt(across * across + down * down) - radius
 
     def glow(self, centre: Point, radius: float, stretch: float = 1.0) -> Array:
         """Return a soft spot: 1 at its centre, and exactly 0 from the radius on."""
-        across = (self.x - np.float32(centre[0]))[None, :] / np.float32(radius * stretch)
-        down = (self.y - np.float32(centre[1]))[:, None] / np.float32(radius)
+        across = (self.x - centre[0])[None, :] / (radius * stretch)
+        down = (self.y - centre[1])[:, None] / radius
         falling = np.maximum(1.0 - across * across - down * down, 0.0)
         return falling * falling
 
@@ -162,8 +160,7 @@ class Canvas:
         for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]], strict=True):
             dx, dy = x1 - x0, y1 - y0
             length = math.sqrt(dx * dx + dy * dy)
-            nx, ny = np.float32(dy / length), np.float32(-dx / length)
-            edges.append(((self.x - np.float32(x0)) * nx)[None, :] + ((self.y - np.float32(y0)) * ny)[:, None])
+            edges.append(((self.x - x0) * (dy / length))[None, :] + ((self.y - y0) * (-dx / length))[:, None])
         return np.maximum.reduce(edges)
 
     def box(self, left: float, top: float, right: float, bottom: float) -> Array:
@@ -172,16 +169,12 @@ class Canvas:
     def below(self, edge: Array) -> Array:
         """Return the distance to the area below a line, given by its height in each column."""
         slope = np.empty_like(edge)
-        slope[1:-1] = (edge[2:] - edge[:-2]) * np.float32(self.scale / 2)
+        slope[1:-1] = (edge[2:] - edge[:-2]) * (self.scale / 2)
         slope[0], slope[-1] = (slope[1], slope[-2]) if len(edge) > 2 else (0.0, 0.0)
         return (edge[None, :] - self.y[:, None]) / np.sqrt(1.0 + slope * slope)[None, :]
 
 
-def blend(first: Colour, second: Colour, share: float) -> Colour:
-    r, g, b = ((1 - share) * a + share * c for a, c in zip(first, second, strict=True))
-    return r, g, b
-
-
-def rgb(red: int, green: int, blue: int) -> Colour:
-    """Return a colour given as numbers from 0 to 255."""
-    return red / 255, green / 255, blue / 255
+def planes(colour: Colour | Array) -> Array:
+    """Return a colour as (3, 1, 1), float32; a colour for each pixel, (3, H, W), stays as it is."""
+    values = np.asarray(colour, np.float32)
+    return values[:, None, None] if values.ndim == 1 else values

@@ -11,10 +11,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from repgraph.data.scenes.canvas import Array, Canvas, Colour, Point, Stream, blend, fractal, noise, rgb, smoothstep
+from repgraph.data.scenes.canvas import Array, Canvas, Colour, Point, Stream, fractal, noise, planes, smoothstep
 
 NAMES = ("sky", "woods", "building", "water", "sand", "snow", "inbound boat", "outbound boat")
 SKY, WOODS, BUILDING, WATER, SAND, SNOW, INBOUND, OUTBOUND = range(8)
+
+
+def blend(first: Colour, second: Colour, share: float) -> Colour:
+    r, g, b = ((1 - share) * a + share * c for a, c in zip(first, second, strict=True))
+    return r, g, b
+
+
+def rgb(red: int, green: int, blue: int) -> Colour:
+    """Return a colour given as numbers from 0 to 255."""
+    return red / 255, green / 255, blue / 255
+
 
 SUN, WARM = rgb(255, 236, 178), rgb(255, 190, 110)
 MOON, COLD = rgb(238, 242, 255), rgb(92, 132, 214)
@@ -155,7 +166,7 @@ def paint(scene: Scene, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArr
 def _sky(canvas: Canvas, scene: Scene) -> None:
     canvas.labels[:] = SKY
     part = canvas.part(0, 0, canvas.width, scene.horizon + 1)
-    part.image[:] = _gradient(scene.sky, part.y / np.float32(scene.horizon))
+    part.image[:] = _gradient(scene.sky, part.y / scene.horizon)
     streaks = fractal(scene.seed, part.x / 26, part.y / 5, 3)
     part.paint(smoothstep(np.clip((streaks - 0.5) * 3.4, 0.0, 1.0)) * 0.42, blend(scene.sky[2], WHITE, 0.35))
     near = 0.25 + 0.25 * smoothstep(part.glow(scene.light, 42.0, 2.2))
@@ -164,7 +175,7 @@ def _sky(canvas: Canvas, scene: Scene) -> None:
     for _ in range(26 if scene.moon else 0):
         at = random.uniform(0, part.width), random.uniform(0, 26)
         star = part.part(at[0] - 2, at[1] - 2, at[0] + 2, at[1] + 2)
-        star.light(star.glow(at, random.uniform(0.6, 1.3)) * np.float32(random.uniform(0.5, 1.0)), MOON)
+        star.light(star.glow(at, random.uniform(0.6, 1.3)) * random.uniform(0.5, 1.0), MOON)
 
 
 def _disc(canvas: Canvas, scene: Scene) -> None:
@@ -185,12 +196,12 @@ def _hills(canvas: Canvas, scene: Scene) -> None:
     haze = blend(scene.sky[2], scene.sky[0], 0.45)
     part = canvas.part(0, scene.horizon - 1.3 * far, canvas.width, bottom)
     line = fractal(scene.seed + 10, part.x / 30, _FLAT, 4)[0]
-    edge = np.float32(scene.horizon) - np.float32(far) * (line * 1.5 - 0.25)
+    edge = scene.horizon - far * (line * 1.5 - 0.25)
     colour = _faded(part, blend(haze, WOOD, 0.35), haze, scene.horizon - far, scene.horizon)
     part.paint(part.cover(part.below(edge)), colour, WOODS)
     line = fractal(scene.seed + 20, part.x / 21, _FLAT, 3)[0]
     crowns = noise(scene.seed + 30, part.x / 1.3, _FLAT)[0] * 1.5
-    edge = np.float32(scene.horizon - 0.6) - np.float32(near) * (line * 1.2) - crowns
+    edge = scene.horizon - 0.6 - near * (line * 1.2) - crowns
     colour = _faded(part, blend(WOOD, haze, 0.42), blend(WOOD, haze, 0.1), scene.horizon - near, scene.horizon)
     speckle = noise(scene.seed + 40, part.x / 1.4, part.y / 1.1)
     part.paint(part.cover(part.below(edge)), colour * (0.86 + 0.28 * speckle), WOODS)
@@ -198,15 +209,14 @@ def _hills(canvas: Canvas, scene: Scene) -> None:
 
 def _water(canvas: Canvas, scene: Scene) -> None:
     part = canvas.part(0, scene.horizon - 1, canvas.width, scene.shore + 6)
-    depth = np.maximum(part.y - np.float32(scene.horizon), 0.0)
-    reach = depth / np.float32(scene.shore + 4 - scene.horizon)
+    depth = np.maximum(part.y - scene.horizon, 0.0)
+    reach = depth / (scene.shore + 4 - scene.horizon)
     colour = _gradient((scene.sky[2], scene.sky[1], blend(scene.sky[0], DEEP, 0.4)), reach)
     rows = 220.0 / (depth + 7.0)  # perspective
     ripples = noise(scene.seed + 50, part.x / 9, rows) + 0.5 * noise(scene.seed + 51, part.x / 4, rows * 2)
     colour = colour * (0.74 + 0.16 * ripples)
     woods = np.clip(1.0 - depth / 6.0, 0.0, 1.0)[:, None] * (0.5 + 0.35 * ripples)  # their reflection
-    dark = blend(WOOD, scene.sky[1], 0.25)
-    colour = np.stack([plane + woods * (value - plane) for plane, value in zip(colour, dark, strict=True)])
+    colour = colour + woods * (planes(blend(WOOD, scene.sky[1], 0.25)) - colour)
     part.paint(part.cover(part.below(np.full(len(part.x), scene.horizon, np.float32))), colour, WATER)
     sparkle = np.clip(noise(scene.seed + 52, part.x / 3.0, rows * 3.1) * 7.0 - 5.9, 0.0, 1.0)
     level = np.clip(reach * 4.0, 0.0, 1.0) * np.clip((1.0 - reach) * 2.2, 0.0, 1.0) * 0.6
@@ -215,17 +225,17 @@ def _water(canvas: Canvas, scene: Scene) -> None:
 
 def _near_shore(canvas: Canvas, scene: Scene) -> None:
     part = canvas.part(0, scene.shore - 5, canvas.width, float(canvas.y[-1]) + 1)
-    edge = np.float32(scene.shore) + (fractal(scene.seed + 60, part.x / 34, _FLAT, 2)[0] - 0.5) * 7.0
+    edge = scene.shore + (fractal(scene.seed + 60, part.x / 34, _FLAT, 2)[0] - 0.5) * 7.0
     height = fractal(scene.seed + 61, part.x / 22, part.y / 7, 3)
     slope = np.zeros_like(height)
-    slope[:, 1:] = (height[:, 1:] - height[:, :-1]) * np.float32(canvas.scale)
+    slope[:, 1:] = (height[:, 1:] - height[:, :-1]) * canvas.scale
     if scene.light[0] > canvas.width / 2:
         slope = -slope
     grain = noise(scene.seed + 62, part.x / 1.2, part.y / 0.9)
     distance = part.below(edge)
     dry = smoothstep(np.clip(distance / -3.2, 0.0, 1.0))  # darker at the waterline
     light = (0.9 + 1.3 * slope + 0.05 * grain) * (0.7 + 0.3 * dry)
-    colour = np.stack([np.clip(np.float32(value) * light, 0.0, 1.0) for value in blend(PALE, scene.sky[2], 0.22)])
+    colour = np.clip(planes(blend(PALE, scene.sky[2], 0.22)) * light, 0.0, 1.0)
     part.paint(part.cover(distance), colour, SNOW if scene.moon else SAND)
     foam = np.clip(1.0 - np.abs(distance + 0.4) * 1.6, 0.0, 1.0) * 0.7
     part.paint(foam, blend(scene.sky[2], WHITE, 0.6))
@@ -234,9 +244,9 @@ def _near_shore(canvas: Canvas, scene: Scene) -> None:
 def _beam(canvas: Canvas, scene: Scene, item: Lighthouse) -> None:
     x, y = lamp(scene, item)
     part = canvas.part(x - BEAM, 0, x + BEAM, y)
-    up = np.clip((np.float32(y) - part.y) / np.float32(y), 0.0, 1.0)  # 0 at the lamp, 1 at the upper edge
-    across = (part.x - np.float32(x))[None, :] / (1.5 + (BEAM - 1.5) * up)[:, None]
-    strength = np.where(part.y < np.float32(y), 0.8 - 0.5 * up, np.float32(0.0))
+    up = np.clip((y - part.y) / y, 0.0, 1.0)  # 0 at the lamp, 1 at the upper edge
+    across = (part.x - x)[None, :] / (1.5 + (BEAM - 1.5) * up)[:, None]
+    strength = np.where(part.y < y, 0.8 - 0.5 * up, 0.0)
     part.paint(smoothstep(np.maximum(1.0 - across * across, 0.0)) * strength[:, None], BLUE if item.blue else ORANGE)
 
 
@@ -248,10 +258,10 @@ def _lighthouse(canvas: Canvas, scene: Scene, item: Lighthouse) -> None:
     foot, top, x = scene.horizon + 0.6, scene.horizon - item.height, item.x
     shine = BLUE if item.blue else ORANGE
     part = canvas.part(x - HALO, top - 11, x + HALO, foot + 1)
-    colour = _flat(part, STONE) * (1.05 - 0.13 * (part.x - np.float32(x - 2)))
+    colour = planes(STONE) * (1.05 - 0.13 * (part.x - (x - 2)))
     if item.banded:
-        bands = part.cover(np.abs((part.y - np.float32(top)) % np.float32(6.0) - 3.0) - 1.5)[:, None]
-        colour = colour + bands * (_flat(part, BAND) - colour)
+        bands = part.cover(np.abs((part.y - top) % 6.0 - 3.0) - 1.5)[:, None]
+        colour = colour + bands * (planes(BAND) - colour)
     body = part.polygon([(x - 1.5, top), (x + 1.5, top), (x + 2.6, foot), (x - 2.6, foot)])
     part.paint(part.cover(body), np.clip(colour, 0.0, 1.0), BUILDING)
     part.paint(part.cover(part.box(x - 2.5, top - 0.7, x + 2.5, top + 0.5)), ROOF, BUILDING)
@@ -266,8 +276,8 @@ def _cottage(canvas: Canvas, scene: Scene, item: Cottage) -> None:
     eaves, ridge, x = foot - 3.4, foot - 6.0, item.x
     part = canvas.part(x - half - 2, ridge - 1, x + half + 2, foot + 1)
     part.paint(part.cover(part.box(x - half, eaves, x + half, foot)), blend(STONE, scene.sky[1], 0.25), BUILDING)
-    corners = [(half - 0.9, ridge), (half + 0.7, eaves + 0.2)]
-    roof = [(x - corners[0][0], ridge), *((x + dx, y) for dx, y in corners), (x - corners[1][0], corners[1][1])]
+    upper, lower = half - 0.9, half + 0.7
+    roof = [(x - upper, ridge), (x + upper, ridge), (x + lower, eaves + 0.2), (x - lower, eaves + 0.2)]
     part.paint(part.cover(part.polygon(roof)), blend(ROOF, BAND, 0.4), BUILDING)
     part.paint(part.cover(part.box(x - 0.8, eaves + 0.9, x + 0.8, eaves + 2.4)), PANE if item.lit else ROOF)
 
@@ -281,13 +291,13 @@ def _boat(canvas: Canvas, item: Boat, label: int) -> None:
 
     part = canvas.part(x - 10 * size, y - 14 * size, x + 10 * size, y + 8 * size)
     reflection = part.cover(part.disc((x, y + 2.4 * size), 2.3 * size, 2.8)) * 0.4
-    part.paint(np.where(part.labels == WATER, reflection, np.float32(0.0)), blend(SAIL, item.hull, 0.35))
-    shaded = np.clip(0.84 + np.float32(0.02 * way / size) * (part.x - np.float32(x)), 0.6, 1.0)
-    sail = _flat(part, SAIL) * shaded
+    part.paint(np.where(part.labels == WATER, reflection, 0.0), blend(SAIL, item.hull, 0.35))
+    shaded = np.clip(0.84 + (0.02 * way / size) * (part.x - x), 0.6, 1.0)
+    sail = planes(SAIL) * shaded
     parts: list[tuple[Array, Colour | Array]] = [
         (shape((-0.3, -12.6), (0.3, -12.6), (0.3, -1.0), (-0.3, -1.0)), item.hull),  # mast
         (shape((-0.4, -12.0), (-0.4, -2.2), (-5.6, -2.2)), sail),
-        (shape((0.5, -10.4), (5.4, -2.4), (0.5, -2.4)), sail * np.float32(0.93)),
+        (shape((0.5, -10.4), (5.4, -2.4), (0.5, -2.4)), sail * 0.93),
         (shape((-6.2, -1.8), (6.8, -1.8), (4.6, 1.2), (-4.8, 1.2)), item.hull),
     ]
     for distance, colour in parts:
@@ -307,29 +317,22 @@ def _pine(canvas: Canvas, item: Pine, light: float) -> None:
     for tier in range(4):
         low, half = y - height * (0.12 + 0.19 * tier), height * (0.25 - 0.045 * tier)
         middle = x + item.lean * (tier + 1) * 0.3
-        share = np.clip(0.5 - np.float32(side / (2 * half)) * (part.x - np.float32(x)), 0.0, 1.0)
-        dark, lit = _flat(part, LEAF), _flat(part, blend(LEAF, LIT, 0.16 + 0.05 * tier))
+        share = np.clip(0.5 - (side / (2 * half)) * (part.x - x), 0.0, 1.0)
+        dark, lit = planes(LEAF), planes(blend(LEAF, LIT, 0.16 + 0.05 * tier))
         branches = part.polygon([(middle, low - height * 0.31), (middle + half, low), (middle - half, low)])
         part.paint(part.cover(branches), dark + (lit - dark) * share, WOODS)
 
 
 def _gradient(stops: tuple[Colour, Colour, Colour], t: Array) -> Array:
     """Return a gradient (3, H, 1) between colours at 0, 0.55 and 1."""
-    t = np.clip(t, 0.0, 1.0)
-    planes = []
-    for first, second, third in zip(*stops, strict=True):
-        early = np.float32(first) + np.float32(second - first) * (t / np.float32(0.55))
-        late = np.float32(second) + np.float32(third - second) * ((t - np.float32(0.55)) / np.float32(0.45))
-        planes.append(np.where(t < np.float32(0.55), early, late)[:, None])
-    return np.stack(planes)
+    t = np.clip(t, 0.0, 1.0)[:, None]
+    zenith, middle, low = stops
+    early = planes(zenith) + planes(np.subtract(middle, zenith)) * (t / 0.55)
+    late = planes(middle) + planes(np.subtract(low, middle)) * ((t - 0.55) / 0.45)
+    return np.where(t < 0.55, early, late)
 
 
 def _faded(part: Canvas, first: Colour, second: Colour, top: float, bottom: float) -> Array:
     """Return a gradient (3, H, 1) from one colour at ``top`` to another at ``bottom``."""
-    share = np.clip((part.y - np.float32(top)) / np.float32(bottom - top), 0.0, 1.0)[:, None]
-    return np.stack([np.float32(a) + np.float32(b - a) * share for a, b in zip(first, second, strict=True)])
-
-
-def _flat(part: Canvas, colour: Colour) -> Array:
-    planes = np.array(colour, np.float32)[:, None, None]
-    return np.broadcast_to(planes, part.image.shape)
+    share = np.clip((part.y - top) / (bottom - top), 0.0, 1.0)[:, None]
+    return planes(first) + planes(np.subtract(second, first)) * share
