@@ -1,4 +1,4 @@
-"""Try an installed package: the operator against its definition, a layer, and the command. Needs no other test tools."""
+"""Try an installed package: the operator against its definition, a layer, and the command."""
 
 import subprocess
 import sys

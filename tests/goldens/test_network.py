@@ -117,7 +117,7 @@ def test_scores_on_the_scenes(name, options, tmp_path):
 
 
 def test_predicted_labels(bays, tmp_path):
-    repgraph("predict", NETWORK, *bays, "--out", tmp_path, "--device", "cpu")
+    repgraph("predict", "--model", NETWORK, *bays, "--out", tmp_path, "--device", "cpu")
     for bay in bays:
         path = tmp_path / "labels" / bay.name
         with Image.open(path) as ours, Image.open(golden_file(f"labels-{bay.name}", path)) as stored:

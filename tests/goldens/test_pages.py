@@ -26,7 +26,7 @@ def assert_stands_alone(page):
 def test_figure_of_nodes(bays, tmp_path):
     files = tmp_path / "nodes.png", tmp_path / "nodes.svg"
     given = ("--at", "30,40", "100,70", "--width", 5, "--dpi", 80, "--device", "cpu")
-    repgraph("nodes", NETWORK, *bays, *given, "--out", *files)
+    repgraph("nodes", "--model", NETWORK, *bays, *given, "--out", *files)
     with Image.open(files[0]) as picture:
         assert picture.width == pytest.approx(400, abs=2)
         assert picture.height > 150

@@ -64,7 +64,7 @@ def test_loss_curve_of_detection(detection_run):
 def detections(detection_run, objects, tmp_path_factory):
     """The detections of ``repgraph predict``, by descending score."""
     out, images = tmp_path_factory.mktemp("found"), [objects / "images" / f"val-{number}.png" for number in range(2)]
-    repgraph("predict", detection_run, *images, "--out", out, "--device", "cpu")
+    repgraph("predict", "--model", detection_run, *images, "--out", out, "--device", "cpu")
     assert sorted(path.name for path in (out / "overlays").iterdir()) == ["val-0.png", "val-1.png"]
     content = json.loads((out / "detections.json").read_text())
     content["annotations"].sort(key=lambda each: -each["score"])

@@ -28,7 +28,7 @@ CPU = ["--device", "cpu"]
 
 
 def command(*arguments) -> int:
-    return cli.main(["predict", *map(str, arguments)])
+    return cli.main(["predict", "--model", *map(str, arguments)])
 
 
 def tree(folder: Path) -> set[str]:
@@ -329,7 +329,7 @@ def test_mistakes_are_one_line(kind, arguments, message, network, model, photos,
 def test_two_processes_share_the_images(model, photos, tmp_path):
     model.save_pretrained(tmp_path / "network")
     (photos / "c.jpg").write_text("no image")
-    arguments = ["predict", tmp_path / "network", photos, "--recursive", "--out", tmp_path / "out", *CPU]
+    arguments = ["predict", "--model", tmp_path / "network", photos, "--recursive", "--out", tmp_path / "out", *CPU]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = [*torchrun, "-m", "repgraph", *map(str, arguments)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=240)

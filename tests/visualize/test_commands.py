@@ -108,7 +108,7 @@ def test_affinity_in_two_processes(networks, data, tmp_path):
 def test_nodes_as_files(networks, photo, tmp_path, capsys):
     out = [tmp_path / "deep" / f"figure.{suffix}" for suffix in SIGNATURES]
     options = ["--at", "60,20", "5,71", "--dpi", 80, "--width", 4.8]
-    assert command("nodes", networks / "rgnet", photo, *options, "--out", *out) == 0
+    assert command("nodes", "--model", networks / "rgnet", photo, *options, "--out", *out) == 0
     shown = capsys.readouterr().out
     for path, signature in zip(out, SIGNATURES.values(), strict=True):
         assert path.read_bytes().startswith(signature)
@@ -116,7 +116,7 @@ def test_nodes_as_files(networks, photo, tmp_path, capsys):
         assert picture.width == round(4.8 * 80)
     text = out[1].read_text()
     assert text.count("<image") == 3 and text.count('id="PathCollection_') == 2 * (4 + 1)
-    assert command("nodes", networks / "rgnet", photo, *options, "--windows", "--out", out[1]) == 0
+    assert command("nodes", "--model", networks / "rgnet", photo, *options, "--windows", "--out", out[1]) == 0
     assert "window that a node averages" not in text and "window that a node averages" in out[1].read_text()
     assert "at 59.5,19.5 (" in shown and "at 3.5,67.5 (" in shown and "4 nodes" in shown and "head.context" in shown
 
@@ -124,7 +124,7 @@ def test_nodes_as_files(networks, photo, tmp_path, capsys):
 def test_nodes_of_a_split(networks, data, tmp_path, capsys):
     split = ["--dataset", "folder", "--data", data, "--split", "val", "--limit", 2, "--positions", 3]
     options = ["--under", "prediction", "--out", tmp_path / "figure.svg"]
-    assert command("nodes", networks / "rgnet", *split, *options) == 0
+    assert command("nodes", "--model", networks / "rgnet", *split, *options) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 * 3 + 1 and (tmp_path / "figure.svg").read_text().count("<image") == 2 * 4
     assert all(any(name in line for name in trained.NAMES) for line in lines[:-1])
@@ -132,7 +132,7 @@ def test_nodes_of_a_split(networks, data, tmp_path, capsys):
 
 def test_positions_for_each_image(networks, photo, tmp_path, capsys):
     small, out = trained.save_picture(tmp_path / "small.png", 16, 16), tmp_path / "figure.svg"
-    arguments = ["nodes", networks / "nl", photo, small, "--out", out]
+    arguments = ["nodes", "--model", networks / "nl", photo, small, "--out", out]
     assert command(*arguments, "--at", "100,70", "--at", "4,4", "12,12") == 0
     shown = capsys.readouterr().out
     assert "photo at 99.5,67.5" in shown and "small at 3.5,3.5" in shown and "small at 11.5,11.5" in shown
@@ -142,7 +142,10 @@ def test_positions_for_each_image(networks, photo, tmp_path, capsys):
 
 
 def test_detector(networks, photo, tmp_path, capsys):
-    assert command("nodes", networks / "detector", photo, "--positions", 2, "--out", tmp_path / "figure.svg") == 0
+    assert (
+        command("nodes", "--model", networks / "detector", photo, "--positions", 2, "--out", tmp_path / "figure.svg")
+        == 0
+    )
     assert (tmp_path / "figure.svg").read_text().count("<image") == 3
     root = coco.write(tmp_path / "coco", coco.content(coco.annotation(1)), split="val")
     options = ["--data", root, "--split", "val", "--limit", 1]
@@ -203,13 +206,21 @@ ERRORS = {
     "layer": ("all", ["{nl}", "{photo}", "--layers", "contxt"], "layer 'contxt' does not exist; choose from head"),
     "folder": ("nodes affinity", ["{nl}", "{photo}", "--out", "{photo}/x/x.svg"], "cannot write"),
     "suffix": ("explore", ["{nl}", "{photo}", "--out", "{nl}/config.json"], "expected a file name that ends in .html"),
-    "overwrite": ("nodes", ["{nl}", "{photo}", "--out", "{photo}"], "would be overwritten"),
-    "mask": ("nodes", ["{nl}", "0", *SPLIT, "--out", "{data}/masks/val/1.png"], "would be overwritten"),
+    "overwrite": ("nodes", ["--model", "{nl}", "{photo}", "--out", "{photo}"], "would be overwritten"),
+    "mask": ("nodes", ["--model", "{nl}", "0", *SPLIT, "--out", "{data}/masks/val/1.png"], "would be overwritten"),
     "outside": ("nodes affinity", ["{nl}", "{photo}", "--at", "104,3"], "position 104,3 is outside of a $x_^ photo"),
-    "format": ("nodes", ["{nl}", "{photo}", "--out", "x.gif"], "x.gif: unknown figure format; use the suffix"),
-    "at": ("nodes", ["{nl}", "{photo}", "--at", "1,1", "--at", "2,2"], "--at is given 2 times for 1 images"),
-    "rows": ("nodes", ["{nl}", "{many}"], "at most 24 rows, but there are 25 images"),
-    "size": ("nodes", ["{nl}", "{photo}", "--width", "50", "--dpi", "2400"], "use a smaller --width or --dpi"),
+    "format": (
+        "nodes",
+        ["--model", "{nl}", "{photo}", "--out", "x.gif"],
+        "x.gif: unknown figure format; use the suffix",
+    ),
+    "at": ("nodes", ["--model", "{nl}", "{photo}", "--at", "1,1", "--at", "2,2"], "--at is given 2 times for 1 images"),
+    "rows": ("nodes", ["--model", "{nl}", "{many}"], "at most 24 rows, but there are 25 images"),
+    "size": (
+        "nodes",
+        ["--model", "{nl}", "{photo}", "--width", "50", "--dpi", "2400"],
+        "use a smaller --width or --dpi",
+    ),
     "masks": ("explore", ["{nl}", "{photo}", "--truth", "x", "y"], "--truth has 2 masks for 1 images"),
     "detector": ("explore", ["{detector}", "{photo}", "--truth", "x"], "--truth is for segmentation"),
     "not finite": ("explore nodes", ["{broken}", "{photo}"], "a $x_^ photo: the network's outputs are not finite"),
@@ -248,7 +259,7 @@ def test_names_that_are_not_text(networks, tmp_path, monkeypatch):
     photo = trained.save_picture(tmp_path / os.fsdecode(b"a\xff.png"), 24, 32)
     out, shown = tmp_path / os.fsdecode(b"\xfe"), io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="utf-8"))  # it is strict
-    assert command("nodes", networks / "rgnet", photo, "--at", "1,1", "--out", out / "nodes.png") == 0
+    assert command("nodes", "--model", networks / "rgnet", photo, "--at", "1,1", "--out", out / "nodes.png") == 0
     assert command("affinity", networks / "nl", photo, "--format", "png", "--out", out) == 0
     assert b"a? at" in shown.getvalue() and b"\\udcfe/nodes.png" in shown.getvalue()
     assert (out / "images.csv").read_text().splitlines()[1].startswith("a?,")

@@ -5,6 +5,7 @@ import functools
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from repgraph.constants import DATASETS, INSTANCE_DATASETS, MODEL, Precision
+from repgraph.constants import DATASETS, INSTANCE_DATASETS, MODEL, SHIPPED, Precision
 from repgraph.errors import UsageError
 from repgraph.files import parse_json
 
@@ -34,7 +35,7 @@ def _recipe_or(text: str, otherwise: str, **more: Any) -> Any:
 
 _MODEL = "Folder of a run or a network, a checkpoint, or a .safetensors file."
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL)]
-ModelOption = Annotated[Path, option(_MODEL, "--model", metavar="RUN")]
+ModelOption = Annotated[Path | None, option(_MODEL, "--model", metavar="RUN", show_default=f"the network in {SHIPPED}")]
 Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is available.")]
 Workers = Annotated[int, option("Threads that read images.", min=0, max=256)]
 Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default=RECIPE)]
@@ -130,6 +131,21 @@ def parse_size(option: str, text: str, *, square: bool = False) -> tuple[int, in
         expected = "a side or HEIGHTxWIDTH" if square else "HEIGHTxWIDTH"
         raise UsageError(f"{option} is {text[:60]!r}; expected {expected} in pixels, such as 512x512")
     return int(found[1]), int(found[2] or found[1])
+
+
+def model_or_shipped(model: Path | None) -> Path:
+    """Return the given network, or the trained one that comes with a clone of the repository."""
+    if model is not None:
+        return model
+    checkout = Path(__file__).resolve().parents[3]  # if the package runs from a clone
+    found = next((root / SHIPPED for root in (Path(), checkout) if (root / SHIPPED).is_file()), None)
+    if found is None:
+        raise UsageError(
+            f"give --model; {SHIPPED}, a network for PASCAL VOC, is in the repository, not in the installed package: run "
+            "the command in a clone to use it"
+        )
+    print(f"using {found}: RGNet for the 20 classes of PASCAL VOC; --model names another network", file=sys.stderr)
+    return found
 
 
 def network_name(model: Path) -> str:

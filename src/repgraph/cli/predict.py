@@ -14,14 +14,16 @@ from repgraph.errors import UsageError
 
 @options.flatten
 def predict(
-    model: options.Model,
-    out: Annotated[Path, option("Folder for labels/ and overlays/, or detections.json.", metavar="DIR")],
     data: options.Data,
     inference: options.Inference,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="INPUT", help="Images, folders of images, or patterns such as 'photos/**/*.jpg'."),
     ] = None,
+    model: options.ModelOption = None,
+    out: Annotated[Path, option("Folder for labels/ and overlays/, or detections.json.", metavar="DIR")] = Path(
+        "predictions"
+    ),
     recursive: Annotated[bool, option("Also search the sub-folders of folders.", "--recursive")] = False,
     overlays: Annotated[bool | None, option("Write overlays.", show_default="not with --split")] = None,
     score: Annotated[float | None, option("Minimum score in overlays.", min=0, max=1, show_default="0.5")] = None,
@@ -29,11 +31,11 @@ def predict(
     """Predict the labels of images, or the objects in them.
 
     Examples:
-      repgraph predict runs/voc-r50-rgnet photo.jpg --out predictions
-      repgraph predict runs/voc-r50-rgnet photos 'more/**/*.png' --out predictions --recursive
-      repgraph predict runs/cityscapes-r101-rgnet --data cityscapes --split test --out submission
-      repgraph predict my-mask-rcnn photos --out found --score 0.7
-      repgraph predict my-mask-rcnn --data coco --split test --out submission
+      repgraph predict photo.jpg
+      repgraph predict photos 'more/**/*.png' --model runs/voc-r50-rgnet --recursive
+      repgraph predict --model runs/cityscapes-r101-rgnet --data cityscapes --split test --out submission
+      repgraph predict photos --model my-mask-rcnn --out found --score 0.7
+      repgraph predict --model my-mask-rcnn --data coco --split test --out submission
 
     OUT/labels has PNGs with the data set's ids, OUT/overlays has overlays; for a Mask R-CNN, OUT/detections.json has
     all objects in COCO's format. With --split instead of INPUT, files are as the data set's evaluation server expects.
@@ -46,6 +48,8 @@ def predict(
         raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
     if inputs and any(vars(data).values()):
         raise UsageError("--data, --dataset, --option and --limit need --split; they are not for images")
+
+    model = options.model_or_shipped(model)
 
     import torch
 

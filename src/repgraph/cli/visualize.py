@@ -46,8 +46,8 @@ class Images(options.Data):
 
 @options.flatten
 def explore(
-    model: options.ModelOption,
     images: Images,
+    model: options.ModelOption = None,
     out: Annotated[Path, option("The page.", metavar="FILE")] = Path("explorer.html"),
     truth: Annotated[
         list[Path] | None, option("Label files of the images, in the data set's ids.", metavar="MASK")
@@ -62,6 +62,7 @@ def explore(
     """Write an HTML page that shows the representative nodes of any pixel.
 
     Examples:
+      repgraph explore photo.jpg
       repgraph explore dog.jpg bus.jpg --model runs/voc-r50-rgnet --out dogs.html
       repgraph explore photo.png --truth mask.png --model runs/my-run
       repgraph explore 0 17 2007_000033 --model runs/voc-r50-rgnet --data VOC2012 --split val
@@ -80,6 +81,7 @@ def explore(
 
     options.check_page(out)
     files.check_writable(out)
+    model = options.model_or_shipped(model)
     network = networks.load(model, parse_device(images.device))
     find_layers(network.model, layers or None)
     found = images.open(network, [out], None if images.images else SPLIT_IMAGES, masks=truth, side=side)
@@ -105,9 +107,12 @@ def explore(
 
 @options.flatten
 def nodes(
-    model: options.Model,
-    out: Annotated[list[Path], option("The figure: .png, .svg or .pdf; several at once.", metavar="FILE")],
     images: Images,
+    model: options.ModelOption = None,
+    out: Annotated[
+        list[Path] | None,
+        option("The figure: .png, .svg or .pdf; several at once.", metavar="FILE", show_default="nodes.png"),
+    ] = None,
     at: Annotated[
         list[str] | None, option("Positions in pixels, for all images; or once for each image.", metavar="X,Y...")
     ] = None,
@@ -121,9 +126,10 @@ def nodes(
     """Draw the nodes of some positions in images, as in the paper's appendix.
 
     Examples:
-      repgraph nodes runs/voc-r50-rgnet dog.jpg bus.jpg --out nodes.pdf
-      repgraph nodes runs/voc-r50-rgnet dog.jpg bus.jpg --at 120,80 300,210 --at 50,60 90,90 --out nodes.pdf
-      repgraph nodes runs/voc-r50-rgnet --data VOC2012 --split val --limit 3 --out nodes.pdf
+      repgraph nodes photo.jpg
+      repgraph nodes dog.jpg bus.jpg --model runs/voc-r50-rgnet --out nodes.pdf
+      repgraph nodes dog.jpg bus.jpg --at 120,80 300,210 --at 50,60 90,90 --out nodes.pdf
+      repgraph nodes --model runs/voc-r50-rgnet --data VOC2012 --split val --limit 3 --out nodes.pdf
 
     The figure has a row for each image, or one for each round of the layer, with the prediction and a column for each
     position. The position is blue, its nodes are red and larger for more weight. Without --at, positions are chosen in
@@ -139,12 +145,13 @@ def nodes(
     from repgraph.visualize import figures, nodes_figure
     from repgraph.visualize.collect import DenseLayer, find_layer
 
-    for path in out:
+    paths = out or [Path("nodes.png")]
+    for path in paths:
         figures.file_format(path)
         files.check_writable(path)
-    network = networks.load(model, parse_device(images.device))
+    network = networks.load(options.model_or_shipped(model), parse_device(images.device))
     layer = find_layer(network.model, layer)
-    found = images.open(network, out)
+    found = images.open(network, paths)
     if len(found) > MAX_ROWS:
         raise UsageError(f"a figure has at most {MAX_ROWS} rows, but there are {len(found)} images; use --limit")
     if len(pixels) not in (0, 1, len(found)):
@@ -166,7 +173,7 @@ def nodes(
     node = "attended position" if isinstance(network.model.get_submodule(layer), DenseLayer) else "node"
     with figures.figure_style():
         figure = nodes_figure.draw_nodes(rows, width=width, node=node)
-        written = [figures.save(figure, path, dpi) for path in out]
+        written = [figures.save(figure, path, dpi) for path in paths]
     print(f"layer {layer}; written: {', '.join(map(str, written))}")
     return 0
 
