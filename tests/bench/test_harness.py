@@ -36,8 +36,10 @@ def failing(error: Exception, size: int = 5, backward: bool = False) -> Candidat
 
     def function(x):
         y = x * x
-        if x.shape[0] == size:
-            y.register_hook(fail) if backward else fail()
+        if x.shape[0] == size and not backward:
+            fail()
+        if x.shape[0] == size and y.requires_grad:
+            y.register_hook(fail)
         return y
 
     return Candidate("failing", lambda setting: function)
