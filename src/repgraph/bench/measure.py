@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")
@@ -103,8 +104,7 @@ def peak_memory(call: Call, device: torch.device) -> tuple[int | None, int | Non
         return None, None
     result = call()
     synchronize(device)
-    tensors = result if isinstance(result, tuple | list) else (result,)
-    storages = [t.untyped_storage() for t in tensors if isinstance(t, Tensor)]
+    storages = [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)]
     size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _system_bytes("self/status", "VmHWM")
     return max(0, peak - before - size), size
