@@ -19,7 +19,7 @@ from repgraph import files
 from repgraph.ablation.key import key
 from repgraph.ablation.results import LOCK, read_csv
 from repgraph.ablation.summary import EntrySummary
-from repgraph.ablation.tables import TITLES, Table, TableEntry, resolve
+from repgraph.ablation.tables import KINDS, Table, TableEntry, resolve
 from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe
 
@@ -80,7 +80,7 @@ def tables(kinds: Sequence[str], start: Recipe, trials: int = TRIALS) -> list[Ta
             ]
             label = f"{number}: {', '.join(texts) or 'as the recipe has it'}"
             entries.append(TableEntry(f"{kind}-{number}", label, kind, settings))
-        found.append(Table(f"tune-{kind}", f"Trials of the {TITLES[kind]}", f"{kind}-0", *entries))
+        found.append(Table(f"tune-{kind}", f"Trials of the {KINDS[kind].title}", f"{kind}-0", *entries))
     return found
 
 

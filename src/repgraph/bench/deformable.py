@@ -134,9 +134,8 @@ class Network(nn.Module):
 
 def _network(setting: DeformableSetting, backend: str | None = None) -> Network:
     """Build a network, accelerated if a backend is given."""
-    with torch.random.fork_rng([setting.device] if setting.device.type == "cuda" else []):
-        torch.manual_seed(0)
-        network = Network(setting.problem).to(setting.device, setting.dtype)
+    torch.manual_seed(0)
+    network = Network(setting.problem).to(setting.device, setting.dtype)
     if backend is not None:
         accelerate(network, backend=backend)
     return network
@@ -156,27 +155,19 @@ def _plain(setting: DeformableSetting) -> Function:
     return _network(setting) if setting.problem in NETWORKS else _build(composition, setting)
 
 
-def _mmcv(setting: DeformableSetting) -> Function:
-    from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
+def _others(setting: DeformableSetting, package: str) -> Function:
+    """Build the CUDA kernel of mmcv, or the one that transformers loads from the hub with ``use_kernels=True``."""
+    shapes = torch.tensor(setting.maps, device=setting.device)
+    areas = shapes.prod(1)
+    starts = areas.cumsum(0) - areas
+    if package == "mmcv":
+        from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
 
-    shapes, starts = _levels(setting)
-    return lambda value, *rest: MultiScaleDeformableAttnFunction.apply(value, shapes, starts, *rest, 64)
-
-
-def _hub(setting: DeformableSetting) -> Function:
-    """The kernel that transformers loads from the hub with ``use_kernels=True``."""
+        return lambda value, *rest: MultiScaleDeformableAttnFunction.apply(value, shapes, starts, *rest, 64)
     from kernels import get_kernel
 
     layer = get_kernel("kernels-community/deformable-detr", version=1).layers.MultiScaleDeformableAttention()
-    shapes, starts = _levels(setting)
     return lambda value, *rest: layer(value, shapes, setting.maps, starts, *rest, 64)
-
-
-def _levels(setting: DeformableSetting) -> tuple[Tensor, Tensor]:
-    """Return the sizes of the maps and their first positions."""
-    shapes = torch.tensor(setting.maps, device=setting.device)
-    areas = shapes.prod(1)
-    return shapes, areas.cumsum(0) - areas
 
 
 def _why_not(setting: DeformableSetting, backend: str | None = None) -> str | None:
@@ -224,12 +215,11 @@ class DeformableTable(Table):
         Candidate(NARROW, lambda s: _build(composition, s, dtype=s.dtype), COMPOSED, _why_not_narrow),
         Candidate("composition-compiled", partial(build_compiled, _plain), COMPOSED, _why_not_operator),
         Candidate("deform-conv2d", partial(_build, deform_conv), OTHERS, partial(_why_not_others, "torchvision")),
-        Candidate("mmcv", _mmcv, OTHERS, partial(_why_not_others, "mmcv")),
-        Candidate("hub-kernel", _hub, OTHERS, partial(_why_not_others, "kernels")),
+        Candidate("mmcv", partial(_others, package="mmcv"), OTHERS, partial(_why_not_others, "mmcv")),
+        Candidate("hub-kernel", partial(_others, package="kernels"), OTHERS, partial(_why_not_others, "kernels")),
     )
     baselines = (Baseline("composition", "comp.", ["composition", NARROW]),)
     memory_note = "not counting inputs and parameters"
-    sized = "images"
     small_size = (149, 173)
 
     def inputs(self, setting: DeformableSetting) -> Leaves:

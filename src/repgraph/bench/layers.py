@@ -203,22 +203,21 @@ def make_layer(block: Block, setting: LayerSetting, *, gate: bool = False) -> nn
 
     For the gate, batch norms are random, and nodes stay between pixels, where the gradient of offsets is continuous.
     """
-    with torch.random.fork_rng([setting.device] if setting.device.type == "cuda" else []):
-        torch.manual_seed(setting.seed)
-        layer = block.build(setting)
-        for module in layer.modules():
-            if isinstance(module, SimpleRepGraph | BottleneckRepGraph):
-                _spread_nodes(module, setting.sigma)
-            elif isinstance(gamma := getattr(module, "gamma", None), nn.Parameter):
-                nn.init.ones_(gamma)  # DANet's starts at zero, where only gamma gets a gradient
-            elif gate and isinstance(module, nn.BatchNorm2d):
-                for name, middle in (("running_mean", 0.0), ("running_var", 1.0), ("weight", 1.0), ("bias", 0.0)):
-                    nn.init.uniform_(getattr(module, name), middle - 0.2, middle + 0.2)
-            elif gate and isinstance(module, Offset):
-                assert module.bias is not None
-                fractions = torch.empty_like(module.bias).uniform_(0.4, 0.6)
-                module.bias.normal_(0, setting.sigma).floor_().add_(fractions)
-                module.weight.mul_(MOVES / max(setting.sigma, 1e-6))
+    torch.manual_seed(setting.seed)
+    layer = block.build(setting)
+    for module in layer.modules():
+        if isinstance(module, SimpleRepGraph | BottleneckRepGraph):
+            _spread_nodes(module, setting.sigma)
+        elif isinstance(gamma := getattr(module, "gamma", None), nn.Parameter):
+            nn.init.ones_(gamma)  # DANet's starts at zero, where only gamma gets a gradient
+        elif gate and isinstance(module, nn.BatchNorm2d):
+            for name, middle in (("running_mean", 0.0), ("running_var", 1.0), ("weight", 1.0), ("bias", 0.0)):
+                nn.init.uniform_(getattr(module, name), middle - 0.2, middle + 0.2)
+        elif gate and isinstance(module, Offset):
+            assert module.bias is not None
+            fractions = torch.empty_like(module.bias).uniform_(0.4, 0.6)
+            module.bias.normal_(0, setting.sigma).floor_().add_(fractions)
+            module.weight.mul_(MOVES / max(setting.sigma, 1e-6))
     return layer
 
 

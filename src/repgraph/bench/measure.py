@@ -51,13 +51,12 @@ class Effort:
 
 def warm_up(call: Call, device: torch.device) -> float:
     """Call twice (the first call may compile) and return the seconds of the second call."""
-    for _ in range(2):
-        synchronize(device)
-        start = time.perf_counter()
-        call()
-        synchronize(device)
-        seconds = time.perf_counter() - start
-    return seconds
+    call()
+    synchronize(device)
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - start
 
 
 def cpu_times(calls: Sequence[Call], rounds: int) -> list[Times]:

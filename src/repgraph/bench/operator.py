@@ -19,7 +19,7 @@ from repgraph.bench.table import BACKWARD, FORWARD, Baseline, Candidate, Functio
 from repgraph.ops import backends, representative_attention
 from repgraph.ops.geometry import cells, position_dtype
 
-REPRESENTATIVE, NON_LOCAL = "representative", "non-local"  # families
+OWN, NON_LOCAL = "representative", "non-local"  # families
 CLEARANCE = 2.0**-6  # distance of nodes from pixel centres
 SDPA_KERNELS = {
     "math": SDPBackend.MATH,
@@ -134,24 +134,14 @@ class OperatorTable(Table):
     checked = (BACKWARD,)
     candidates = (
         *(
-            Candidate(
-                name,
-                partial(_build, representative_attention, backend=name),
-                REPRESENTATIVE,
-                partial(why_not_backend, name),
-            )
-            for name in ("reference", "cpu", "triton")
+            Candidate(n, partial(_build, representative_attention, backend=n), OWN, partial(why_not_backend, n))
+            for n in ("reference", "cpu", "triton")
         ),
-        Candidate("composition", partial(_build, composition), REPRESENTATIVE),
-        Candidate("composition-compiled", partial(build_compiled, partial(_build, composition)), REPRESENTATIVE),
+        Candidate("composition", partial(_build, composition), OWN),
+        Candidate("composition-compiled", partial(build_compiled, partial(_build, composition)), OWN),
         *(
-            Candidate(
-                f"sdpa-{name}",
-                lambda setting, kernel=kernel: partial(non_local, kernel=kernel),
-                NON_LOCAL,
-                partial(why_not_sdpa, name),
-            )
-            for name, kernel in SDPA_KERNELS.items()
+            Candidate(f"sdpa-{n}", lambda s, k=k: partial(non_local, kernel=k), NON_LOCAL, partial(why_not_sdpa, n))
+            for n, k in SDPA_KERNELS.items()
         ),
     )
     baselines = (

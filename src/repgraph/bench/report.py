@@ -200,7 +200,7 @@ def figure(table: Table, rows: Sequence[Row]) -> Figure:
         for axis, values, label in zip(column, (medians, memory), (times, "extra peak memory [MiB]"), strict=True):
             (_draw_bars if is_single else _draw_lines)(axis, candidates, values, label)
     for axis in axes[-1] if not is_single else ():
-        axis.set_xlabel(f"size of the {table.sized}, H x W")
+        axis.set_xlabel("size, H x W")
         axis.set_xticks(list(sizes), sizes.values(), rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
         axis.set_xticks([], minor=True)
     chart.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)

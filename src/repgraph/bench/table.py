@@ -112,7 +112,6 @@ class Table(ABC):
     candidates: ClassVar[Sequence[Any]]
     baselines: ClassVar[Sequence[Baseline]] = ()
     memory_note: ClassVar[str] = "not counting the result"
-    sized: ClassVar[str] = "maps"  # what has the size of a setting
     small_size: ClassVar[tuple[int, int]] = (19, 22)  # for the gate: no multiple of tiles, several cells of usual grids
 
     @abstractmethod
