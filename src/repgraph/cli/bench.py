@@ -39,6 +39,7 @@ def _count(text: str) -> Any:
 
 
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
+Problem = StrEnum("Problem", list(PROBLEMS))  # type: ignore[misc]  # no literal
 Sigma = Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")]
 
 
@@ -165,10 +166,7 @@ def layers(
 @flatten
 def deformable(
     run: Run,
-    problem: Annotated[
-        list[str] | None,
-        option(f"Of {', '.join(PROBLEMS)}; several at once.", metavar="NAME", show_default="all"),
-    ] = None,
+    problem: Annotated[list[Problem] | None, option("Several at once.", show_default="all")] = None,
     size: Annotated[
         list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="as in papers")
     ] = None,
@@ -189,13 +187,9 @@ def deformable(
     operator.
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
-    from repgraph.errors import nearest
 
-    for name in problem or ():
-        if name not in PROBLEMS:
-            raise UsageError(f"unknown problem {name!r}{nearest(name, PROBLEMS)}")
     settings = [
-        DeformableSetting(problem=name, batch=run.batch, nodes=points, sigma=sigma, **shape)
+        DeformableSetting(problem=str(name), batch=run.batch, nodes=points, sigma=sigma, **shape)
         for name in problem or (QUICK_PROBLEMS if run.quick else PROBLEMS)
         for shape in run.shapes(size or (QUICK_IMAGE if run.quick else PROBLEMS[name]).split())
     ]
