@@ -43,7 +43,7 @@ def test_differences_are_paired(laid_out):
     row = next(row for row in csv.DictReader(io.StringIO(table)) if row["entry"] == "g4")
     assert (row["gain_pairs"], float(row["gain_mean"])) == ("3", pytest.approx(gains.mean()))
     assert float(row["gain_deviation"]) == pytest.approx(gains.std(ddof=1))  # far below the deviation of the scores
-    assert misfit.runs.misfit == "groups=32 does not divide the layer's 48 inner channels"
+    assert misfit.misfit == "groups=32 does not divide the layer's 48 inner channels"
     assert misfit.scores["miou"] == []
 
 

@@ -57,7 +57,7 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     check_writable(results.path)
     out = Path(os.path.abspath(plan.out))
     stop = out / f".stop-{uuid.uuid4().hex[:8]}"
-    tasks = [RunTask(run, plan.dataset, out, stop) for run in layout.runs]
+    tasks = [RunTask(run, out, stop) for run in layout.runs]
     if finished := list(filter(None, map(runner.collect, _todo(tasks, records)))):
         records = results.add(finished)
     todo = _todo(tasks, records)

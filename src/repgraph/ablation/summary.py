@@ -7,26 +7,19 @@ from typing import Any
 
 from repgraph import files
 from repgraph.ablation.results import DIVERGED, OK, Record
-from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table, TableEntry
+from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table
 from repgraph.evaluation.metrics import SUMMARY
 
-TITLES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy", "mean_accuracy": "mean accuracy"}
 
+@dataclass(frozen=True, kw_only=True)
+class EntrySummary(EntryRuns):
+    """An entry and its results so far."""
 
-@dataclass(frozen=True)
-class EntrySummary:
-    """The results of an entry so far."""
-
-    runs: EntryRuns
     scores: dict[str, list[float]]  # by name, of all seeds
     miou: dict[int, float]  # by seed
     gain: list[float]  # differences in mIoU from the reference, of the seeds that both have
     failed: list[Record]  # or diverged
     missing: int  # runs to do
-
-    @property
-    def entry(self) -> TableEntry:
-        return self.runs.entry
 
     @property
     def seeds(self) -> str:
@@ -49,7 +42,9 @@ def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Rec
         common = [seed for seed in own if seed in reference and name != table.reference]
         found.append(
             EntrySummary(
-                runs=row,
+                row.entry,
+                row.runs,
+                row.misfit,
                 scores={score: [getattr(record, score) for record in own.values()] for score in SUMMARY},
                 miou=miou,
                 gain=[miou[seed] - (reference[seed].miou or 0.0) for seed in common],
@@ -64,12 +59,12 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
     """Format a table as Markdown, with notes below it."""
     paper = any(row.entry.paper for row in rows)
     reference = table.entry(table.reference).label
-    head = ["", *TITLES.values(), "seeds", f"mIoU against {reference}"]
+    head = ["", "mIoU", "pixel accuracy", "mean accuracy", "seeds", f"mIoU against {reference}"]
     head += ["paper: mIoU", "paper: pixel accuracy"] if paper else []
     body = []
     for row in rows:
         cells = [*map(_percent, row.scores.values()), row.seeds, _percent(row.gain, "+")]
-        if row.runs.misfit:
+        if row.misfit:
             cells = ["", "", "", "does not fit", ""]
         if paper:
             cells += [f"{value:g}" if value is not None else "" for value in row.entry.paper or (None, None)]
@@ -79,7 +74,7 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
         f"Differences are paired: to the entry {reference!r} of the same seed.",
         *([f"The paper's figures are its own, on its data ({PAPER_DATA})."] if paper else []),
         *notes,
-        *(f"{row.entry.label} does not fit: {row.runs.misfit}." for row in rows if row.runs.misfit),
+        *(f"{row.entry.label} does not fit: {row.misfit}." for row in rows if row.misfit),
         *(f"{row.entry.label}, seed {r.seed}, {r.status}: {r.reason}" for row in rows for r in row.failed),
     ]
     return f"## {table.title}\n\n{_aligned(head, body)}\n\n" + "".join(f"- {line}\n" for line in lines)
@@ -125,6 +120,6 @@ def to_csv(table: Table, rows: Sequence[EntrySummary]) -> str:
         record |= {"reference": table.reference, "gain_pairs": len(row.gain) or None}
         record |= _statistics("gain", row.gain)
         record["paper_miou"], record["paper_pixel_accuracy"] = row.entry.paper or (None, None)
-        record["settings"] = row.runs.runs[0].settings if row.runs.runs else ""
+        record["settings"] = row.runs[0].settings if row.runs else ""
         records.append(record)
     return files.to_csv(list(records[0]), [list(record.values()) for record in records])

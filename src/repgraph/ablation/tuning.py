@@ -134,8 +134,8 @@ def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[EntrySummary]]
             chosen = best(trials)
             for number, trial in enumerate(trials):
                 mark, miou = "chosen" if trial is chosen else "", fmean(trial.miou.values()) if trial.miou else ""
-                seeds, keys = " ".join(map(str, trial.miou)), " ".join(run.key for run in trial.runs.runs)
-                iterations = trial.runs.runs[0].recipe.train.iterations
+                seeds, keys = " ".join(map(str, trial.miou)), " ".join(run.key for run in trial.runs)
+                iterations = trial.runs[0].recipe.train.iterations
                 settings = json.dumps(dict(trial.entry.settings))
                 rows.append([dataset, kind, number, mark, miou, seeds, iterations, settings, keys])
         return files.write(path, files.to_csv(COLUMNS, rows))
