@@ -57,7 +57,7 @@ def test_best(trials, scores, best):
         if score
     }
     chosen = tuning.best(summarize(table, rows, records))
-    assert (chosen and chosen.runs) is (None if best is None else rows[best])
+    assert (chosen and chosen.runs) is (None if best is None else rows[best].runs)
 
 
 def test_chosen_and_used(trials, again, fake):

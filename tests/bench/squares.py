@@ -1,15 +1,13 @@
 """A minimal benchmark, the square of a map, with candidates that are right, wrong or fail."""
 
 import csv
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from repgraph.bench import gate
-from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table
+from repgraph.bench.table import BACKWARD, FORWARD, Baseline, Candidate, Leaves, Setting, Table
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -29,7 +27,9 @@ def wrong_gradient(x: Tensor) -> Tensor:
 
 class SquareTable(Table):
     name = "squares"
-    passes = ("forward", "backward")
+    passes = (FORWARD, BACKWARD)
+    checked = (BACKWARD,)
+    small_size = (3, 5)
     candidates = (
         Candidate("plain", lambda setting: square, "right"),
         Candidate("power", lambda setting: partial(torch.pow, exponent=2), "right"),
@@ -40,24 +40,9 @@ class SquareTable(Table):
     )
     baselines = (Baseline("plain", "plain", ["plain"]),)
 
-    def inputs(self, setting: Setting) -> Tensor:
+    def inputs(self, setting: Setting) -> Leaves:
         generator = torch.Generator().manual_seed(setting.seed)
-        return torch.randn((setting.height, setting.width), generator=generator).requires_grad_()
+        return {"x": torch.randn((setting.height, setting.width), generator=generator).requires_grad_()}
 
-    def call(self, row: Row, inputs: Tensor):
-        function = row.candidate.build(row.setting)
-        if row.pass_ == "forward":
-            return lambda: function(inputs)
-        y = function(inputs)
-        return lambda: torch.autograd.grad(y, inputs, torch.ones_like(y), retain_graph=True)
-
-    def small(self, setting: Setting) -> Setting:
-        return replace(setting, height=3, width=5)
-
-    def check(self, candidate: Candidate, setting: Setting) -> str | None:
-        x = self.inputs(setting)
-        found = []
-        for function, given in ((candidate.build(setting), x), (square, x), (square, x.detach().double())):
-            given.requires_grad_()
-            found.append(gate.results(partial(function, given), {"x": given}, setting))
-        return gate.mistake(gate.PRECISIONS[setting.dtype_name], *found)
+    def versions(self, candidate: Candidate, setting: Setting, pass_: str):
+        return candidate.build(setting), square, square

@@ -10,9 +10,9 @@ from torch import nn
 
 from repgraph import cli, representative_attention
 from repgraph.bench import Effort, run
-from repgraph.bench.layers import BLOCKS, BOTH, FORWARD, LayerSetting, LayerTable, make_input, make_layer, prepare
+from repgraph.bench.layers import BLOCKS, LayerSetting, LayerTable, make_input, make_layer, prepare
 from repgraph.bench.operator import OperatorSetting, OperatorTable
-from repgraph.bench.table import Candidate, Row
+from repgraph.bench.table import BOTH, FORWARD, Candidate, Row
 from repgraph.layers import repgraph as layers
 
 OPERATOR, LAYERS = OperatorTable(), LayerTable()
@@ -55,7 +55,8 @@ def test_correct_layers_pass_the_gate(block, dtype):
     small = LAYERS.small(replace(INPUT, dtype=dtype))
     assert LAYERS.check(block, small) is None
     parameters = {f"gradient of {name}" for name, _ in make_layer(block, small).named_parameters()}
-    for results in LAYERS.results(block, small, BOTH):
+    for layer, dtype in zip(LAYERS.versions(block, small, BOTH), (None, None, torch.float64), strict=True):
+        results = LAYERS.results(layer, small, BOTH, dtype)
         assert set(results) == {"result", "gradient of input"} | parameters
 
 

@@ -206,16 +206,16 @@ ERRORS = {
     "layer": ("all", ["{nl}", "{photo}", "--layers", "contxt"], "layer 'contxt' does not exist; choose from head"),
     "folder": ("nodes affinity", ["{nl}", "{photo}", "--out", "{photo}/x/x.svg"], "cannot write"),
     "suffix": ("explore", ["{nl}", "{photo}", "--out", "{nl}/config.json"], "expected a file name that ends in .html"),
-    "overwrite": ("nodes", ["--model", "{nl}", "{photo}", "--out", "{photo}"], "would be overwritten"),
-    "mask": ("nodes", ["--model", "{nl}", "0", *SPLIT, "--out", "{data}/masks/val/1.png"], "would be overwritten"),
+    "overwrite": ("nodes", ["{nl}", "{photo}", "--out", "{photo}"], "would be overwritten"),
+    "mask": ("nodes", ["{nl}", "0", *SPLIT, "--out", "{data}/masks/val/1.png"], "would be overwritten"),
     "outside": ("nodes affinity", ["{nl}", "{photo}", "--at", "104,3"], "position 104,3 is outside of a $x_^ photo"),
     "format": (
         "nodes",
         ["--model", "{nl}", "{photo}", "--out", "x.gif"],
         "x.gif: unknown figure format; use the suffix",
     ),
-    "at": ("nodes", ["--model", "{nl}", "{photo}", "--at", "1,1", "--at", "2,2"], "--at is given 2 times for 1 images"),
-    "rows": ("nodes", ["--model", "{nl}", "{many}"], "at most 24 rows, but there are 25 images"),
+    "at": ("nodes", ["{nl}", "{photo}", "--at", "1,1", "--at", "2,2"], "--at is given 2 times for 1 images"),
+    "rows": ("nodes", ["{nl}", "{many}"], "at most 24 rows, but there are 25 images"),
     "size": (
         "nodes",
         ["--model", "{nl}", "{photo}", "--width", "50", "--dpi", "2400"],
@@ -242,9 +242,9 @@ def test_errors(name, arguments, message, networks, photo, data, tmp_path, capsy
     known = {name: networks / name for name in ("nl", "rgnet", "detector", "broken")} | {"photo": photo, "data": data}
     known["many"] = tmp_path / "many"
     words = [word.format(**known) for word in arguments]
-    if name == "explore":
+    if name != "affinity":
         words.insert(0, "--model")
-    else:
+    if name != "explore":
         words = ["--layer" if word == "--layers" else word for word in words]
     if "--out" not in words:
         words += ["--out", str(tmp_path / {"explore": "x.html", "nodes": "x.svg", "affinity": "x"}[name])]

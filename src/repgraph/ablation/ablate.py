@@ -57,7 +57,7 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     check_writable(results.path)
     out = Path(os.path.abspath(plan.out))
     stop = out / f".stop-{uuid.uuid4().hex[:8]}"
-    tasks = [RunTask(run, plan.dataset, out, stop) for run in layout.runs]
+    tasks = [RunTask(run, out, stop) for run in layout.runs]
     if finished := list(filter(None, map(runner.collect, _todo(tasks, records)))):
         records = results.add(finished)
     todo = _todo(tasks, records)
@@ -133,33 +133,25 @@ def _train(plan: Plan, todo: Sequence[RunTask], total: int, results: Results, sh
         todo[0].stop.touch()
         report_line(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
 
-    with (
-        Progress("ablation", total, show, unit="runs", start=done) as progress,
-        _stop_file(todo[0].stop),
-        StopSignals(stop_runs, [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]) as signals,
-    ):
-        progress.every = math.inf
-        for record, text in runner.train_all(pending(), jobs, plan.backend, plan.cluster):
-            if record is not None:
-                results.add([record])
-                done += record.done
-            progress.update(done)
-            left = progress.remaining(done) if done < total else ""
-            report_line(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
-    return signals.received
-
-
-@contextlib.contextmanager
-def _stop_file(stop: Path) -> Iterator[None]:
-    """If an error ends the ablation, create the file ``stop``, which stops all runs; remove it at the end."""
+    watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    progress = Progress("ablation", total, show, unit="runs", start=done)
+    progress.every = math.inf
     try:
-        yield
-    except BaseException:
-        stop.touch()
+        with progress, StopSignals(stop_runs, watched) as signals:
+            for record, text in runner.train_all(pending(), jobs, plan.backend, plan.cluster):
+                if record is not None:
+                    results.add([record])
+                    done += record.done
+                progress.update(done)
+                left = progress.remaining(done) if done < total else ""
+                report_line(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
+    except BaseException:  # also stops the other runs
+        todo[0].stop.touch()
         time.sleep(2 * runner.POLL)
         raise
     finally:
-        stop.unlink(missing_ok=True)
+        todo[0].stop.unlink(missing_ok=True)
+    return signals.received
 
 
 def _make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], *, save: bool) -> AblationReport:

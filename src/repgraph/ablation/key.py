@@ -37,9 +37,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "repgraph": _NODES,
     "simple": (*_NODES, "norm_qk"),
     "non_local": ("mid_channels", "groups", "scale", "share_query_key", "norm_qk"),
-    "dual": (),
     "control": ("mid_channels",),
-    "none": (),
 }
 KERNELS = ("backend", "attention")  # options that choose a kernel and do not count
 SAMPLING = ("repgraph", "simple")

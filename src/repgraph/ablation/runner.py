@@ -48,7 +48,6 @@ class RunTask:
     """
 
     run: PlannedRun
-    dataset: str
     out: Path
     stop: Path
     jobs: int = 1  # number of runs that share the cores of the machine
@@ -224,7 +223,7 @@ def _record(task: RunTask, status: str, reason: str = "", scores: Mapping[str, f
     gpu = versions.get("gpu") if run.recipe.train.accelerator != "cpu" else None
     return Record(
         key=run.key,
-        dataset=task.dataset,
+        dataset=run.recipe.data.name,
         seed=run.seed,
         status=status,  # type: ignore[arg-type]  # validated
         **{name: (scores or {}).get(name) for name in SUMMARY},

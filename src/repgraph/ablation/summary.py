@@ -1,60 +1,25 @@
 """Tables from results: mean and spread over seeds, paired differences, and the paper's scores, as text and picture."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 from repgraph import files
 from repgraph.ablation.results import DIVERGED, OK, Record
-from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table, TableEntry
+from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table
 from repgraph.evaluation.segmentation import SUMMARY
 
-TITLES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy", "mean_accuracy": "mean accuracy"}
-PARTS = ("mean", "deviation", "low", "high")
 
+@dataclass(frozen=True, kw_only=True)
+class EntrySummary(EntryRuns):
+    """An entry and its results so far."""
 
-@dataclass(frozen=True)
-class Stat:
-    """Values of several seeds: their number, mean, sample standard deviation (None for one value) and range."""
-
-    count: int
-    mean: float
-    deviation: float | None
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Stat | None":
-        if not values:
-            return None
-        deviation = statistics.stdev(values) if len(values) > 1 else None
-        return cls(len(values), statistics.fmean(values), deviation, min(values), max(values))
-
-    def text(self, sign: str = "") -> str:
-        """Format in per cent: with the deviation, or with the range of two values."""
-        mean = f"{100 * self.mean:{sign}.2f}"
-        if self.deviation is None:
-            return mean
-        if self.count == 2:
-            return f"{mean} ({100 * self.low:{sign}.2f} to {100 * self.high:{sign}.2f})"
-        return f"{mean} ± {100 * self.deviation:.2f}"
-
-
-@dataclass(frozen=True)
-class EntrySummary:
-    """The results of an entry so far."""
-
-    runs: EntryRuns
-    scores: dict[str, Stat | None]  # by name, over seeds
+    scores: dict[str, list[float]]  # by name, of all seeds
     miou: dict[int, float]  # by seed
-    gain: Stat | None  # difference in mIoU from the reference, over the seeds that both have
+    gain: list[float]  # differences in mIoU from the reference, of the seeds that both have
     failed: list[Record]  # or diverged
     missing: int  # runs to do
-
-    @property
-    def entry(self) -> TableEntry:
-        return self.runs.entry
 
     @property
     def seeds(self) -> str:
@@ -77,10 +42,12 @@ def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Rec
         common = [seed for seed in own if seed in reference and name != table.reference]
         found.append(
             EntrySummary(
-                runs=row,
-                scores={score: Stat.of([getattr(record, score) for record in own.values()]) for score in SUMMARY},
+                row.entry,
+                row.runs,
+                row.misfit,
+                scores={score: [getattr(record, score) for record in own.values()] for score in SUMMARY},
                 miou=miou,
-                gain=Stat.of([miou[seed] - (reference[seed].miou or 0.0) for seed in common]),
+                gain=[miou[seed] - (reference[seed].miou or 0.0) for seed in common],
                 failed=[record for record in ended[name] if record.status != OK],
                 missing=len(row.runs) - len(ended[name]),
             )
@@ -92,13 +59,12 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
     """Format a table as Markdown, with notes below it."""
     paper = any(row.entry.paper for row in rows)
     reference = table.entry(table.reference).label
-    head = ["", *TITLES.values(), "seeds", f"mIoU against {reference}"]
+    head = ["", "mIoU", "pixel accuracy", "mean accuracy", "seeds", f"mIoU against {reference}"]
     head += ["paper: mIoU", "paper: pixel accuracy"] if paper else []
     body = []
     for row in rows:
-        scores = [stat.text() if stat else "" for stat in row.scores.values()]
-        cells = [*scores, row.seeds, row.gain.text("+") if row.gain else ""]
-        if row.runs.misfit:
+        cells = [*map(_percent, row.scores.values()), row.seeds, _percent(row.gain, "+")]
+        if row.misfit:
             cells = ["", "", "", "does not fit", ""]
         if paper:
             cells += [f"{value:g}" if value is not None else "" for value in row.entry.paper or (None, None)]
@@ -108,10 +74,31 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
         f"Differences are paired: to the entry {reference!r} of the same seed.",
         *([f"The paper's figures are its own, on its data ({PAPER_DATA})."] if paper else []),
         *notes,
-        *(f"{row.entry.label} does not fit: {row.runs.misfit}." for row in rows if row.runs.misfit),
+        *(f"{row.entry.label} does not fit: {row.misfit}." for row in rows if row.misfit),
         *(f"{row.entry.label}, seed {r.seed}, {r.status}: {r.reason}" for row in rows for r in row.failed),
     ]
     return f"## {table.title}\n\n{_aligned(head, body)}\n\n" + "".join(f"- {line}\n" for line in lines)
+
+
+def _percent(values: Sequence[float], sign: str = "") -> str:
+    """Format the mean over seeds, with the range of two values or the standard deviation of more."""
+    if not values:
+        return ""
+    mean = f"{100 * fmean(values):{sign}.2f}"
+    if len(values) == 1:
+        return mean
+    if len(values) == 2:
+        return f"{mean} ({100 * min(values):{sign}.2f} to {100 * max(values):{sign}.2f})"
+    return f"{mean} ± {100 * stdev(values):.2f}"
+
+
+def _statistics(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    return {
+        f"{name}_mean": fmean(values) if values else None,
+        f"{name}_deviation": stdev(values) if len(values) > 1 else None,
+        f"{name}_low": min(values, default=None),
+        f"{name}_high": max(values, default=None),
+    }
 
 
 def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
@@ -128,11 +115,11 @@ def to_csv(table: Table, rows: Sequence[EntrySummary]) -> str:
     for row in rows:
         record: dict[str, Any] = {"table": table.name, "entry": row.entry.name, "label": row.entry.label}
         record |= {"seeds": len(row.miou), "failed": len(row.failed), "missing": row.missing}
-        for name, stat in row.scores.items():
-            record |= {f"{name}_{part}": getattr(stat, part, None) for part in PARTS}
-        record |= {"reference": table.reference, "gain_pairs": getattr(row.gain, "count", None)}
-        record |= {f"gain_{part}": getattr(row.gain, part, None) for part in PARTS}
+        for name, values in row.scores.items():
+            record |= _statistics(name, values)
+        record |= {"reference": table.reference, "gain_pairs": len(row.gain) or None}
+        record |= _statistics("gain", row.gain)
         record["paper_miou"], record["paper_pixel_accuracy"] = row.entry.paper or (None, None)
-        record["settings"] = row.runs.runs[0].settings if row.runs.runs else ""
+        record["settings"] = row.runs[0].settings if row.runs else ""
         records.append(record)
     return files.to_csv(list(records[0]), [list(record.values()) for record in records])

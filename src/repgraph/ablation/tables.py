@@ -7,34 +7,34 @@ res5.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from repgraph.constants import DECODERS
 from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe, with_values
 
+
+class Kind(NamedTuple):
+    """A competitor: the network between backbone and classifier."""
+
+    title: str
+    settings: dict[str, Any]
+
+
 # With the learning rates of the pyramid recipes.
 _PYRAMID = {"model.decoder": "pyramid", "model.context_options": {}, "optim.head": 3.0, "optim.offset": 3.0}
-# The network between backbone and classifier. Layers with nodes keep the options of the recipe.
-KINDS: dict[str, dict[str, Any]] = {
-    "baseline": {"model.context": "none", "model.context_options": {}},
-    "control": {"model.context": "control", "model.context_options": {}},
-    "nl": {"model.context": "non_local", "model.context_options": {}},
-    "simple": {"model.context": "simple", "model.context_options.norm_expand": None},  # it has no such norm
-    "rgnet": {"model.context": "repgraph"},
-    "psp": {"model.context": "psp", "model.context_options": {}},
-    "fpn": {**_PYRAMID, "model.context": "none"},
-    "pyramid": {**_PYRAMID, "model.context": "repgraph"},
-}
-TITLES = {
-    "baseline": "backbone baseline",
-    "control": "control: the layer's convolutions, no sampling",
-    "nl": "non-local (NL) baseline",
-    "simple": "Simple RepGraph",
-    "rgnet": "RGNet (Bottleneck RepGraph)",
-    "psp": "pyramid pooling (PSP)",
-    "fpn": "feature pyramid (FPN), output stride 32",
-    "pyramid": "RGNet with a feature pyramid, output stride 32",
+# Layers with nodes keep the options of the recipe; Simple RepGraph has no norm after expand.
+KINDS = {
+    "baseline": Kind("backbone baseline", {"model.context": "none", "model.context_options": {}}),
+    "control": Kind(
+        "control: the layer's convolutions, no sampling", {"model.context": "control", "model.context_options": {}}
+    ),
+    "nl": Kind("non-local (NL) baseline", {"model.context": "non_local", "model.context_options": {}}),
+    "simple": Kind("Simple RepGraph", {"model.context": "simple", "model.context_options.norm_expand": None}),
+    "rgnet": Kind("RGNet (Bottleneck RepGraph)", {"model.context": "repgraph"}),
+    "psp": Kind("pyramid pooling (PSP)", {"model.context": "psp", "model.context_options": {}}),
+    "fpn": Kind("feature pyramid (FPN), output stride 32", {**_PYRAMID, "model.context": "none"}),
+    "pyramid": Kind("RGNet with a feature pyramid, output stride 32", {**_PYRAMID, "model.context": "repgraph"}),
 }
 PAPER_DATA = "ADE20K, ResNet-50"
 STAGES = {"res2": "layer1", "res3": "layer2", "res4": "layer3", "res5": "layer4"}  # the paper's and timm's names
@@ -113,8 +113,8 @@ def _inserted(name: str, label: str, paper: Paper, **stages: int) -> TableEntry:
     return TableEntry(name, label, "baseline", {"model.inserted": stages}, paper)
 
 
-BASELINE = TableEntry("baseline", TITLES["baseline"], "baseline", {}, (36.48, 77.57))
-CONTROL = TableEntry("control", TITLES["control"], "control", {"model.fusion": "concat"})
+BASELINE = TableEntry("baseline", KINDS["baseline"].title, "baseline", {}, (36.48, 77.57))
+CONTROL = TableEntry("control", KINDS["control"].title, "control", {"model.fusion": "concat"})
 
 _TABLES = (
     Table(
@@ -122,7 +122,7 @@ _TABLES = (
         "Representative nodes",
         "baseline",
         BASELINE,
-        TableEntry("nl", TITLES["nl"], "nl", {"model.fusion": "concat"}, (40.97, 79.96)),
+        TableEntry("nl", KINDS["nl"].title, "nl", {"model.fusion": "concat"}, (40.97, 79.96)),
         CONTROL,
         _rgnet("s1", "S = 1", (42.53, 80.08), nodes=1),
         _rgnet("s9", "S = 9", (43.12, 80.27), nodes=9),
@@ -224,7 +224,7 @@ _TABLES = (
         "choose",
         "Networks to choose from (not in the paper)",
         "nl",
-        *(TableEntry(kind, TITLES[kind], kind) for kind in ("baseline", "nl", "psp", "rgnet", "fpn", "pyramid")),
+        *(TableEntry(kind, KINDS[kind].title, kind) for kind in ("baseline", "nl", "psp", "rgnet", "fpn", "pyramid")),
     ),
 )
 TABLES: dict[str, Table] = {table.name: table for table in _TABLES}
@@ -232,7 +232,7 @@ TABLES: dict[str, Table] = {table.name: table for table in _TABLES}
 
 def resolve(entry: TableEntry, start: Recipe, tuned: Mapping[str, Any] | None = None) -> tuple[Recipe, str]:
     """Return an entry's recipe, from ``start`` and the settings ``tuned`` for its kind, and why it cannot be built."""
-    settings = {**KINDS[entry.kind], **(tuned or {}), **entry.settings}
+    settings = {**KINDS[entry.kind].settings, **(tuned or {}), **entry.settings}
     model = start.model
     stride = DECODERS["pyramid"][0]
     if settings.get("model.decoder") == "pyramid" and model.output_stride not in (None, stride):

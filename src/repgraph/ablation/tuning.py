@@ -19,7 +19,7 @@ from repgraph import files
 from repgraph.ablation.key import key
 from repgraph.ablation.results import LOCK, read_csv
 from repgraph.ablation.summary import EntrySummary
-from repgraph.ablation.tables import TITLES, Table, TableEntry, resolve
+from repgraph.ablation.tables import KINDS, Table, TableEntry, resolve
 from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe
 
@@ -80,7 +80,7 @@ def tables(kinds: Sequence[str], start: Recipe, trials: int = TRIALS) -> list[Ta
             ]
             label = f"{number}: {', '.join(texts) or 'as the recipe has it'}"
             entries.append(TableEntry(f"{kind}-{number}", label, kind, settings))
-        found.append(Table(f"tune-{kind}", f"Trials of the {TITLES[kind]}", f"{kind}-0", *entries))
+        found.append(Table(f"tune-{kind}", f"Trials of the {KINDS[kind].title}", f"{kind}-0", *entries))
     return found
 
 
@@ -134,8 +134,8 @@ def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[EntrySummary]]
             chosen = best(trials)
             for number, trial in enumerate(trials):
                 mark, miou = "chosen" if trial is chosen else "", fmean(trial.miou.values()) if trial.miou else ""
-                seeds, keys = " ".join(map(str, trial.miou)), " ".join(run.key for run in trial.runs.runs)
-                iterations = trial.runs.runs[0].recipe.train.iterations
+                seeds, keys = " ".join(map(str, trial.miou)), " ".join(run.key for run in trial.runs)
+                iterations = trial.runs[0].recipe.train.iterations
                 settings = json.dumps(dict(trial.entry.settings))
                 rows.append([dataset, kind, number, mark, miou, seeds, iterations, settings, keys])
         return files.write(path, files.to_csv(COLUMNS, rows))

@@ -1,7 +1,7 @@
 """The table of deformable attention: the operator, its composition in transformers, and whole networks."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
@@ -13,12 +13,10 @@ from torch import Tensor, nn
 
 from repgraph.acceleration import accelerate
 from repgraph.bench import gate
-from repgraph.bench.layers import BOTH, FORWARD
-from repgraph.bench.measure import Call
-from repgraph.bench.operator import CLEARANCE
-from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table
+from repgraph.bench.operator import between_pixels, build_compiled, why_not_backend
+from repgraph.bench.table import BOTH, FORWARD, Baseline, Candidate, Function, Leaves, Row, Setting, Table
 from repgraph.info import installed
-from repgraph.ops import backends, multi_scale_deformable_attention
+from repgraph.ops import multi_scale_deformable_attention
 
 OURS, COMPOSED, OTHERS = "repgraph", "composed", "others"  # families
 HEADS = 8
@@ -30,9 +28,7 @@ OPERATORS: dict[str, tuple[tuple[int, ...], int]] = {
     "single-map": ((8,), 0),
 }
 NETWORKS = ("deformable-detr", "mask2former")
-PROBLEMS = (*OPERATORS, *NETWORKS)
-SMALL_IMAGE = (149, 173)  # for the gate
-Leaves = dict[str, Tensor]  # value, locations, weights
+NARROW = "composition-16bit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +54,16 @@ class DeformableSetting(Setting):
 
 
 def composition(
-    value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tensor, weights: Tensor, *, dtype: torch.dtype
+    value: Tensor,
+    sizes: Sequence[tuple[int, int]],
+    locations: Tensor,
+    weights: Tensor,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Compute deformable attention with ``grid_sample`` in ``dtype``, as transformers does."""
+    """Compute deformable attention with ``grid_sample``, as transformers does, at least in ``dtype``."""
     batch, queries, heads, _, points, _ = locations.shape
     channels = value.shape[3]
+    dtype = torch.promote_types(dtype, value.dtype)
     grids = 2 * locations.to(dtype) - 1
     sampled = []
     for level, (height, width) in enumerate(sizes):
@@ -104,25 +105,26 @@ class Network(nn.Module):
         super().__init__()
         import transformers
 
+        options: dict[str, Any] = dict(out_features=["stage2", "stage3", "stage4"])
         config: Any
-        torch.manual_seed(0)
         self.network: nn.Module
-        stages: Any = dict(out_features=["stage2", "stage3", "stage4"])
         if name == "deformable-detr":  # with ResNet-50
-            config = transformers.DeformableDetrConfig(backbone_config=transformers.ResNetConfig(**stages), dropout=0.0)
+            backbone = transformers.ResNetConfig(**options)
+            config = transformers.DeformableDetrConfig(backbone_config=backbone, dropout=0.0)
             self.network = transformers.DeformableDetrForObjectDetection(config)
+            self.outputs = "logits", "pred_boxes"
         else:  # with Swin-T
-            stages["out_features"].insert(0, "stage1")
-            swin: Any = dict(depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], embed_dim=96, window_size=7, **stages)
-            config = transformers.Mask2FormerConfig(backbone_config=transformers.SwinConfig(**swin, drop_path_rate=0.0))
+            options["out_features"].insert(0, "stage1")
+            options |= dict(depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], embed_dim=96, window_size=7)
+            config = transformers.Mask2FormerConfig(
+                backbone_config=transformers.SwinConfig(**options, drop_path_rate=0.0)
+            )
             self.network = transformers.Mask2FormerForUniversalSegmentation(config)
+            self.outputs = "class_queries_logits", "masks_queries_logits"
         with torch.no_grad():
             for key, parameter in self.network.named_parameters():
                 if "sampling_offsets" in key:  # initial offsets are whole pixels, where derivatives jump
                     parameter.add_(torch.randn_like(parameter), alpha=0.3 if parameter.dim() == 1 else 0.01)
-        self.outputs = (
-            ("logits", "pred_boxes") if name == "deformable-detr" else ("class_queries_logits", "masks_queries_logits")
-        )
         self.eval()
 
     def forward(self, pixel_values: Tensor) -> Tensor:
@@ -130,89 +132,68 @@ class Network(nn.Module):
         return torch.cat([found[name].flatten(1) for name in self.outputs], 1)
 
 
-def _network(setting: DeformableSetting, backend: str | None, dtype: torch.dtype | None = None) -> Network:
+def _network(setting: DeformableSetting, backend: str | None = None) -> Network:
     """Build a network, accelerated if a backend is given."""
-    with torch.random.fork_rng([setting.device] if setting.device.type == "cuda" else []):
-        network = Network(setting.problem).to(setting.device, dtype or setting.dtype)
+    torch.manual_seed(0)
+    network = Network(setting.problem).to(setting.device, setting.dtype)
     if backend is not None:
         accelerate(network, backend=backend)
     return network
 
 
-def _ours(setting: DeformableSetting, backend: str) -> Callable[..., Tensor]:
+def _build(function: Function, setting: DeformableSetting, **options: Any) -> Function:
+    return lambda value, *rest: function(value, setting.maps, *rest, **options)
+
+
+def _ours(setting: DeformableSetting, backend: str) -> Function:
     if setting.problem in NETWORKS:
         return _network(setting, backend)
-    return lambda value, locations, weights: multi_scale_deformable_attention(
-        value, setting.maps, locations, weights, backend=backend
-    )
+    return _build(multi_scale_deformable_attention, setting, backend=backend)
 
 
-def _composition(setting: DeformableSetting, narrow: bool = False) -> Callable[..., Tensor]:
-    if setting.problem in NETWORKS:
-        return _network(setting, None)
-    sizes, dtype = setting.maps, setting.dtype if narrow else torch.float32
-    return lambda value, locations, weights: composition(
-        value, sizes, locations, weights, dtype=torch.promote_types(dtype, value.dtype)
-    )
+def _plain(setting: DeformableSetting) -> Function:
+    return _network(setting) if setting.problem in NETWORKS else _build(composition, setting)
 
 
-def _compiled(setting: DeformableSetting) -> Callable[..., Tensor]:
-    torch.compiler.reset()
-    return torch.compile(_composition(setting), fullgraph=True, dynamic=False)
+def _others(setting: DeformableSetting, package: str) -> Function:
+    """Build the CUDA kernel of mmcv, or the one that transformers loads from the hub with ``use_kernels=True``."""
+    shapes = torch.tensor(setting.maps, device=setting.device)
+    areas = shapes.prod(1)
+    starts = areas.cumsum(0) - areas
+    if package == "mmcv":
+        from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
 
-
-def _deform_conv(setting: DeformableSetting) -> Callable[..., Tensor]:
-    return lambda value, locations, weights: deform_conv(value, setting.maps, locations, weights)
-
-
-def _mmcv(setting: DeformableSetting) -> Callable[..., Tensor]:
-    from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
-
-    shapes, starts = _levels(setting)
-    return lambda value, *rest: MultiScaleDeformableAttnFunction.apply(value, shapes, starts, *rest, 64)
-
-
-def _hub(setting: DeformableSetting) -> Callable[..., Tensor]:
-    """The kernel that transformers loads from the hub with ``use_kernels=True``."""
+        return lambda value, *rest: MultiScaleDeformableAttnFunction.apply(value, shapes, starts, *rest, 64)
     from kernels import get_kernel
 
     layer = get_kernel("kernels-community/deformable-detr", version=1).layers.MultiScaleDeformableAttention()
-    shapes, starts = _levels(setting)
     return lambda value, *rest: layer(value, shapes, setting.maps, starts, *rest, 64)
 
 
-def _levels(setting: DeformableSetting) -> tuple[Tensor, Tensor]:
-    """Return the sizes of the maps and their first positions."""
-    shapes = torch.tensor(setting.maps, device=setting.device)
-    areas = shapes.prod(1)
-    return shapes, areas.cumsum(0) - areas
+def _why_not(setting: DeformableSetting, backend: str | None = None) -> str | None:
+    if setting.problem in NETWORKS and not find_spec("transformers"):
+        return "transformers is not installed"
+    return why_not_backend(backend, setting) if backend else None
+
+
+def _why_not_operator(setting: DeformableSetting) -> str | None:
+    return "is for the operator alone" if setting.problem in NETWORKS else None
+
+
+def _why_not_narrow(setting: DeformableSetting) -> str | None:
+    return _why_not_operator(setting) or ("is for half precision" if setting.dtype == torch.float32 else None)
 
 
 def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
-    if setting.problem in NETWORKS:
-        return "is for the operator alone"
+    if reason := _why_not_operator(setting):
+        return reason
     if setting.dtype != torch.float32:
         return "has positions in the dtype of the values"
-    if package == "torchvision":
-        if setting.problem != "single-map":
-            return "is for one map with a query for each position"
-    elif setting.device.type == "cpu":
+    if package == "torchvision" and setting.problem != "single-map":
+        return "is for one map with a query for each position"
+    if package != "torchvision" and setting.device.type == "cpu":
         return "needs a CUDA device"
     return None if find_spec(package) else f"{package} is not installed"
-
-
-def _why_not_backend(name: str, setting: DeformableSetting) -> str | None:
-    if name == "triton" and setting.device.type == "cpu":
-        return "needs a CUDA device; interpreted on the CPU, its time would be meaningless"
-    return _why_not(setting) or backends.why_not(name, setting.device, setting.dtype)
-
-
-def _why_not(setting: DeformableSetting, *, networks: bool = True, half: bool = False) -> str | None:
-    if setting.problem in NETWORKS:
-        if not networks:
-            return "is for the operator alone"
-        return None if find_spec("transformers") else "transformers is not installed"
-    return "is for half precision" if half and setting.dtype == torch.float32 else None
 
 
 class DeformableTable(Table):
@@ -227,121 +208,84 @@ class DeformableTable(Table):
 
     name = "deformable"
     passes = FORWARD, BOTH
+    checked = (BOTH,)
     candidates = (
-        *(Candidate(n, partial(_ours, backend=n), OURS, partial(_why_not_backend, n)) for n in ("cpu", "triton")),
-        Candidate("composition", _composition, COMPOSED, _why_not),
-        Candidate(
-            "composition-16bit",
-            partial(_composition, narrow=True),
-            COMPOSED,
-            partial(_why_not, networks=False, half=True),
-        ),
-        Candidate("composition-compiled", _compiled, COMPOSED, partial(_why_not, networks=False)),
-        Candidate("deform-conv2d", _deform_conv, OTHERS, partial(_why_not_others, "torchvision")),
-        Candidate("mmcv", _mmcv, OTHERS, partial(_why_not_others, "mmcv")),
-        Candidate("hub-kernel", _hub, OTHERS, partial(_why_not_others, "kernels")),
+        *(Candidate(n, partial(_ours, backend=n), OURS, partial(_why_not, backend=n)) for n in ("cpu", "triton")),
+        Candidate("composition", _plain, COMPOSED, _why_not),
+        Candidate(NARROW, lambda s: _build(composition, s, dtype=s.dtype), COMPOSED, _why_not_narrow),
+        Candidate("composition-compiled", partial(build_compiled, _plain), COMPOSED, _why_not_operator),
+        Candidate("deform-conv2d", partial(_build, deform_conv), OTHERS, partial(_why_not_others, "torchvision")),
+        Candidate("mmcv", partial(_others, package="mmcv"), OTHERS, partial(_why_not_others, "mmcv")),
+        Candidate("hub-kernel", partial(_others, package="kernels"), OTHERS, partial(_why_not_others, "kernels")),
     )
-    baselines = (Baseline("composition", "comp.", ["composition", "composition-16bit"]),)
+    baselines = (Baseline("composition", "comp.", ["composition", NARROW]),)
     memory_note = "not counting inputs and parameters"
-    sized = "images"
+    small_size = (149, 173)
 
     def inputs(self, setting: DeformableSetting) -> Leaves:
         """Return an image for networks; else values, locations and weights that sum to one."""
-        generator = torch.Generator(setting.device).manual_seed(setting.seed)
-        random: Any = dict(generator=generator, device=setting.device)
+        random: Any = dict(generator=torch.Generator(setting.device).manual_seed(setting.seed), device=setting.device)
         if setting.problem in NETWORKS:
             return {"image": torch.randn(setting.batch, 3, setting.height, setting.width, **random).to(setting.dtype)}
         sizes, (_, queries) = setting.maps, OPERATORS[setting.problem]
-        centres = torch.cat([_centres(*size, setting.device) for size in sizes])  # [N, 2]
+        centres = torch.cat([_centres(*size) for size in sizes]).to(setting.device)  # [N, 2]
         if queries:
             centres = torch.rand(queries, 2, **random)
         shape = (setting.batch, len(centres), HEADS, len(sizes), setting.nodes)
-        unit = torch.tensor([[width, height] for height, width in sizes], device=setting.device)
-        offsets = torch.randn(*shape, 2, **random) * setting.sigma
+        unit = torch.tensor([[[width, height]] for height, width in sizes], device=setting.device)  # [L, 1, 2]
+        pixels = centres[:, None, None, None] * unit - 0.5 + torch.randn(*shape, 2, **random) * setting.sigma
         rows = (setting.batch, sum(h * w for h, w in sizes), HEADS, setting.channels // HEADS)
         leaves = {
             "value": torch.randn(rows, **random).to(setting.dtype),
-            "locations": centres[:, None, None, None] + offsets / unit[:, None],
+            "locations": (between_pixels(pixels) + 0.5) / unit,
             "weights": torch.rand(shape, **random).flatten(3).softmax(3).view(shape).to(setting.dtype),
         }
         return {name: t.requires_grad_() for name, t in leaves.items()}
 
-    def call(self, row: Row, inputs: Leaves) -> Call:
-        function = row.candidate.build(row.setting)
-        given = list(inputs.values())
-        if row.pass_ == FORWARD:
-            return torch.no_grad()(partial(function, *given))
-        leaves = _trained(function).values() if isinstance(function, nn.Module) else given
-        with torch.no_grad():
-            cotangent = torch.randn_like(function(*given))
-        return lambda: torch.autograd.grad(function(*given), list(leaves), cotangent, allow_unused=True)
+    def versions(self, candidate: Candidate, setting: DeformableSetting, pass_: str) -> tuple[Function, ...]:
+        return candidate.build(setting), _plain(setting), _plain(replace(setting, dtype=torch.float64))
 
     def check(self, candidate: Candidate, setting: DeformableSetting) -> str | None:
-        if candidate.name == "composition-16bit":
-            return None
-        precision = gate.PRECISIONS[setting.dtype_name]
-        leaves = {name: t.detach() for name, t in self.inputs(setting).items()}
-        found = []
-        if setting.problem in NETWORKS:
-            # Rounding flips ReLUs and corners of points: the usual limit of gradients is added to the errors of the
-            # unchanged network, and the gradients of all parameters are one vector.
-            step = precision.gradient / gate.STEPS
-            precision = precision._replace(step=step, result=math.inf, gradient=math.inf)
-            modules = (candidate.build(setting), _network(setting, None), _network(setting, None, torch.float64))
-            for module in modules:
-                assert isinstance(module, Network)
-                image = leaves["image"].to(next(module.parameters()).dtype)
-                results = gate.results(partial(module, image), _trained(module), setting)
-                y = results.pop("result")
-                found.append({"result": y, "gradient": torch.cat([g.flatten() for g in results.values()])})
-            return gate.mistake(precision, *found)
-        sizes = torch.tensor([[width, height] for height, width in setting.maps], device=setting.device)[:, None]
-        pixels = leaves["locations"].double() * sizes - 0.5
-        pixels = pixels.floor() + (pixels - pixels.floor()).clamp(CLEARANCE, 1 - CLEARANCE)
-        leaves["locations"] = ((pixels + 0.5) / sizes).float()
-        plain = _composition(setting)
-        for function, dtype in ((candidate.build(setting), None), (plain, None), (plain, torch.float64)):
-            given = {name: t.to(dtype or t.dtype, copy=True).requires_grad_() for name, t in leaves.items()}
-            found.append(gate.results(partial(function, *given.values()), given, setting))
-        return gate.mistake(precision, *found)
+        return None if candidate.name == NARROW else super().check(candidate, setting)
 
-    def small(self, setting: DeformableSetting) -> DeformableSetting:
-        return replace(setting, height=SMALL_IMAGE[0], width=SMALL_IMAGE[1])
+    def results(
+        self, function: Function, setting: DeformableSetting, pass_: str, dtype: torch.dtype | None = None
+    ) -> gate.Results:
+        found = super().results(function, setting, pass_, dtype)
+        if setting.problem in OPERATORS or pass_ == FORWARD:
+            return found
+        y = found.pop("result")
+        return {"result": y, "gradient": torch.cat([g.flatten() for g in found.values()])}
+
+    def precision(self, candidate: Candidate, setting: DeformableSetting) -> gate.Precision:
+        precision = gate.PRECISIONS[setting.dtype_name]
+        if setting.problem in OPERATORS:
+            return precision
+        # Rounding flips ReLUs and corners of points: the usual limit of gradients is added to the errors of the
+        # unchanged network, and the gradients of all parameters are one vector.
+        return gate.Precision(precision.gradient / gate.STEPS, math.inf, math.inf)
 
     def facts(self, candidate: Candidate, setting: DeformableSetting) -> dict[str, Any]:
         """Return the largest difference from the composition, relative to the largest result."""
         version = {"transformers": installed("transformers")}
         if candidate.name == "composition-compiled":
             return version
-        expected, inputs = _expected(self, setting), self.inputs(setting)
-        with torch.no_grad():
-            y = candidate.build(setting)(*inputs.values())
-        return {"largest_difference": float((y.to(expected) - expected).abs().max() / expected.abs().max()), **version}
-
-    def work(self, row: Row) -> float:
-        return row.setting.height * row.setting.width
+        expected = _expected(self, setting)
+        y = self.results(candidate.build(setting), setting, FORWARD)["result"].to(expected)
+        return {"largest_difference": float((y - expected).abs().max() / expected.abs().max()), **version}
 
     def memory(self, row: Row) -> dict[str, int | None]:
         return {"extra_bytes": row.memory, "result_bytes": row.result}
 
 
-def _trained(module: nn.Module) -> Leaves:
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
-
-
 @lru_cache(maxsize=1)
 def _expected(table: DeformableTable, setting: DeformableSetting) -> Tensor:
     """Return the composition's result: in float64 for the operator, in the setting's dtype for networks."""
-    inputs = table.inputs(setting)
-    with torch.no_grad():
-        if setting.problem in NETWORKS:
-            return _network(setting, None)(*inputs.values()).cpu()
-        value, locations, weights = inputs.values()
-        return composition(value.double(), setting.maps, locations, weights, dtype=torch.float64).cpu()
+    dtype = torch.float64 if setting.problem in OPERATORS else None
+    return table.results(_plain(setting), setting, FORWARD, dtype)["result"].cpu()
 
 
-def _centres(height: int, width: int, device: torch.device) -> Tensor:
+def _centres(height: int, width: int) -> Tensor:
     """Return the centres [x, y] of the pixels of a map, from 0 to 1."""
-    y = (torch.arange(height, device=device) + 0.5) / height
-    x = (torch.arange(width, device=device) + 0.5) / width
-    return torch.stack((x.expand(height, width), y[:, None].expand(height, width)), 2).flatten(0, 1)
+    y, x = torch.cartesian_prod(torch.arange(height), torch.arange(width)).unbind(1)
+    return torch.stack(((x + 0.5) / width, (y + 0.5) / height), 1)

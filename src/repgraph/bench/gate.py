@@ -4,13 +4,9 @@ The result and the gradients of a candidate are compared with a plain PyTorch ve
 the error of the plain version in the candidate's dtype, plus a rounding term, up to a limit.
 """
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
-
-from repgraph.bench.table import Setting
 
 FACTOR = 2.0  # on the error of the plain version
 STEPS = 4  # additional rounding steps in the tolerance
@@ -35,17 +31,6 @@ PRECISIONS = {
     "float16": Precision(2.0**-10, 0.01, 0.1),
     "bfloat16": Precision(2.0**-7, 0.03, 0.15),
 }
-
-
-def results(function: Callable[[], Tensor], leaves: Mapping[str, Tensor], setting: Setting) -> Results:
-    """Return the result of a function and its gradients, for a random cotangent rounded to the setting's dtype."""
-    y = function()
-    cotangent = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(setting.dtype).to(y)
-    if y.dim() == 4:
-        cotangent = cotangent.contiguous(memory_format=setting.memory_format)
-    gradients = torch.autograd.grad(y, list(leaves.values()), cotangent, allow_unused=True)
-    found = {f"gradient of {name}": g for name, g in zip(leaves, gradients, strict=True) if g is not None}
-    return {"result": y.detach(), **found}
 
 
 def mistake(precision: Precision, found: Results, plain: Results, exact: Results) -> str | None:

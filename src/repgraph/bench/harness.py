@@ -12,12 +12,15 @@ import torch
 
 from repgraph.bench import measure
 from repgraph.bench.measure import Call, Effort
-from repgraph.bench.table import CANNOT, FAILED, NO_MEMORY, TOO_SLOW, WRONG, Candidate, Row, Table
+from repgraph.bench.table import CANNOT, FAILED, NO_MEMORY, OK, TOO_SLOW, WRONG, Candidate, Leaves, Row, Table
 from repgraph.errors import out_of_memory
 
 GRAPH_LIMIT = 0.05  # seconds; for slower calls, launch overhead is negligible and CUDA graphs take much memory
-Verdict = tuple[str, str]  # status and reason
 Key = tuple[str, str, Any]  # name of a candidate, pass, small setting
+
+
+class Rejected(Exception):
+    """A candidate that is not measured: status and reason."""
 
 
 def run(
@@ -47,83 +50,80 @@ def run(
 
 
 class _Runner:
-    """The state of a run: verdicts on candidates, and times at smaller sizes."""
+    """The state of a run: candidates that were given up, and times, by candidate, pass and small setting."""
 
     def __init__(self, table: Table, effort: Effort) -> None:
         self.table, self.effort = table, effort
         self.show: Callable[[str], object]
         self.mistake = cache(table.check)
-        self.given_up: dict[Key, Verdict] = {}
+        self.given_up: dict[Key, tuple[str, str]] = {}  # status and reason
         self.paces: dict[Key, float] = {}  # seconds per unit of work
 
     def measure(self, setting: Any, candidates: Sequence[Candidate]) -> list[Row]:
-        rows: list[Row] = []
-        failed: dict[str, Verdict] = {}
-        for candidate in candidates:
-            facts, verdict = self._check(candidate, setting)
-            if verdict:
-                failed[candidate.name] = verdict
-            rows += [Row(candidate, setting, pass_, facts=dict(facts)) for pass_ in self.table.passes]
+        rows = [Row(candidate, setting, pass_) for candidate in candidates for pass_ in self.table.passes]
         inputs = cache(partial(self.table.inputs, setting))
+        for candidate in candidates:
+            own = [row for row in rows if row.candidate is candidate]
+            with _recorded(own):
+                self._check(candidate, own)
         for pass_ in self.table.passes:
-            self._measure_pass([row for row in rows if row.pass_ == pass_], inputs, failed)
+            self._measure_pass(pass_, rows, inputs)
             measure.free(setting.device)
         return rows
 
-    def _check(self, candidate: Candidate, setting: Any) -> tuple[dict[str, Any], Verdict | None]:
-        """Return the facts about a candidate, and the verdict if it cannot be measured, or None."""
+    def _check(self, candidate: Candidate, rows: Sequence[Row]) -> None:
+        """Raise an error if a candidate cannot be measured; set the facts about it."""
+        setting = rows[0].setting
         self.show(f"checking {candidate.name}, {setting.size}")
-        try:
-            if reason := candidate.why_not(setting):
-                return {}, (CANNOT, reason)
-            mistake = self.mistake(candidate, self.table.small(setting))
-            return self.table.facts(candidate, setting), (WRONG, mistake) if mistake else None
-        except Exception as error:
-            return {}, classify(error)
-
-    def _measure_pass(self, rows: Sequence[Row], inputs: Callable[[], Any], failed: dict[str, Verdict]) -> None:
-        """Measure one pass of all candidates; ``failed`` has the verdicts on candidates that failed before."""
-        waiting: list[tuple[Row, Call, float]] = []  # on the CPU
+        if reason := candidate.why_not(setting):
+            raise Rejected(CANNOT, reason)
+        mistake = self.mistake(candidate, self.table.small(setting))
+        facts = self.table.facts(candidate, setting)
         for row in rows:
-            name, setting = row.candidate.name, row.setting
-            key = name, row.pass_, self.table.small(setting)
-            verdict = failed.get(name) or self.given_up.get(key)
-            if verdict is None:
-                try:
-                    if setting.device.type == "cuda":
-                        self._measure_on_cuda(row, inputs, key)
-                    else:
-                        waiting.append((row, *self._prepare(row, inputs, key)))
-                except Exception as error:
-                    verdict = classify(error)
-                    if verdict[0] in (NO_MEMORY, TOO_SLOW):
-                        self.given_up[key] = verdict[0], f"at {setting.size} already"
-            if verdict is not None:
-                row.status, row.reason = failed[name] = verdict
-            measure.free(setting.device)
+            row.facts = dict(facts)
+        if mistake:
+            raise Rejected(WRONG, mistake)
+
+    def _measure_pass(self, pass_: str, rows: Sequence[Row], inputs: Callable[[], Leaves]) -> None:
+        waiting: list[tuple[Row, Call, float]] = []  # on the CPU, calls of all candidates take turns
+        for row in rows:
+            if row.pass_ != pass_ or row.status != OK:
+                continue
+            key = row.candidate.name, pass_, self.table.small(row.setting)
+            with _recorded([other for other in rows if other.candidate is row.candidate and other.times is None]):
+                if key in self.given_up:
+                    raise Rejected(*self.given_up[key])
+                if row.setting.device.type == "cuda":
+                    self._measure_on_cuda(row, inputs, key)
+                else:
+                    waiting.append((row, *self._prepare(row, inputs, key)))
+            if row.status in (NO_MEMORY, TOO_SLOW):
+                self.given_up.setdefault(key, (row.status, f"at {row.setting.size} already"))
+            measure.free(row.setting.device)
         if waiting:
-            self.show(f"{rows[0].pass_} of all in turns, {rows[0].setting.size}")
+            self.show(f"{pass_} of all in turns, {rows[0].setting.size}")
             mean = sum(seconds for _, _, seconds in waiting) / len(waiting)
             times = measure.cpu_times([call for _, call, _ in waiting], self.effort.calls(mean))
             for (row, _, _), found in zip(waiting, times, strict=True):
                 row.times = found
 
-    def _prepare(self, row: Row, inputs: Callable[[], Any], key: Key) -> tuple[Call, float]:
+    def _prepare(self, row: Row, inputs: Callable[[], Leaves], key: Key) -> tuple[Call, float]:
         """Return a call after warm-up and its time in seconds, and measure its memory."""
         limit = self.effort.limit
         self.show(f"{row.pass_} of {row.candidate.name}, {row.setting.size}")
         work = self.table.work(row)
         if (predicted := self.paces.get(key, 0.0) * work) > limit:
-            raise TimeoutError(f"about {predicted:.1f} s per call, by the time at a smaller size; limit {limit:g} s")
+            reason = f"about {predicted:.1f} s per call, by the time at a smaller size; limit {limit:g} s"
+            raise Rejected(TOO_SLOW, reason)
         call = self.table.call(row, inputs())
         seconds = measure.warm_up(call, row.setting.device)
         if seconds > limit:
-            raise TimeoutError(f"{seconds:.1f} s per call; limit {limit:g} s")
+            raise Rejected(TOO_SLOW, f"{seconds:.1f} s per call; limit {limit:g} s")
         self.paces[key] = seconds / work
         row.memory, row.result = measure.peak_memory(call, row.setting.device)
         return call, seconds
 
-    def _measure_on_cuda(self, row: Row, inputs: Callable[[], Any], key: Key) -> None:
+    def _measure_on_cuda(self, row: Row, inputs: Callable[[], Leaves], key: Key) -> None:
         call, seconds = self._prepare(row, inputs, key)
         duration = self.effort.calls(seconds) * seconds
         row.times = measure.cuda_times(call, duration)
@@ -136,18 +136,23 @@ class _Runner:
                 row.reason = f"no CUDA graph: {first_line(error)}"
 
 
-def classify(error: Exception) -> Verdict:
-    """Return status and reason of an exception."""
-    if isinstance(error, TimeoutError):
-        return TOO_SLOW, str(error)
-    if out_of_memory(error):
-        return NO_MEMORY, re.split(r"(?<=\.) GPU \d", first_line(error))[0]  # without the allocator's statistics
-    return FAILED, first_line(error)
+@contextlib.contextmanager
+def _recorded(rows: Sequence[Row]) -> Iterator[None]:
+    """Record an exception as the status and reason of rows."""
+    try:
+        yield
+    except Exception as error:
+        status, reason = FAILED, first_line(error)
+        if isinstance(error, Rejected):
+            status, reason = error.args
+        elif out_of_memory(error):
+            status, reason = NO_MEMORY, re.split(r"(?<=\.) GPU \d", reason)[0]  # without the allocator's statistics
+        for row in rows:
+            row.status, row.reason = status, reason
 
 
 def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
 
 
 @contextlib.contextmanager

@@ -18,16 +18,15 @@ from torch.nn.attention import sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from repgraph.bench import gate
-from repgraph.bench.measure import CPU, Call
+from repgraph.bench.measure import CPU
 from repgraph.bench.operator import SDPA_KERNELS, why_not_sdpa
-from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table, number
+from repgraph.bench.table import BOTH, FORWARD, Baseline, Candidate, Leaves, Row, Setting, Table, number
 from repgraph.layers import BottleneckRepGraph, DANetHead, DualAttention, NonLocal, SimpleRepGraph, fuse
 from repgraph.layers.offset import Offset
 from repgraph.ops.backends import choose
 from repgraph.ops.geometry import cells
 from repgraph.ops.tf32 import tensor_float_32
 
-FORWARD, BOTH = "forward", "forward+backward"  # passes
 NON_LOCAL, SDPA, DANET, REPGRAPH = "non-local", "non-local SDPA", "danet", "repgraph"  # families
 SAMPLE = 4  # multiply-adds of a bilinear interpolation
 SOFTMAX = 3  # per weight: exponential, sum, division
@@ -60,33 +59,6 @@ class Block(Candidate):
     """A layer to measure; ``build(plain=True)`` returns it in plain PyTorch operations, with the same parameters."""
 
     elements: Callable[[LayerSetting], int] = lambda setting: 0  # operations on single elements, for one image
-
-
-def _non_local_elements(s: LayerSetting) -> int:
-    return SOFTMAX * s.positions**2 + 2 * s.positions * s.channels  # softmax, bias of w_y, residual
-
-
-def _simple_elements(s: LayerSetting) -> int:
-    return s.positions * ((2 + SOFTMAX) * s.nodes + 2 * s.channels)  # bias of offsets, softmax, bias of w_y, residual
-
-
-def _bottleneck_elements(s: LayerSetting, grid: int, groups: int, rounds: int) -> int:
-    n, nodes = s.positions, s.nodes * cells(s.height, grid) * cells(s.width, grid)
-    offsets = 2 * nodes + (n * s.mid_channels if grid > 1 else 0)  # bias, and the means of the cells
-    # After reduce: norm and activation; after expand: norm and residual.
-    return rounds * (offsets + SOFTMAX * n * s.nodes * groups) + 2 * n * (s.mid_channels + s.channels)
-
-
-def _danet_elements(s: LayerSetting) -> int:
-    n, c = s.positions, s.channels
-    # Biases, softmax, the sign of the channel affinities, two residuals.
-    return n * (2 * max(1, c // 8) + c) + SOFTMAX * (n * n + c * c) + c * c + 2 * n * c
-
-
-def _danet_head_elements(s: LayerSetting) -> int:
-    n, width = s.positions, max(1, s.channels // 4)
-    # Norm and activation of four convolutions, the sum of the branches, biases of the predictions.
-    return _danet_elements(replace(s, channels=width)) + 9 * n * width + 3 * n * CLASSES
 
 
 def count_products(block: Block, setting: LayerSetting) -> dict[str, int]:
@@ -159,32 +131,57 @@ def _repgraph(s: LayerSetting, plain: bool = False, layer: Any = BottleneckRepGr
     return layer(s.channels, s.mid_channels, nodes=s.nodes, backend=backend, **options, **_factory(s))
 
 
-def _bottleneck_block(name: str, grid: int = 1, groups: int = 1, rounds: int = 1) -> Block:
-    def reason(s: LayerSetting) -> str | None:
+def _non_local_elements(s: LayerSetting) -> int:
+    return SOFTMAX * s.positions**2 + 2 * s.positions * s.channels  # softmax, bias of w_y, residual
+
+
+def _danet_elements(s: LayerSetting) -> int:
+    n, c = s.positions, s.channels
+    # Biases, softmax, the sign of the channel affinities, two residuals.
+    return n * (2 * max(1, c // 8) + c) + SOFTMAX * (n * n + c * c) + c * c + 2 * n * c
+
+
+def _danet_head_elements(s: LayerSetting) -> int:
+    n, width = s.positions, max(1, s.channels // 4)
+    # Norm and activation of four convolutions, the sum of the branches, biases of the predictions.
+    return _danet_elements(replace(s, channels=width)) + 9 * n * width + 3 * n * CLASSES
+
+
+def _simple_elements(s: LayerSetting) -> int:
+    return s.positions * ((2 + SOFTMAX) * s.nodes + 2 * s.channels)  # bias of offsets, softmax, bias of w_y, residual
+
+
+def _bottleneck(name: str, grid: int = 1, groups: int = 1, rounds: int = 1) -> Block:
+    def elements(s: LayerSetting) -> int:
+        n, nodes = s.positions, s.nodes * cells(s.height, grid) * cells(s.width, grid)
+        offsets = 2 * nodes + (n * s.mid_channels if grid > 1 else 0)  # bias, and the means of the cells
+        # After reduce: norm and activation; after expand: norm and residual.
+        return rounds * (offsets + SOFTMAX * n * s.nodes * groups) + 2 * n * (s.mid_channels + s.channels)
+
+    def why_not(s: LayerSetting) -> str | None:
         return f"{groups} groups do not divide C' {s.mid_channels}" if s.mid_channels % groups else None
 
-    options: dict[str, Any] = dict(grid=grid, groups=groups, rounds=rounds)
-    build = partial(_repgraph, final_act=False, **options)
-    return Block(name, build, REPGRAPH, reason, partial(_bottleneck_elements, **options))
+    build = partial(_repgraph, final_act=False, grid=grid, groups=groups, rounds=rounds)
+    return Block(name, build, REPGRAPH, why_not, elements)
+
+
+def _sdpa(name: str) -> Block:
+    build, why_not = partial(_non_local, kernel=name), partial(why_not_sdpa, name)
+    return Block(f"nl-sdpa-{name}", build, SDPA, why_not, _non_local_elements)
 
 
 BLOCKS = (
     Block("nl-plain", _non_local, NON_LOCAL, elements=_non_local_elements),
     Block("nl-shared", partial(_non_local, shared=True), NON_LOCAL, elements=_non_local_elements),
-    *(
-        Block(
-            f"nl-sdpa-{name}", partial(_non_local, kernel=name), SDPA, partial(why_not_sdpa, name), _non_local_elements
-        )
-        for name in SDPA_KERNELS
-    ),
+    *map(_sdpa, SDPA_KERNELS),
     Block("nl-conv2d", _conv2d_non_local, NON_LOCAL, lambda s: why_not_sdpa(_best_kernel(s), s), _non_local_elements),
     Block("danet-block", _danet, DANET, elements=_danet_elements),
     Block("danet-head", _danet_head, DANET, elements=_danet_head_elements),
     Block("simple", partial(_repgraph, layer=SimpleRepGraph), REPGRAPH, elements=_simple_elements),
-    _bottleneck_block("bottleneck"),
-    *(_bottleneck_block(f"bottleneck-grid-{n}", grid=n) for n in (2, 4, 8)),
-    *(_bottleneck_block(f"bottleneck-groups-{n}", groups=n) for n in (4, 8, 16)),
-    _bottleneck_block("bottleneck-rounds-3", rounds=3),
+    _bottleneck("bottleneck"),
+    *(_bottleneck(f"bottleneck-grid-{n}", grid=n) for n in (2, 4, 8)),
+    *(_bottleneck(f"bottleneck-groups-{n}", groups=n) for n in (4, 8, 16)),
+    _bottleneck("bottleneck-rounds-3", rounds=3),
 )
 
 
@@ -206,22 +203,21 @@ def make_layer(block: Block, setting: LayerSetting, *, gate: bool = False) -> nn
 
     For the gate, batch norms are random, and nodes stay between pixels, where the gradient of offsets is continuous.
     """
-    with torch.random.fork_rng([setting.device] if setting.device.type == "cuda" else []):
-        torch.manual_seed(setting.seed)
-        layer = block.build(setting)
-        for module in layer.modules():
-            if isinstance(module, SimpleRepGraph | BottleneckRepGraph):
-                _spread_nodes(module, setting.sigma)
-            elif isinstance(gamma := getattr(module, "gamma", None), nn.Parameter):
-                nn.init.ones_(gamma)  # DANet's starts at zero, where only gamma gets a gradient
-            elif gate and isinstance(module, nn.BatchNorm2d):
-                for name, middle in (("running_mean", 0.0), ("running_var", 1.0), ("weight", 1.0), ("bias", 0.0)):
-                    nn.init.uniform_(getattr(module, name), middle - 0.2, middle + 0.2)
-            elif gate and isinstance(module, Offset):
-                assert module.bias is not None
-                fractions = torch.empty_like(module.bias).uniform_(0.4, 0.6)
-                module.bias.normal_(0, setting.sigma).floor_().add_(fractions)
-                module.weight.mul_(MOVES / max(setting.sigma, 1e-6))
+    torch.manual_seed(setting.seed)
+    layer = block.build(setting)
+    for module in layer.modules():
+        if isinstance(module, SimpleRepGraph | BottleneckRepGraph):
+            _spread_nodes(module, setting.sigma)
+        elif isinstance(gamma := getattr(module, "gamma", None), nn.Parameter):
+            nn.init.ones_(gamma)  # DANet's starts at zero, where only gamma gets a gradient
+        elif gate and isinstance(module, nn.BatchNorm2d):
+            for name, middle in (("running_mean", 0.0), ("running_var", 1.0), ("weight", 1.0), ("bias", 0.0)):
+                nn.init.uniform_(getattr(module, name), middle - 0.2, middle + 0.2)
+        elif gate and isinstance(module, Offset):
+            assert module.bias is not None
+            fractions = torch.empty_like(module.bias).uniform_(0.4, 0.6)
+            module.bias.normal_(0, setting.sigma).floor_().add_(fractions)
+            module.weight.mul_(MOVES / max(setting.sigma, 1e-6))
     return layer
 
 
@@ -254,7 +250,7 @@ class LayerTable(Table):
 
     name = "layers"
     noun = "block"
-    passes = FORWARD, BOTH
+    passes = checked = FORWARD, BOTH
     candidates = BLOCKS
     baselines = (
         Baseline("best_sdpa", "SDPA", [block.name for block in BLOCKS if block.family == SDPA]),
@@ -265,45 +261,25 @@ class LayerTable(Table):
     def context(self) -> AbstractContextManager[None]:
         return tensor_float_32()
 
-    def inputs(self, setting: LayerSetting) -> Tensor:
-        return make_input(setting).requires_grad_()
+    def inputs(self, setting: LayerSetting) -> Leaves:
+        return {"input": make_input(setting).requires_grad_()}
 
-    def call(self, row: Row, inputs: Tensor) -> Call:
-        layer = prepare(make_layer(row.candidate, row.setting), row.pass_)
-        if row.pass_ == FORWARD:
-            return torch.no_grad()(partial(layer, inputs))
-        leaves = [inputs, *layer.parameters()]
-        with torch.no_grad():
-            cotangent = torch.randn_like(layer(inputs))
-        return lambda: torch.autograd.grad(layer(inputs), leaves, cotangent)
+    def build(self, row: Row) -> nn.Module:
+        return prepare(make_layer(row.candidate, row.setting), row.pass_)
 
-    def check(self, candidate: Block, setting: LayerSetting) -> str | None:
-        precision = gate.PRECISIONS["tf32" if setting.tf32 else setting.dtype_name]
-        if candidate.family == DANET:  # plain PyTorch, and its softmax of large logits amplifies rounding errors
-            precision = precision._replace(result=float("inf"), gradient=float("inf"))
-        for pass_ in self.passes:
-            if mistake := gate.mistake(precision, *self.results(candidate, setting, pass_)):
-                return f"{pass_}: {mistake}"
-        return None
-
-    def results(self, block: Block, setting: LayerSetting, pass_: str) -> list[gate.Results]:
-        """Return the results of a layer, and of its plain version in the same dtype and in float64."""
-        layer = make_layer(block, setting, gate=True)
-        plain, exact = block.build(setting, plain=True), block.build(replace(setting, dtype=torch.float64), plain=True)
-        for module in (plain, exact):
+    def versions(self, candidate: Block, setting: LayerSetting, pass_: str) -> tuple[nn.Module, ...]:
+        layer = make_layer(candidate, setting, gate=True)
+        plain = [candidate.build(replace(setting, dtype=dtype), plain=True) for dtype in (setting.dtype, torch.float64)]
+        for module in plain:
             module.load_state_dict(layer.state_dict())
             module.train(pass_ == BOTH)
-        x = make_input(setting)
-        found = []
-        for module in (prepare(layer, pass_), plain, exact):
-            given = x.to(torch.float64 if module is exact else x.dtype).requires_grad_()
-            if pass_ == FORWARD:
-                with torch.no_grad():
-                    found.append({"result": module(given)})
-            else:
-                leaves = {"input": given, **dict(module.named_parameters())}
-                found.append(gate.results(partial(module, given), leaves, setting))
-        return found
+        return prepare(layer, pass_), *plain
+
+    def precision(self, candidate: Block, setting: LayerSetting) -> gate.Precision:
+        precision = super().precision(candidate, setting)
+        if candidate.family == DANET:  # plain PyTorch, and its softmax of large logits amplifies rounding errors
+            return precision._replace(result=float("inf"), gradient=float("inf"))
+        return precision
 
     def facts(self, candidate: Block, setting: LayerSetting) -> dict[str, Any]:
         products = count_products(candidate, setting)

@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")
@@ -50,13 +51,12 @@ class Effort:
 
 def warm_up(call: Call, device: torch.device) -> float:
     """Call twice (the first call may compile) and return the seconds of the second call."""
-    for _ in range(2):
-        synchronize(device)
-        start = time.perf_counter()
-        call()
-        synchronize(device)
-        seconds = time.perf_counter() - start
-    return seconds
+    call()
+    synchronize(device)
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - start
 
 
 def cpu_times(calls: Sequence[Call], rounds: int) -> list[Times]:
@@ -103,8 +103,7 @@ def peak_memory(call: Call, device: torch.device) -> tuple[int | None, int | Non
         return None, None
     result = call()
     synchronize(device)
-    tensors = result if isinstance(result, tuple | list) else (result,)
-    storages = [t.untyped_storage() for t in tensors if isinstance(t, Tensor)]
+    storages = [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)]
     size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _system_bytes("self/status", "VmHWM")
     return max(0, peak - before - size), size

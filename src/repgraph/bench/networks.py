@@ -7,12 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from repgraph.bench import gate
-from repgraph.bench.layers import FORWARD
-from repgraph.bench.measure import Call
-from repgraph.bench.table import OK, Baseline, Candidate, Row, Setting, Table, number
+from repgraph.bench.table import FORWARD, OK, Baseline, Candidate, Function, Leaves, Row, Setting, Table, number
 from repgraph.layers import fuse
 from repgraph.models import RGNet
 
@@ -54,6 +51,7 @@ class NetworkTable(Table):
     name = "networks"
     noun = "network"
     passes = FORWARD, STEP
+    checked = (FORWARD,)
     candidates = (
         Candidate("baseline", partial(_build, context="none"), OTHERS),
         Candidate("nl", partial(_build, context="non_local"), OTHERS),
@@ -64,43 +62,37 @@ class NetworkTable(Table):
     )
     baselines = (Baseline("rgnet", "rgnet", ["rgnet"]), Baseline("nl", "nl", ["nl"]))
     memory_note = "not counting parameters, images and the result"
+    small_size = (97, 129)
 
-    def inputs(self, setting: NetworkSetting) -> tuple[Tensor, Tensor]:
+    def inputs(self, setting: NetworkSetting) -> Leaves:
         generator = torch.Generator().manual_seed(setting.seed)
-        shape = setting.batch, 3, setting.height, setting.width
-        images = torch.randn(shape, generator=generator).to(setting.device, memory_format=setting.memory_format)
-        classes = torch.randint(CLASSES, (setting.batch, *shape[2:]), generator=generator)
-        return images, classes.to(setting.device)
+        images = torch.randn(setting.batch, 3, setting.height, setting.width, generator=generator)
+        return {"images": images.to(setting.device, setting.dtype, memory_format=setting.memory_format)}
 
-    def call(self, row: Row, inputs: tuple[Tensor, Tensor]) -> Call:
-        setting, (images, classes) = row.setting, inputs
-        model = row.candidate.build(setting)
-        if row.pass_ == FORWARD:
-            fuse(model).to(setting.dtype)
-            return torch.no_grad()(partial(model, images.to(setting.dtype)))
-        model.train()
-        parameters = list(model.parameters())
+    def build(self, row: Row) -> nn.Module:
+        model = row.candidate.build(row.setting)
+        return fuse(model).to(row.setting.dtype) if row.pass_ == FORWARD else model.train()
 
-        def step() -> object:
-            with torch.autocast(setting.device.type, setting.dtype, enabled=setting.dtype != torch.float32):
-                logits, auxiliary = model(images)
-                loss = F.cross_entropy(logits, classes) + 0.4 * F.cross_entropy(auxiliary, classes)
-            return torch.autograd.grad(loss, parameters)
+    def bind(self, function: Any, inputs: Leaves, pass_: str) -> tuple[Function, Leaves]:
+        if pass_ == FORWARD:
+            return super().bind(function, inputs, pass_)
+        (given,) = inputs.values()
+        images, dtype = given.float(), given.dtype
+        classes = torch.randint(CLASSES, (len(images), *images.shape[2:]), device=images.device)
 
-        return step
+        def loss() -> Tensor:
+            with torch.autocast(images.device.type, dtype, enabled=dtype != torch.float32):
+                logits, auxiliary = function(images)
+                return F.cross_entropy(logits, classes) + 0.4 * F.cross_entropy(auxiliary, classes)
 
-    def check(self, candidate: Candidate, setting: NetworkSetting) -> str | None:
-        """Compare the fused network with the one in float64."""
-        images, found = self.inputs(setting)[0], []
-        for fused, dtype in ((True, setting.dtype), (False, setting.dtype), (False, torch.float64)):
-            model = candidate.build(setting)
-            model = (fuse(model) if fused else model).to(dtype)
-            with torch.no_grad():
-                found.append({"result": model(images.to(dtype))})
-        return gate.mistake(gate.PRECISIONS["tf32" if setting.tf32 else setting.dtype_name], *found)
+        return loss, dict(function.named_parameters())
+
+    def versions(self, candidate: Candidate, setting: NetworkSetting, pass_: str) -> tuple[nn.Module, ...]:
+        fused, plain, exact = (candidate.build(setting) for _ in range(3))
+        return fuse(fused).to(setting.dtype), plain.to(setting.dtype), exact.to(torch.float64)
 
     def small(self, setting: NetworkSetting) -> NetworkSetting:
-        return replace(setting, height=97, width=129, batch=1)
+        return replace(super().small(setting), batch=1)
 
     def facts(self, candidate: Candidate, setting: NetworkSetting) -> dict[str, Any]:
         with torch.device("meta"):

@@ -13,22 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from repgraph.bench import gate, measure
+from repgraph.bench import gate
 from repgraph.bench.harness import first_line
-from repgraph.bench.measure import Call
-from repgraph.bench.table import Baseline, Candidate, Row, Setting, Table
+from repgraph.bench.table import BACKWARD, FORWARD, Baseline, Candidate, Function, Leaves, Setting, Table
 from repgraph.ops import backends, representative_attention
 from repgraph.ops.geometry import cells, position_dtype
 
-REPRESENTATIVE, NON_LOCAL = "representative", "non-local"  # families
-CLEARANCE = 2.0**-6  # in the gate, distance of nodes from pixel centres, where the gradient of offsets jumps
+OWN, NON_LOCAL = "representative", "non-local"  # families
+CLEARANCE = 2.0**-6  # distance of nodes from pixel centres
 SDPA_KERNELS = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
-Leaves = dict[str, Tensor]  # query, key, value (unless it is the key) and offsets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +40,6 @@ class OperatorSetting(Setting):
     @property
     def case(self) -> str:
         return f"{self.dtype_name}-{'shared' if self.shared_kv else 'separate'}-kv"
-
-
-def arguments(leaves: Leaves) -> list[Tensor]:
-    return [leaves.get(name, leaves["key"]) for name in ("query", "key", "value", "offsets")]
 
 
 def composition(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int = 1, grid: int = 1) -> Tensor:
@@ -110,44 +104,44 @@ def why_not_sdpa(kernel: str, setting: Any) -> str | None:
     return None
 
 
-def _operator(setting: OperatorSetting, backend: str = "reference") -> Callable[..., Tensor]:
-    return partial(representative_attention, groups=setting.groups, grid=setting.grid, backend=backend)
-
-
-def _composition(setting: OperatorSetting) -> Callable[..., Tensor]:
-    return partial(composition, groups=setting.groups, grid=setting.grid)
-
-
-def _compiled_composition(setting: OperatorSetting) -> Callable[..., Tensor]:
-    torch.compiler.reset()  # code for other sizes would slow down the lookup
-    return torch.compile(_composition(setting), fullgraph=True, dynamic=False)
-
-
-def _why_not_backend(name: str, setting: OperatorSetting) -> str | None:
+def why_not_backend(name: str, setting: Setting) -> str | None:
+    """Return why a backend of the operators cannot be measured, or None."""
     if name == "triton" and setting.device.type == "cpu":
         return "needs a CUDA device; its time in the interpreter would be meaningless"
     return backends.why_not(name, setting.device, setting.dtype)
 
 
-def _non_local(setting: OperatorSetting, kernel: str) -> Callable[..., Tensor]:
-    return partial(non_local, kernel=SDPA_KERNELS[kernel])
+def between_pixels(positions: Tensor) -> Tensor:
+    """Move positions away from pixel centres, where their gradient jumps, for the gate."""
+    whole = positions.floor()
+    return whole + (positions - whole).clamp(CLEARANCE, 1 - CLEARANCE)
+
+
+def build_compiled(build: Callable[[Any], Function], setting: Any) -> Function:
+    torch.compiler.reset()  # code for other sizes would slow down the lookup
+    return torch.compile(build(setting), fullgraph=True, dynamic=False)
+
+
+def _build(function: Function, setting: OperatorSetting, **options: Any) -> Function:
+    return partial(function, groups=setting.groups, grid=setting.grid, **options)
 
 
 class OperatorTable(Table):
     """Forward and backward passes of the operator's backends, of its composition, and of non-local attention."""
 
     name = "operator"
-    passes = ("forward", "backward")
+    passes = FORWARD, BACKWARD
+    checked = (BACKWARD,)
     candidates = (
         *(
-            Candidate(name, partial(_operator, backend=name), REPRESENTATIVE, partial(_why_not_backend, name))
-            for name in ("reference", "cpu", "triton")
+            Candidate(n, partial(_build, representative_attention, backend=n), OWN, partial(why_not_backend, n))
+            for n in ("reference", "cpu", "triton")
         ),
-        Candidate("composition", _composition, REPRESENTATIVE),
-        Candidate("composition-compiled", _compiled_composition, REPRESENTATIVE),
+        Candidate("composition", partial(_build, composition), OWN),
+        Candidate("composition-compiled", partial(build_compiled, partial(_build, composition)), OWN),
         *(
-            Candidate(f"sdpa-{name}", partial(_non_local, kernel=name), NON_LOCAL, partial(why_not_sdpa, name))
-            for name in SDPA_KERNELS
+            Candidate(f"sdpa-{n}", lambda s, k=k: partial(non_local, kernel=k), NON_LOCAL, partial(why_not_sdpa, n))
+            for n, k in SDPA_KERNELS.items()
         ),
     )
     baselines = (
@@ -159,8 +153,8 @@ class OperatorTable(Table):
         # A compiled backward pass may otherwise overwrite saved tensors, but here it runs many times.
         return torch._functorch.config.patch(donated_buffer=False)
 
-    def inputs(self, setting: OperatorSetting) -> tuple[Leaves, Tensor]:
-        """Return normal features with logits of order one and normal offsets in float32, and a normal cotangent."""
+    def inputs(self, setting: OperatorSetting) -> Leaves:
+        """Return normal features with logits of order one, and normal offsets in float32."""
         generator = torch.Generator(setting.device).manual_seed(setting.seed)
 
         def normal(channels: int, rows: int, columns: int) -> Tensor:
@@ -174,33 +168,18 @@ class OperatorTable(Table):
         if not setting.shared_kv:
             leaves["value"] = feature()
         rows, columns = cells(setting.height, setting.grid), cells(setting.width, setting.grid)
-        leaves["offsets"] = normal(2 * setting.nodes, rows, columns).mul_(setting.sigma)
-        return {name: t.requires_grad_() for name, t in leaves.items()}, feature()
+        leaves["offsets"] = between_pixels(normal(2 * setting.nodes, rows, columns).mul_(setting.sigma))
+        return {name: t.requires_grad_() for name, t in leaves.items()}
 
-    def call(self, row: Row, inputs: tuple[Leaves, Tensor]) -> Call:
-        function, (leaves, cotangent) = row.candidate.build(row.setting), inputs
-        given = arguments(leaves)
-        if row.pass_ == "forward":
-            return torch.no_grad()(partial(function, *given))
-        function(*given)  # may compile
-        before = measure.allocated_memory(row.setting.device)
-        y = function(*given)
-        after = measure.allocated_memory(row.setting.device)
-        if before is not None and after is not None:
-            row.facts.setdefault("kept_bytes", max(0, after - before - y.nbytes))  # from forward to backward
-        unused = "offsets" if row.candidate.family == NON_LOCAL else ""
-        wanted = [t for name, t in leaves.items() if name != unused]
-        return lambda: torch.autograd.grad(y, wanted, cotangent, retain_graph=True)
+    def bind(self, function: Function, inputs: Leaves, pass_: str) -> tuple[Function, Leaves]:
+        given = [inputs.get(name, inputs["key"]) for name in ("query", "key", "value", "offsets")]
+        return partial(function, *given), inputs
 
-    def check(self, candidate: Candidate, setting: OperatorSetting) -> str | None:
-        leaves = {name: t.detach() for name, t in self.inputs(setting)[0].items()}
-        whole = leaves["offsets"].floor()
-        leaves["offsets"] = whole + (leaves["offsets"] - whole).clamp(CLEARANCE, 1 - CLEARANCE)
-        is_non_local = candidate.family == NON_LOCAL
-        expected: Callable[..., Tensor] = non_local if is_non_local else _operator(setting)
-        results = []
-        for function, dtype in ((candidate.build(setting), None), (expected, None), (expected, torch.float64)):
-            given = {name: t.to(dtype or t.dtype, copy=True).requires_grad_() for name, t in leaves.items()}
-            results.append(gate.results(partial(function, *arguments(given)), given, setting))
-        tf32 = setting.tf32 and is_non_local  # PyTorch may use it there
-        return gate.mistake(gate.PRECISIONS["tf32" if tf32 else setting.dtype_name], *results)
+    def versions(self, candidate: Candidate, setting: OperatorSetting, pass_: str) -> tuple[Function, ...]:
+        reference = _build(representative_attention, setting, backend="reference")
+        plain = non_local if candidate.family == NON_LOCAL else reference
+        return candidate.build(setting), plain, plain
+
+    def precision(self, candidate: Candidate, setting: OperatorSetting) -> gate.Precision:
+        is_tf32 = setting.tf32 and candidate.family == NON_LOCAL  # PyTorch may use it there
+        return gate.PRECISIONS["tf32" if is_tf32 else setting.dtype_name]

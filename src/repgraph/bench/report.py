@@ -3,8 +3,9 @@
 import platform
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from repgraph.progress import Progress
 # Okabe and Ito's colours for colour-blind readers.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 MARKERS, LINES = "osD^", ("-", "--", ":", "-.")
-WIDE = 20  # ratio of values above which bars have a logarithmic axis
+WIDE = 20  # ratio of values above which bars have a logarithmic axis: short ones would all look the same
+SETTING = attrgetter("setting", "pass_")
 
 
 def benchmark(table: Table, settings: Sequence[Any], effort: Effort, candidates: Sequence[Any], folder: Path) -> int:
@@ -38,8 +40,8 @@ def benchmark(table: Table, settings: Sequence[Any], effort: Effort, candidates:
 
     def keep(found: list[Row]) -> None:
         rows.extend(found)
-        grouped = by_setting(rows)
-        records = [record(table, row, grouped[row.setting, row.pass_], effort) for row in rows]
+        grouped = _grouped(rows, SETTING)
+        records = [record(table, row, grouped[SETTING(row)], effort) for row in rows]
         columns = list(dict.fromkeys(name for each in records for name in each))
         write(path, to_csv(columns, ([each.get(name) for name in columns] for each in records)))
 
@@ -80,10 +82,10 @@ def _extra(table: Table, row: Row) -> int | None:
     return next(iter(table.memory(row).values()))
 
 
-def by_setting(rows: Iterable[Row]) -> dict[tuple[Any, str], list[Row]]:
-    grouped: dict[tuple[Any, str], list[Row]] = {}
+def _grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    grouped: dict[Any, list[Row]] = {}
     for row in rows:
-        grouped.setdefault((row.setting, row.pass_), []).append(row)
+        grouped.setdefault(key(row), []).append(row)
     return grouped
 
 
@@ -109,7 +111,7 @@ def terminal_tables(table: Table, rows: Sequence[Row]) -> Iterator[RichTable]:
     """Yield the table's summary, and a table for each setting and pass."""
     if summary := table.summary(rows):
         yield _terminal_table(*summary)
-    for (setting, pass_), found in by_setting(rows).items():
+    for (setting, pass_), found in _grouped(rows, SETTING).items():
         lines = [_cells(table, row, found) for row in found if row.status != CANNOT]
         if lines:
             yield _terminal_table(f"{setting.title}: {pass_}", lines)
@@ -171,12 +173,8 @@ def conditions(setting: Setting) -> str:
 
 def write_plots(table: Table, rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write a figure for each case, as PNG and SVG, and return the paths."""
-    figures: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.times:
-            figures.setdefault(row.setting.case, []).append(row)
     written = []
-    for case, found in figures.items():
+    for case, found in _grouped((row for row in rows if row.times), attrgetter("setting.case")).items():
         chart = figure(table, found)
         for suffix in ("png", "svg"):
             written.append(folder / f"{table.name}-{case}.{suffix}")
@@ -200,7 +198,7 @@ def figure(table: Table, rows: Sequence[Row]) -> Figure:
         for axis, values, label in zip(column, (medians, memory), (times, "extra peak memory [MiB]"), strict=True):
             (_draw_bars if is_single else _draw_lines)(axis, candidates, values, label)
     for axis in axes[-1] if not is_single else ():
-        axis.set_xlabel(f"size of the {table.sized}, H x W")
+        axis.set_xlabel("size, H x W")
         axis.set_xticks(list(sizes), sizes.values(), rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
         axis.set_xticks([], minor=True)
     chart.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
@@ -209,10 +207,7 @@ def figure(table: Table, rows: Sequence[Row]) -> Figure:
 
 
 def _draw_bars(axis: Axes, candidates: Sequence[Candidate], values: Sequence[tuple[Row, float]], label: str) -> None:
-    """Draw a bar for each candidate, the first one on top, in the colour of its family.
-
-    If values differ widely, the axis is logarithmic: on a linear one, all short bars would look the same.
-    """
+    """Draw a bar for each candidate, the first one on top, in the colour of its family."""
     names = [candidate.name for candidate in candidates]
     for index, family in enumerate(dict.fromkeys(candidate.family for candidate in candidates)):
         own = {names.index(row.candidate.name): value for row, value in values if row.candidate.family == family}

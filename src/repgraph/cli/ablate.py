@@ -92,9 +92,11 @@ def ablate(
 def _measure_speed(out: Path, plan: Any) -> int:
     """Measure the networks of the table "choose" on the GPU, if there is one, and on the CPU."""
     from repgraph.ablation.plan import start_recipe
-    from repgraph.cli.bench import Run, measure_networks
+    from repgraph.cli.bench import Run, networks
     from repgraph.distributed import parse_device
 
-    devices = dict.fromkeys((parse_device("auto").type, "cpu"))
     backbone = start_recipe(plan).model.backbone
-    return max(measure_networks(Run(out=out / f"speed-{each}", device=each), backbone=backbone) for each in devices)
+    runs = [
+        Run(out=out / f"speed-{device}", device=device) for device in dict.fromkeys((parse_device("auto").type, "cpu"))
+    ]
+    return max(networks(size=None, backbone=backbone, **vars(run)) for run in runs)

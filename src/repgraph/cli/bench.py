@@ -1,15 +1,19 @@
 """``repgraph bench``: operator, layers, deformable and networks."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from repgraph.cli.options import Device, flatten, option, parse_size
 from repgraph.errors import UsageError
 
+# Default sizes on the CPU and on CUDA.
 OPERATOR_SIZES = {"cpu": "17x17 33x33 65x65 97x97 129x129", "cuda": "32x64 64x128 128x256 181x362 256x512"}
 LAYER_SIZES = {"cpu": "17x17 33x33 65x65 97x97", "cuda": "64x64 128x128 128x256 256x256 512x512 1024x1024"}
+QUICK_SIZES = {"cpu": "33x33", "cuda": "128x256"}
 # Problems of deformable attention, with the sizes of their images.
 PROBLEMS = {
     "detr-encoder": "800x1066",
@@ -21,9 +25,8 @@ PROBLEMS = {
 }
 # Sizes of images for networks, and the number of images of each.
 NETWORK_SIZES = {"cpu": {"512x512": 1}, "cuda": {"320x320": 16, "512x512": 8, "1024x2048": 1}}
-QUICK_PROBLEMS = dict.fromkeys(("detr-encoder", "detr-decoder", "pixel-decoder", "single-map"), "128x160")
-QUICK_SIZE = {"cpu": "33x33", "cuda": "128x256"}
-QUICK_SECONDS = 0.2
+QUICK_PROBLEMS = ("detr-encoder", "detr-decoder", "pixel-decoder", "single-map")
+QUICK_IMAGE, QUICK_SECONDS = "128x160", 0.2
 SIZES = "Sizes of the maps; several at once."
 
 
@@ -36,6 +39,8 @@ def _count(text: str) -> Any:
 
 
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
+Problem = StrEnum("Problem", list(PROBLEMS))  # type: ignore[misc]  # no literal
+Sigma = Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")]
 
 
 @dataclass(frozen=True)
@@ -55,22 +60,50 @@ class Run:
     quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
     device: Device = "auto"
 
+    def on(self, cpu: Any, cuda: Any) -> Any:
+        """Return a default, which depends on the device."""
+        from repgraph.distributed import parse_device
+
+        return cuda if parse_device(self.device).type == "cuda" else cpu
+
+    def shapes(self, sizes: list[str]) -> list[dict[str, Any]]:
+        """Return dtype, size and device of each setting, small sizes first."""
+        import torch
+
+        from repgraph.distributed import parse_device
+
+        device = parse_device(self.device)
+        dtypes = dict.fromkeys(self.dtype or self.on(["float32"], ["float32", "bfloat16"]))
+        sides = sorted((parse_size("--size", size) for size in sizes), key=math.prod)
+        return [dict(dtype=getattr(torch, name), height=h, width=w, device=device) for name in dtypes for h, w in sides]
+
+    def measure(self, table: Any, settings: list[Any]) -> int:
+        from repgraph.bench.measure import Effort
+        from repgraph.bench.report import benchmark
+
+        seconds = min(self.seconds or self.on(1.0, 0.05), QUICK_SECONDS if self.quick else math.inf)
+        effort = Effort(seconds, limit=self.limit or self.on(30.0, 1.0))
+        return benchmark(table, settings, effort, table.select(self.only), self.out)
+
 
 @dataclass(frozen=True)
-class Sampling(Run):
-    """Options of the benchmarks of sampled attention."""
-
-    sigma: Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")] = 4.0
-
-
-@dataclass(frozen=True)
-class Common(Sampling):
+class Common(Run):
     """Options of the benchmarks of operator and layers."""
 
+    sigma: Sigma = 4.0
     nodes: Annotated[int, _count("Nodes per position.")] = 9
     memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
         "channels_last"
     )
+
+    def settings(self, kind: Any, size: list[str] | None, usual: dict[str, str], **fields: Any) -> list[Any]:
+        """Return settings of a kind, with these fields, of all dtypes and sizes; ``usual`` are the default sizes."""
+        import torch
+
+        sizes = size or self.on(**(QUICK_SIZES if self.quick else usual)).split()
+        fields |= dict(batch=self.batch, nodes=self.nodes, sigma=self.sigma)
+        fields["memory_format"] = getattr(torch, self.memory_format.replace("contiguous", "contiguous_format"))
+        return [kind(**fields, **shape) for shape in self.shapes(sizes)]
 
 
 @flatten
@@ -99,8 +132,8 @@ def operator(
     if channels % groups:
         raise UsageError(f"--groups is {groups}; expected a divisor of --channels {channels}")
     kinds = [True, False] if shared_kv is None else [shared_kv]
-    cases = [dict(channels=channels, groups=groups, grid=grid, shared_kv=kind) for kind in kinds]
-    return _run(OperatorTable(), OperatorSetting, cases, size, OPERATOR_SIZES, common)
+    make = partial(common.settings, OperatorSetting, size, OPERATOR_SIZES, channels=channels, groups=groups, grid=grid)
+    return common.measure(OperatorTable(), [setting for kind in kinds for setting in make(shared_kv=kind)])
 
 
 @flatten
@@ -122,24 +155,23 @@ def layers(
     operator.
     """
     from repgraph.bench.layers import LayerSetting, LayerTable
-    from repgraph.distributed import parse_device
 
-    channels = channels or (2048 if paper or parse_device(common.device).type == "cuda" else 512)
-    case = dict(channels=channels, mid_channels=mid_channels)
-    return _run(LayerTable(), LayerSetting, [case], size or (["128x256"] if paper else None), LAYER_SIZES, common)
+    if paper:
+        size, channels = size or ["128x256"], channels or 2048
+    channels = channels or common.on(512, 2048)
+    settings = common.settings(LayerSetting, size, LAYER_SIZES, channels=channels, mid_channels=mid_channels)
+    return common.measure(LayerTable(), settings)
 
 
 @flatten
 def deformable(
-    run: Sampling,
-    problem: Annotated[
-        list[str] | None,
-        option(f"Of {', '.join(PROBLEMS)}; several at once.", metavar="NAME", show_default="all"),
-    ] = None,
+    run: Run,
+    problem: Annotated[list[Problem] | None, option("Several at once.", show_default="all")] = None,
     size: Annotated[
         list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="as in papers")
     ] = None,
     points: Annotated[int, _count("Points on each map.")] = 4,
+    sigma: Sigma = 4.0,
 ) -> int:
     """Measure deformable attention: our kernels, the same from grid_sample calls, and networks of transformers.
 
@@ -155,18 +187,13 @@ def deformable(
     operator.
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
-    from repgraph.errors import nearest
 
-    known = QUICK_PROBLEMS if run.quick and not problem else PROBLEMS
-    for name in problem or ():
-        if name not in PROBLEMS:
-            raise UsageError(f"unknown problem {name!r}{nearest(name, PROBLEMS)}")
     settings = [
-        DeformableSetting(problem=name, batch=run.batch, nodes=points, sigma=run.sigma, **shape)
-        for name in problem or known
-        for shape in _shapes(size or (QUICK_PROBLEMS if run.quick else known).get(name, "128x160").split(), run)
+        DeformableSetting(problem=str(name), batch=run.batch, nodes=points, sigma=sigma, **shape)
+        for name in problem or (QUICK_PROBLEMS if run.quick else PROBLEMS)
+        for shape in run.shapes(size or (QUICK_IMAGE if run.quick else PROBLEMS[name]).split())
     ]
-    return _measure(DeformableTable(), settings, run)
+    return run.measure(DeformableTable(), settings)
 
 
 @flatten
@@ -189,58 +216,13 @@ def networks(
     RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA
     devices get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are as for bench operator.
     """
-    return measure_networks(run, size, backbone)
-
-
-def measure_networks(run: Run, size: list[str] | None = None, backbone: str = "resnet50") -> int:
-    """``repgraph bench networks``; ``repgraph ablate choose`` ends with it."""
     from repgraph.bench.networks import NetworkSetting, NetworkTable
-    from repgraph.distributed import parse_device
 
     if run.batch > 1 and not size:
         raise UsageError("--batch needs --size: the default sizes have numbers of images of their own")
-    batches: dict[str, int] = (
-        {} if size else {"128x160": 2} if run.quick else NETWORK_SIZES[parse_device(run.device).type]
-    )
+    batches = {} if size else {QUICK_IMAGE: 2} if run.quick else run.on(**NETWORK_SIZES)
     settings = [
-        NetworkSetting(backbone=backbone, **shape, batch=batches.get(f"{shape['height']}x{shape['width']}", run.batch))
-        for shape in _shapes(size or list(batches), run)
+        NetworkSetting(backbone=backbone, batch=batches.get(f"{shape['height']}x{shape['width']}", run.batch), **shape)
+        for shape in run.shapes(size or list(batches))
     ]
-    return _measure(NetworkTable(), settings, run)
-
-
-def _run(
-    table: Any, setting: Any, cases: list[dict[str, Any]], size: list[str] | None, sizes: dict[str, str], common: Common
-) -> int:
-    """Run a table for all cases (fields of its settings), dtypes and sizes; ``sizes`` are the defaults."""
-    import torch
-
-    from repgraph.distributed import parse_device
-
-    kind = parse_device(common.device).type
-    shapes = _shapes(size or (QUICK_SIZE if common.quick else sizes)[kind].split(), common)
-    layout = torch.channels_last if common.memory_format == "channels_last" else torch.contiguous_format
-    shared: dict[str, Any] = dict(batch=common.batch, nodes=common.nodes, sigma=common.sigma, memory_format=layout)
-    return _measure(table, [setting(**shared, **case, **shape) for case in cases for shape in shapes], common)
-
-
-def _shapes(words: list[str], run: Run) -> list[dict[str, Any]]:
-    """Return dtype, size and device of each setting, small sizes first."""
-    import torch
-
-    from repgraph.distributed import parse_device
-
-    device = parse_device(run.device)
-    sides = sorted((parse_size("--size", word) for word in words), key=lambda side: side[0] * side[1])
-    dtypes = dict.fromkeys(run.dtype or ([Dtype.float32, Dtype.bfloat16] if device.type == "cuda" else [Dtype.float32]))
-    return [dict(dtype=getattr(torch, name), height=h, width=w, device=device) for name in dtypes for h, w in sides]
-
-
-def _measure(table: Any, settings: list[Any], run: Run) -> int:
-    from repgraph.bench.measure import Effort
-    from repgraph.bench.report import benchmark
-
-    cuda = settings[0].device.type == "cuda"
-    seconds = run.seconds or (0.05 if cuda else 1.0)
-    effort = Effort(min(seconds, QUICK_SECONDS) if run.quick else seconds, limit=run.limit or (1.0 if cuda else 30.0))
-    return benchmark(table, settings, effort, table.select(run.only), run.out)
+    return run.measure(NetworkTable(), settings)

@@ -141,8 +141,8 @@ def model_or_shipped(model: Path | None) -> Path:
     found = next((root / SHIPPED for root in (Path(), checkout) if (root / SHIPPED).is_file()), None)
     if found is None:
         raise UsageError(
-            f"give --model; {SHIPPED}, a network for PASCAL VOC, is in the repository, not in the installed package: run "
-            "the command in a clone to use it"
+            f"give --model; {SHIPPED}, a network for PASCAL VOC, is in the repository, not in the package: run the "
+            "command in a clone to use it"
         )
     print(f"using {found}: RGNet for the 20 classes of PASCAL VOC; --model names another network", file=sys.stderr)
     return found
