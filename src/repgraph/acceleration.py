@@ -72,14 +72,14 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         raise TypeError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if backend not in NAMES:
         raise UsageError(f"backend is {backend!r}; expected one of {', '.join(map(repr, NAMES))}")
-    found = {name: module for name, module in model.named_modules() if _is_deformable(module)}
+    found = {name: module for name, module in model.named_modules() if _core(module) is not None}
     if not found:
         raise UsageError(f"{type(model).__name__} has no deformable attention of transformers: nothing to accelerate")
     if undo:
-        done = {name: module for name, module in found.items() if isinstance(module, Accelerated)}
-        for module in done.values():
-            _restore(module)
-        return list(done)
+        done = [name for name, module in found.items() if isinstance(module, Accelerated)]
+        for name in done:
+            _restore(found[name])
+        return done
     left = [name for name, module in found.items() if _method(module) != "default"]
     for name in left:
         _restore(found[name])
@@ -90,7 +90,11 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         warnings.warn(f"not accelerated: {names}", stacklevel=2)
     chosen = {name: module for name, module in found.items() if name not in left}
     for module in chosen.values():  # before anything is changed
-        _check(module)
+        core: Any = _core(module)
+        if "forward" in vars(module) and _function(core[0]) is not None:
+            kind = core[0].__name__
+            raise UsageError(f"the forward of this {kind} was replaced by something else; accelerate it first")
+        _check_function(*core)
     for module in chosen.values():
         _restore(module)
         if "forward" in vars(module) and type(module).__name__ == MODULE:
@@ -103,24 +107,28 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     return list(chosen)
 
 
-def _is_deformable(module: nn.Module) -> bool:
-    if isinstance(module, Accelerated):
-        return True
-    owner = _owner(type(module))
+def _core(module: nn.Module) -> tuple[type, Callable[..., Tensor], tuple[str, ...]] | None:
+    """Return the class that defines ``forward``, the function that computes its attention, and the known parameters."""
+    owner = _owner(module.original if isinstance(module, Accelerated) else type(module))
     if not owner.__module__.startswith("transformers.models."):
-        return False
-    return owner.__name__ == MODULE or ATTRIBUTE in vars(module) or _function(owner) is not None
+        return None
+    forward = vars(owner)["forward"]
+    if owner.__name__ == MODULE:
+        return owner, forward, _MODULE_PARAMETERS
+    if ATTRIBUTE in vars(module):
+        return owner, vars(module)[ATTRIBUTE], _V2
+    name = _function(owner)
+    return None if name is None else (owner, forward.__globals__[name], FUNCTIONS[name])
 
 
 def _owner(cls: type[nn.Module]) -> type:
-    """Return the class that defines ``forward``."""
     return next(base for base in cls.__mro__ if "forward" in vars(base))
 
 
 def _function(owner: type) -> str | None:
     """Return the name of the function of deformable attention that ``forward`` calls, None if it calls none."""
-    code = getattr(vars(owner)["forward"], "__code__", None)
-    return next((name for name in FUNCTIONS if code is not None and name in code.co_names), None)
+    called = getattr(getattr(vars(owner)["forward"], "__code__", None), "co_names", ())
+    return next((name for name in FUNCTIONS if name in called), None)
 
 
 def _method(module: nn.Module) -> str:
@@ -192,24 +200,9 @@ def _with_global(function: Any, name: str, value: Any) -> Callable[..., Any]:
     return copy
 
 
-def _check(module: nn.Module) -> None:
-    """Raise if a module has other parameters or results than the supported ones."""
-    original = module.original if isinstance(module, Accelerated) else type(module)
-    owner = _owner(original)
-    if owner.__name__ == MODULE:
-        _check_function(owner, vars(owner)["forward"], _MODULE_PARAMETERS)
-    elif (name := _function(owner)) is not None:
-        if "forward" in vars(module):
-            raise UsageError(
-                f"the forward of this {owner.__name__} was replaced by something else; accelerate it first"
-            )
-        _check_function(owner, vars(owner)["forward"].__globals__[name], FUNCTIONS[name])
-    else:
-        _check_function(owner, vars(module)[ATTRIBUTE], _V2)
-
-
 @cache
 def _check_function(owner: type, function: Callable[..., Tensor], expected: tuple[str, ...]) -> None:
+    """Raise if a function has other parameters or results than the supported ones."""
     found = tuple(inspect.signature(function).parameters)
     version = getattr(sys.modules.get("transformers"), "__version__", "")
     where = f"{owner.__module__}.{owner.__name__} of transformers {version}"

@@ -13,20 +13,7 @@ from repgraph.layers.repgraph import BottleneckRepGraph, SimpleRepGraph
 from repgraph.layers.stages import stages
 
 __all__ = [
-    "BottleneckRepGraph",
-    "DANetHead",
-    "DeformableAttention",
-    "DualAttention",
-    "NonLocal",
-    "PyramidPooling",
-    "PyramidRepGraph",
-    "Reach",
-    "SimpleRepGraph",
-    "fuse",
-    "insert",
-    "inserted",
-    "param_groups",
-    "reach",
-    "remove",
+    "BottleneckRepGraph", "DANetHead", "DeformableAttention", "DualAttention", "NonLocal", "PyramidPooling",
+    "PyramidRepGraph", "Reach", "SimpleRepGraph", "fuse", "insert", "inserted", "param_groups", "reach", "remove",
     "stages",
-]
+]  # fmt: skip

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from repgraph.layers.checks import check_eval
-from repgraph.layers.non_local import NonLocal
-from repgraph.layers.pyramid import PyramidRound
-from repgraph.layers.repgraph import RepGraph
+from repgraph.layers.pointwise import Fusible
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -33,9 +31,10 @@ def fuse(model: Model) -> Model:
 
     The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
     """
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, (RepGraph, PyramidRound, NonLocal))]
-    for module in (model, *layers):  # check all of them before any is modified
-        check_eval(module)
+    layers: list[Fusible] = [module for module in model.modules() if isinstance(module, Fusible)]
+    check_eval(model)
+    for layer in layers:  # before any of them is modified
+        check_eval(layer)
     for layer in layers:
         layer.fuse()
     return model

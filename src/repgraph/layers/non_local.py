@@ -1,26 +1,27 @@
 """The non-local layer (NL), and attention from every position of a map to every other."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repgraph.layers import checks
-from repgraph.layers.pointwise import Pointwise, fold, fuse_input, make_norm_act, zero_
+from repgraph.layers.pointwise import Fusible, Pointwise, fuse_input, make_norm_act, zero_
 from repgraph.ops.formats import channels_together, memory_format
 
 ATTENTIONS = ("sdpa", "plain")
 
 
-class ContextLayer(nn.Module):
+class ContextLayer(Fusible):
     """Base class of non-local and RepGraph layers: widths, fusion, scale, and projections to query, key and value."""
 
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}
     # The default scale of the logits is this power of a group's width.
     SCALE_POWER: ClassVar[float] = -0.5
+    NORMALIZED = ("theta", "phi")
 
     theta: nn.Module
     phi: nn.Module | None
@@ -52,16 +53,6 @@ class ContextLayer(nn.Module):
         if self.phi is None or self.phi_norm is None:
             return query, query
         return query, self.phi_norm(self.phi(x))
-
-    def fuse(self) -> Self:
-        """Fold the batch normalization of ``norm_qk`` into ``theta`` and ``phi`` for inference, in place."""
-        checks.check_eval(self)
-        for name in ("theta", "phi"):
-            norm_act = getattr(self, f"{name}_norm")
-            if isinstance(norm_act, nn.Sequential):
-                convolution, norm_act[0] = fold(getattr(self, name), norm_act[0])
-                setattr(self, name, convolution)
-        return self
 
 
 class NonLocal(ContextLayer):

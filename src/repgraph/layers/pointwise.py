@@ -6,13 +6,14 @@ convolution's input (:mod:`repgraph.ops.normalised`), which has fewer channels t
 
 import copy
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from repgraph.errors import UsageError
+from repgraph.layers.checks import check_eval
 from repgraph.ops.backends import direct, needs_grad, transformed
 from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import memory_format
@@ -50,6 +51,21 @@ class Pointwise(nn.Conv2d):
         return f"{self.in_channels}, {self.out_channels}" + ("" if self.bias is not None else ", bias=False")
 
 
+class Fusible(nn.Module):
+    """Base class of layers with convolutions ``name`` that are followed by normalizations ``name_norm``."""
+
+    NORMALIZED: ClassVar[tuple[str, ...]]  # names of the convolutions
+
+    def fuse(self) -> Self:
+        """Fold batch normalization into the convolutions for inference, in place. This cannot be undone."""
+        check_eval(self)
+        for name in self.NORMALIZED:
+            convolution, norm = fold(getattr(self, name), getattr(self, f"{name}_norm"))
+            setattr(self, name, convolution)
+            setattr(self, f"{name}_norm", norm)
+        return self
+
+
 def make_norm_act(enabled: bool, channels: int, **factory: Any) -> nn.Module:
     """Build batch normalization followed by ReLU; ``nn.Identity`` if not enabled."""
     return nn.Sequential(nn.BatchNorm2d(channels, **factory), nn.ReLU()) if enabled else nn.Identity()
@@ -82,22 +98,20 @@ def fuse_input(
     return torch.cat((x, update.contiguous(memory_format=memory_format(x))), 1)
 
 
-def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any, relu: bool = False) -> Tensor:
+def add_conv_norm(x: Tensor, a: Tensor, convolution: Any, norm: Any, relu: bool = False) -> Tensor:
     """Return ``x + norm(convolution(a))`` (``relu``: followed by a ReLU), computed as one product where possible.
 
     In training the running statistics are updated as by ``norm``. Modules of other types and modules with hooks are
     called normally.
     """
-    if type(convolution) is not Pointwise or not is_plain(convolution, norm) or forward_mode():
+    plain = type(convolution) is Pointwise and is_plain(convolution, norm) and not forward_mode()
+    if plain and type(norm) is nn.Identity:
+        return residual_product(x, a, convolution.weight.flatten(1), convolution.bias, relu)
+    single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # in a trace, the comparison would warn
+    if not plain or not _is_standard(norm) or convolution.bias is not None or single:
         y = x + norm(convolution(a))
         return torch.relu(y) if relu else y
     weight = convolution.weight.flatten(1)
-    if type(norm) is nn.Identity:
-        return residual_product(x, a, weight, convolution.bias, relu)
-    single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # in a trace, the comparison would warn
-    if not _is_standard(norm) or convolution.bias is not None or single:
-        y = x + norm(convolution(a))
-        return torch.relu(y) if relu else y
     with without_autocast(a.device.type):
         if not norm.training:
             running = norm.running_mean, norm.running_var
@@ -152,13 +166,16 @@ def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
 
 
 def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
-    """Fold batch normalization with its running statistics into the convolution before it.
+    """Fold batch normalization with its running statistics, also the first of a sequence, into a convolution.
 
     Returns:
         A new convolution (the old one may be shared) and ``nn.Identity``. Both modules are returned unchanged if
         ``norm`` is not a batch norm in evaluation mode with running statistics, if the convolution's weight is computed
         from other parameters (as in spectral normalization), or if either has hooks.
     """
+    if isinstance(norm, nn.Sequential):
+        convolution, norm[0] = fold(convolution, norm[0])
+        return convolution, norm
     if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):
         return convolution, norm
     assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from repgraph.errors import UsageError
 from repgraph.layers import checks
 from repgraph.layers.offset import Offset
-from repgraph.layers.pointwise import Pointwise, add_conv_norm, fold, norm_act
+from repgraph.layers.pointwise import Fusible, Pointwise, add_conv_norm, norm_act
 from repgraph.layers.spread import Spread
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES, direct
 
 
-class PyramidRound(nn.Module):
+class PyramidRound(Fusible):
     """One round: each position of a map attends to nodes on that map and on others; a feed-forward part follows.
 
     Query, keys and values are 1 x 1 convolutions; every map has its own key and value. Each channel group has its own
@@ -30,6 +30,7 @@ class PyramidRound(nn.Module):
     """
 
     grid = 1
+    NORMALIZED = ("project", "widen", "narrow")
 
     def __init__(
         self, channels: int, maps: int, nodes: int, groups: int, expansion: int, backend: str, **factory: Any
@@ -88,15 +89,6 @@ class PyramidRound(nn.Module):
         units = offsets.new_tensor([[width / w, height / h] for h, w in self.sizes])  # [maps, 2]
         parts = offsets.unflatten(1, (self.groups, self.maps, self.nodes, 2))
         return (parts * units[:, None, :, None, None]).flatten(1, 4)
-
-    def fuse(self) -> Self:
-        """Fold batch normalization into the convolutions for inference, in place."""
-        checks.check_eval(self)
-        for name in ("project", "widen", "narrow"):
-            convolution, norm = fold(getattr(self, name), getattr(self, f"{name}_norm"))
-            setattr(self, name, convolution)
-            setattr(self, f"{name}_norm", norm)
-        return self
 
     def extra_repr(self) -> str:
         return f"{self.channels}, maps={self.maps}, nodes={self.nodes}, groups={self.groups}, backend={self.backend!r}"

@@ -123,10 +123,9 @@ class RepGraph(ContextLayer):
         return torch.cat((*responses, response), 1), *zip(*found, strict=True)
 
     def extra_repr(self) -> str:
-        options = f"nodes={self.nodes}, grid={self.grid!r}, groups={self.groups}, fusion={self.fusion!r}"
-        options += f", scale={self.scale}, spread={self.spread.name!r}, node_view={self.node_view}"
-        options += f", rounds={self.rounds}"
-        return f"{self.channels}, {self.mid_channels}, {options}, backend={self.backend!r}"
+        names = ("nodes", "grid", "groups", "fusion", "scale", "node_view", "rounds", "backend")
+        options = [f"{name}={getattr(self, name)!r}" for name in names]
+        return ", ".join((f"{self.channels}, {self.mid_channels}, spread={self.spread.name!r}", *options))
 
 
 def regress(offset: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,6 +180,7 @@ class BottleneckRepGraph(RepGraph):
 
     # Query and key are the same feature after a ReLU: products grow with the width, not with its square root.
     SCALE_POWER: ClassVar[float] = -1.0
+    NORMALIZED = ("reduce", "expand")
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True, "final_act": False}
 
@@ -232,13 +232,6 @@ class BottleneckRepGraph(RepGraph):
             feature = act(norm(reduce(x)))
         offsets, feature = regress(self.offset, feature)
         return feature, offsets, x
-
-    def fuse(self) -> Self:
-        """Fold batch normalization into the convolutions for inference, in place. This cannot be undone."""
-        checks.check_eval(self)
-        self.reduce, self.reduce_norm = pointwise.fold(self.reduce, self.reduce_norm)
-        self.expand, self.expand_norm = pointwise.fold(self.expand, self.expand_norm)
-        return self
 
 
 class SimpleRepGraph(RepGraph):

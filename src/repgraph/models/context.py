@@ -62,7 +62,6 @@ LAYERS: dict[str, Layer] = {
     "none": NoContext,
     "pyramid": PyramidRepGraph,
 }
-REGISTER = "register_context; in commands, repgraph --import MODULE"
 IMPORT = "REPGRAPH_IMPORT"  # environment variable: modules that register context layers, separated by commas
 PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names of a layer with options
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # layers that start as the identity
@@ -114,7 +113,7 @@ def register_context(name: str, layer: Layer | None = None) -> Any:
     if not isinstance(name, str) or not name:
         raise TypeError(f"name is {name!r}; expected a string")
     known = LAYERS.get(name)
-    if known is not None and known is not layer and _origin(known) != _origin(layer):
+    if known is not None and _origin(known) != _origin(layer):
         raise UsageError(f"context {name!r} is already registered, by {_origin(known)}; choose another name")
     LAYERS[name] = layer
     return layer
@@ -129,16 +128,16 @@ def context_name(context: Any, decoder: str = "dilated") -> str:
 
     Modules in ``REPGRAPH_IMPORT`` are imported if the name is unknown. A class is registered by its name.
     """
-    if not isinstance(context, str) and callable(context):
-        found = [name for name, layer in LAYERS.items() if layer is context]
-        name = found[0] if found else getattr(context, "__name__", "context")
+    if callable(context):
+        own = getattr(context, "__name__", "context")
+        name = next((name for name, layer in LAYERS.items() if layer is context), own)
         register_context(name, context)
         return name
     if isinstance(context, str) and context not in LAYERS:
         _import_modules()
     if not isinstance(context, str) or context not in LAYERS:
-        hint = nearest(context, LAYERS, f"; choose one of {', '.join(LAYERS)}, or register it ({REGISTER})")
-        raise UsageError(f"context is {context!r}{hint}")
+        known = f"; choose one of {', '.join(LAYERS)}, or register it (register_context, repgraph --import MODULE)"
+        raise UsageError(f"context is {context!r}{nearest(context, LAYERS, known)}")
     if context == "pyramid" and decoder != "pyramid":
         raise UsageError("context 'pyramid' attends to several maps; it needs decoder='pyramid'")
     return "pyramid" if (decoder, context) == ("pyramid", "repgraph") else context
@@ -156,24 +155,27 @@ def _import_modules() -> None:
 
 
 def make_context(
-    name: str, channels: int, *, fusion: str | None = None, options: Mapping[str, Any] | None = None, **sizes: int
+    name: str,
+    channels: int,
+    *,
+    fusion: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    maps: int | None = None,
 ) -> Any:
-    """Build the context layer of a head; it has an attribute ``out_channels``.
+    """Build the context layer of a head: for one map, or for the ``maps`` of a pyramid.
 
-    Args:
-        name: one of :data:`LAYERS`.
-        fusion: "sum" or "concat". Default: "concat", and "sum" for dual attention.
-        options: options of the layer, such as ``{"nodes": 27}``; they take precedence over those of :data:`HEAD`.
-        sizes: ``maps`` of a layer over several maps.
+    ``fusion`` is "concat" by default, and "sum" for dual attention; ``options`` take precedence over :data:`HEAD`.
     """
-    name = context_name(name, "pyramid" if sizes else "dilated")
+    name = context_name(name, "dilated" if maps is None else "pyramid")
     layer = LAYERS[name]
     check_options("context_options", name, options)
     resolved = resolve_preset(name, head_options(name, options))[1]
+    if name == "pyramid":
+        resolved["maps"] = maps
     if "fusion" in inspect.signature(layer).parameters:
         resolved["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:
-        made = layer(channels, **sizes, **resolved)
+        made = layer(channels, **resolved)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"context {name!r}: {error}") from error
     if not isinstance(getattr(made, "out_channels", None), int):
@@ -221,7 +223,7 @@ def resolve_preset(name: str, options: Mapping[str, Any] | None) -> tuple[str, d
 def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module | None = None) -> dict[str, Any]:
     """Return all options with their values: a config must not depend on defaults.
 
-    Width and scale are taken from ``layer``. Without one they may be None: the widths of inserted layers differ.
+    Values None are replaced by those of ``layer``. (Widths and scales of inserted layers differ, and stay None.)
     """
     parameters = inspect.signature(LAYERS[name]).parameters.items()
     defaults = {option: p.default for option, p in parameters if option not in (*_NO_OPTIONS, *_NOT_RECORDED)}

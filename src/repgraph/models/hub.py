@@ -144,16 +144,6 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
             raise UsageError(message) from error
         return _restore(cls, files.read_json(config), read_file(file)[0], config, file)
 
-    @classmethod
-    def build(cls, config: Mapping[str, Any], source: str) -> Self:
-        """Build a network from a config; ``source`` is its file, for messages."""
-        arguments = {name: value for name, value in config.items() if name != NETWORK}
-        for name in ("context_options", "inserted_options"):
-            if isinstance(arguments.get(name), Mapping):
-                arguments[name] = stored_options(arguments[name])
-        with building(source):
-            return cls(**arguments)
-
 
 @contextlib.contextmanager
 def building(source: str) -> Iterator[None]:
@@ -185,27 +175,24 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         21
     """
     path = Path(os.path.expanduser(path))
-    is_folder = os.path.isdir(path)  # False also for names that are too long, where Path.is_dir raises an error
-    if path.suffix == ".safetensors" and not is_folder:
-        tensors, metadata = read_file(path)
-        if "config" not in metadata:
-            raise UsageError(
-                f"{path} has no config of a network in its metadata; it may hold the weights of a backbone"
-            )
-        return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
-    if path.suffix == ".ckpt" and not is_folder:
+    if os.path.isdir(path):  # Path.is_dir raises an error for names that are too long
+        for folder in (path, path / MODEL):
+            if (folder / CONFIG).is_file():
+                config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
+                return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
+        last = path / CHECKPOINTS / LAST
+        hint = f"; give its last checkpoint instead: {last}" if last.is_file() else ""
+        raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: no network was saved there (yet){hint}")
+    if path.suffix == ".ckpt":
         return from_checkpoint(read_pickle(path), kind, path)
+    if path.suffix == ".safetensors":
+        tensors, metadata = read_file(path)
+        if "config" in metadata:
+            return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
+        raise UsageError(f"{path} has no config of a network in its metadata; it may hold the weights of a backbone")
     if os.path.isfile(path):
         raise UsageError(f"{path} is not a network; expected a folder, a .safetensors or a .ckpt file")
-    if not is_folder:
-        raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
-    for folder in (path, path / MODEL):
-        if (folder / CONFIG).is_file():
-            config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
-            return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
-    last = path / CHECKPOINTS / LAST
-    hint = f"; give its last checkpoint instead: {last}" if last.is_file() else ""
-    raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: no network was saved there (yet){hint}")
+    raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
 
 
 def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any:
@@ -230,7 +217,12 @@ def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], so
     expected = list(classes) if kind is None else [kind.__name__]
     if name not in expected:
         raise UsageError(f"{source} has a network of class {name}; expected {' or '.join(expected)}")
-    model = classes[name].build(config, str(source))
+    arguments = {key: value for key, value in config.items() if key != NETWORK}
+    for key in ("context_options", "inserted_options"):
+        if isinstance(arguments.get(key), Mapping):
+            arguments[key] = stored_options(arguments[key])
+    with building(str(source)):
+        model = classes[name](**arguments)
     load_strict(model, tensors, str(file))
     return model.eval()
 

@@ -18,9 +18,8 @@ from repgraph.layers.spread import shrink_factor
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import Backbone
 from repgraph.models.context import INSERTABLE, context_name, full_options, head_options, insert_context
-from repgraph.models.heads import AuxiliaryHead, SegmentationHead, upsample
+from repgraph.models.heads import MAPS, AuxiliaryHead, PyramidHead, SegmentationHead, upsample
 from repgraph.models.hub import Hub, model_card
-from repgraph.models.pyramid import MAPS, PyramidHead
 
 _DESCRIPTION = """\
 An RGNet for semantic segmentation, from the library repgraph: a backbone, and a layer in which every position attends
