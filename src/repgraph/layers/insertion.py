@@ -225,15 +225,13 @@ def _check_reachable(model: nn.Module, path: str, remedy: str) -> None:
         wrapper = next((kind.__name__ for kind in type(outer).__mro__ if kind.__name__ in WRAPPERS), None)
         if wrapper or outer._compiled_call_impl is not None:
             state = f"wrapped in {wrapper}" if wrapper else "compiled"
-            raise UsageError(
-                f"{repr(above) if above else 'the model'} is already {state}; {remedy}, then wrap or compile it"
-            )
+            which = repr(above) if above else "the model"
+            raise UsageError(f"{which} is already {state}; {remedy}, then wrap or compile it")
         if isinstance(outer, torch.fx.GraphModule) and depth < len(names):
             called = {node.target for node in outer.graph.nodes if node.op == "call_module"}
             if called.isdisjoint(".".join(names[depth:end]) for end in range(depth + 1, len(names) + 1)):
-                raise UsageError(
-                    f"{path!r} is in a torch.fx.GraphModule, which does not call it; {remedy}, then trace it"
-                )
+                uncalled = f"{path!r} is in a torch.fx.GraphModule, which does not call it"
+                raise UsageError(f"{uncalled}; {remedy}, then trace it")
 
 
 def _check_counts(name: str, value: Any) -> None:

@@ -15,7 +15,7 @@ ATTENTIONS = ("sdpa", "plain")
 
 
 class ContextLayer(Fusible):
-    """Base class of non-local and RepGraph layers: widths, fusion, scale, and projections to query, key and value."""
+    """Base class of non-local and RepGraph layers."""
 
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}
@@ -48,7 +48,6 @@ class ContextLayer(Fusible):
         self.phi_norm = None if share_query_key else make_norm_act(norm_qk, self.mid_channels, **factory)
 
     def query_and_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two maps (B, C', H, W): the same tensor twice if they are shared."""
         query = self.theta_norm(self.theta(checks.check_map(x, self.channels)))
         if self.phi is None or self.phi_norm is None:
             return query, query
@@ -63,13 +62,11 @@ class NonLocal(ContextLayer):
     Args:
         channels: channels C of the input.
         mid_channels: inner channels C'. Default: C / 2.
-        attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`; PyTorch chooses the kernel unless
-            the call is inside :func:`torch.nn.attention.sdpa_kernel`) or "plain" (matrix products and a softmax, with
-            all N x N weights in memory).
+        attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`) or "plain" (matrix products and a
+            softmax, with all N x N weights in memory).
         groups: number of heads; a divisor of C'.
         fusion: "sum" (C output channels) or "concat" of input and result (2C output channels).
-        scale: factor on the logits. Default: 1 / sqrt(C' / groups). The equation as printed has 1.0, with which
-            training can diverge.
+        scale: factor on the logits. Default: 1 / sqrt(C' / groups). With 1.0, as printed, training can diverge.
         share_query_key: use ``theta`` for the key too, as in OCNet; the layer then has no ``phi``.
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
@@ -126,12 +123,8 @@ def attend(
 ) -> Tensor:
     """Compute ``softmax(scale * q k^T) v`` over all positions, in each head separately.
 
-    "sdpa" leaves the choice of the kernel to PyTorch; with a fused one the N x N weights are never in memory. Most
-    fused kernels need equal widths of query, key and value. Where none fits, PyTorch computes the same as "plain".
-
-    Args:
-        query, key: (B, C, H, W); channels-last maps are not copied.
-        value: (B, Cv, H, W), which determines shape and memory format of the result.
+    Query and key are (B, C, H, W), value and result (B, Cv, H, W); channels-last maps are not copied. Fused kernels of
+    "sdpa" mostly need equal widths; where none fits, PyTorch computes the same as "plain".
     """
     q, k, v = to_rows(query, heads), to_rows(key, heads), to_rows(value, heads)
     if attention == "sdpa":

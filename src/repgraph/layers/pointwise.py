@@ -84,11 +84,9 @@ def zero_(convolution: nn.Module, norm: nn.Module) -> None:
 def fuse_input(
     x: Tensor, response: Tensor, convolution: nn.Module, norm: nn.Module, fusion: str, act: nn.Module | None = None
 ) -> Tensor:
-    """Combine a layer's input (B, C, H, W) and response (B, C', H, W), in the memory format of the input.
+    """Return ``x + norm(convolution(response))`` for "sum", or both concatenated for "concat", after the activation.
 
-    Returns:
-        ``x + norm(convolution(response))`` (B, C, H, W) for "sum", or both concatenated (B, 2C, H, W) for "concat",
-        followed by the activation.
+    The result is in the memory format of ``x``.
     """
     if act is not None and not (fusion == "sum" and type(act) is nn.ReLU and is_plain(act)):
         return act(fuse_input(x, response, convolution, norm, fusion))
@@ -99,11 +97,7 @@ def fuse_input(
 
 
 def add_conv_norm(x: Tensor, a: Tensor, convolution: Any, norm: Any, relu: bool = False) -> Tensor:
-    """Return ``x + norm(convolution(a))`` (``relu``: followed by a ReLU), computed as one product where possible.
-
-    In training the running statistics are updated as by ``norm``. Modules of other types and modules with hooks are
-    called normally.
-    """
+    """Return ``x + norm(convolution(a))`` (``relu``: followed by a ReLU), computed as one product where possible."""
     plain = type(convolution) is Pointwise and is_plain(convolution, norm) and not forward_mode()
     if plain and type(norm) is nn.Identity:
         return residual_product(x, a, convolution.weight.flatten(1), convolution.bias, relu)
@@ -152,7 +146,6 @@ def _is_standard(norm: Any) -> bool:
 
 
 def _fold_weights(weight: Tensor, norm: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight (C, C') and bias (C,) of the convolution and its normalization as one product."""
     wide = torch.promote_types(weight.dtype, torch.float32)
     scale = torch.rsqrt(variance.to(wide) + norm.eps) * norm.weight
     return (weight * scale[:, None]).to(weight.dtype), norm.bias - mean * scale
@@ -166,12 +159,10 @@ def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
 
 
 def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
-    """Fold batch normalization with its running statistics, also the first of a sequence, into a convolution.
+    """Fold batch normalization, also the first module of a sequence, into a copy of the convolution before it.
 
-    Returns:
-        A new convolution (the old one may be shared) and ``nn.Identity``. Both modules are returned unchanged if
-        ``norm`` is not a batch norm in evaluation mode with running statistics, if the convolution's weight is computed
-        from other parameters (as in spectral normalization), or if either has hooks.
+    Both modules are returned unchanged if ``norm`` is no batch norm in evaluation mode with running statistics, if the
+    weight of the convolution is computed from other parameters (as in spectral normalization), or if either has hooks.
     """
     if isinstance(norm, nn.Sequential):
         convolution, norm[0] = fold(convolution, norm[0])

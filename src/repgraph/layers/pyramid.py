@@ -19,14 +19,9 @@ from repgraph.ops.backends import NAMES, direct
 class PyramidRound(Fusible):
     """One round: each position of a map attends to nodes on that map and on others; a feed-forward part follows.
 
-    Query, keys and values are 1 x 1 convolutions; every map has its own key and value. Each channel group has its own
-    nodes, ``nodes`` on every map, regressed from the first map by ``offset``, and a learned ``bias`` on the logit of
-    each node. Both parts are residual branches that end in a batch normalization.
-
-    Nodes of group k start along the direction 2 pi k / groups, at 1, 2, ... pixels of their map.
-
-    Attributes:
-        sizes: height and width of the maps of the last eager call, for :func:`repgraph.reach`.
+    Every map has its own ``keys`` and ``values``. Each channel group has its own nodes, ``nodes`` on every map, which
+    ``offset`` regresses from the first map, and a learned ``bias`` on the logit of each. Nodes of group k start along
+    the direction 2 pi k / groups, at 1, 2, ... pixels of their map.
     """
 
     grid = 1
@@ -38,7 +33,7 @@ class PyramidRound(Fusible):
         super().__init__()
         self.channels, self.maps, self.nodes, self.groups, self.backend = channels, maps, nodes, groups, backend
         self.scale = (channels / groups) ** -0.5
-        self.sizes: list[tuple[int, int]] = []
+        self.sizes: list[tuple[int, int]] = []  # of the maps in the last eager call, for repgraph.reach
         hidden = channels * expansion
         self.query = Pointwise(channels, channels, bias=False, **factory)
         self.keys = nn.ModuleList(Pointwise(channels, channels, bias=False, **factory) for _ in range(maps))
@@ -54,12 +49,7 @@ class PyramidRound(Fusible):
         self.narrow_norm = nn.BatchNorm2d(channels, **factory)
 
     def forward(self, x: Tensor, coarser: Sequence[Tensor] = (), return_nodes: bool = False) -> Any:
-        """Return ``x`` after the round; with ``return_nodes`` also nodes and weights of the operator.
-
-        Args:
-            x: the map of the queries (B, C, H, W).
-            coarser: the other maps (B, C, H_l, W_l).
-        """
+        """Return ``x`` (B, C, H, W), the map of the queries, after the round; ``coarser`` are the other maps."""
         maps = (x, *coarser)
         if direct(x):
             self.sizes = [(each.shape[2], each.shape[3]) for each in maps]

@@ -1,8 +1,6 @@
-"""Initial positions of a layer's nodes.
+"""Initial positions of a layer's nodes: offsets from the query or, for a grid, from the center of its cell.
 
-A node that starts at its query samples the query's own features, and nodes that start at the same position get equal
-gradients and never separate. So nodes start apart, at the points of a spread: offsets from the query (for a grid, from
-the center of its cell), in pixels or, for spreads that cover the map, in halves of the map's sides.
+Nodes that start at the same position get equal gradients and never separate, so a spread has them start apart.
 """
 
 import math
@@ -28,8 +26,8 @@ class Spread:
     Attributes:
         name: "ring", "grid", "default" or, for given points, "points".
         points: one (x, y) per node; None to keep PyTorch's default initialization.
-        relative: whether points are in halves of the map's sides, and so grow with the map. Otherwise they are in
-            pixels, and shrink on maps that are too small for them (:func:`shrink_factor`).
+        relative: whether points are in halves of the map's sides. Otherwise they are in pixels, and shrink on maps
+            that are too small for them (:func:`shrink_factor`).
     """
 
     name: str
@@ -62,7 +60,12 @@ def make_spread(
     if radius is not None and not has_radius(spread, grid):
         raise UsageError(f"radius is {radius!r}, but spread {spread!r} with grid={grid!r} has none; omit it")
     if not isinstance(spread, str):
-        return Spread("points", _centered(_check_points(spread, nodes), grid))
+        given: Any = tuple(tuple(float(c) for c in point) for point in spread)
+        if len(given) != nodes or any(len(point) != 2 for point in given):
+            raise UsageError(f"spread has {len(given)} points; expected one (x, y) for each of the {nodes} nodes")
+        if not all(math.isfinite(c) for point in given for c in point):
+            raise UsageError("spread has a coordinate that is not finite; expected pixels")
+        return Spread("points", _centered(given, grid))
     if spread == "default":
         return Spread(spread, None)
     if has_radius(spread, grid):
@@ -81,11 +84,7 @@ def make_spreads(
     radius: float | Sequence[float] | None = None,
     rounds: int = 1,
 ) -> tuple[Spread, ...]:
-    """Build the spread of each round of a layer.
-
-    ``radius`` is the radius in the first round, and halves in each further one; or a list with one per round. Other
-    spreads are the same in every round.
-    """
+    """Build the spread of each round: the radius halves in each, or is a list; other spreads are all the same."""
     if isinstance(radius, (list, tuple)):
         if len(radius) != rounds:
             raise UsageError(f"radius is {radius!r}; expected one number, or one for each of {rounds} rounds")
@@ -113,12 +112,16 @@ def ring(nodes: int, radius: float = 1.0) -> tuple[tuple[float, float], ...]:
 
 def lattice(nodes: int) -> tuple[tuple[float, float], ...]:
     """Return rows and columns over the square from -1 to 1; a short last row is centered."""
+
+    def coordinate(index: int, count: int) -> float:
+        return 0.0 if count == 1 else 2.0 * index / (count - 1) - 1.0
+
     columns = math.ceil(math.sqrt(nodes))
     rows = math.ceil(nodes / columns)
     points = []
     for row in range(rows):
         count = min(columns, nodes - row * columns)
-        points += [(_coordinate(column, count), _coordinate(row, rows)) for column in range(count)]
+        points += [(coordinate(column, count), coordinate(row, rows)) for column in range(count)]
     return tuple(points)
 
 
@@ -132,20 +135,7 @@ def shrink_factor(extent: float, height: int, width: int) -> float:
     return minimum(1.0, (minimum(height, width) - 1) / (2 * extent))  # type: ignore[no-any-return]
 
 
-def _coordinate(index: int, count: int) -> float:
-    return 0.0 if count == 1 else 2.0 * index / (count - 1) - 1.0
-
-
 def _centered(points: Sequence[tuple[float, float]], grid: int | Literal["map"]) -> tuple[tuple[float, float], ...]:
     """Convert offsets from the center of a cell to offsets from its top-left position."""
     shift = 0.0 if grid == "map" else (int(grid) - 1) / 2
     return tuple((x + shift, y + shift) for x, y in points)
-
-
-def _check_points(points: Points, nodes: int) -> tuple[tuple[float, float], ...]:
-    checked = tuple(tuple(float(c) for c in point) for point in points)
-    if len(checked) != nodes or any(len(point) != 2 for point in checked):
-        raise UsageError(f"spread has {len(checked)} points; expected one (x, y) for each of the {nodes} nodes")
-    if not all(math.isfinite(c) for point in checked for c in point):
-        raise UsageError("spread has a coordinate that is not finite; expected pixels")
-    return checked  # type: ignore[return-value]

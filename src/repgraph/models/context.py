@@ -185,13 +185,14 @@ def make_context(
 
 def insert_context(
     body: nn.Module, where: Mapping[str, int], name: str, options: Mapping[str, Any], argument: str
-) -> None:
-    """Insert context layers into stages of a backbone; ``argument`` names the source of the options in messages."""
+) -> dict[str, Any]:
+    """Insert context layers into stages of a backbone, and return all their options; ``argument`` is for messages."""
     check_options(argument, name, options)
     try:
         insert(body, where, LAYERS[name], **resolve_preset(name, options)[1])
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"inserted layers: {error}") from error
+    return full_options(name, options)
 
 
 def check_options(argument: str, name: str, options: Mapping[str, Any] | None) -> None:

@@ -44,9 +44,6 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
     mismatches are errors, and a folder is replaced only after everything is written.
 
-    Args:
-        arguments: arguments of the network's constructor by name, with ``classes``, ``labels``, ``mean`` and ``std``.
-
     Attributes:
         config: the arguments as they are written to ``config.json``.
         built: state-dict keys at construction; ``fuse()``, ``insert()`` and ``remove()`` change them.
@@ -54,7 +51,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
 
     built: frozenset[str]
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Mapping[str, Any]) -> None:  # of the network's constructor
         super().__init__()
         self.config: dict[str, Any] = {name: _to_json(name, value) for name, value in arguments.items()}
         self.classes = check_int("classes", arguments["classes"])
@@ -111,10 +108,9 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         state = self.state_dict()
         changed = sorted(self.built ^ state.keys())
         if changed:
-            raise UsageError(
-                f"the network does not match its config: {changed[0]} and {len(changed) - 1} more parameters were "
-                "added or removed, as by fuse(), insert() or remove(); save it before"
-            )
+            what = f"{changed[0]} and {len(changed) - 1} more parameters were added or removed"
+            cause = "as by fuse(), insert() or remove(); save it before"
+            raise UsageError(f"the network does not match its config: {what}, {cause}")
         # Copies: safetensors takes neither channels-last nor shared tensors.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
         # A single entry: the order of several is random, and files would differ.
@@ -206,7 +202,7 @@ def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any
 
 
 def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: object, file: object) -> Any:
-    """Build the network that a config describes, and load its weights; the sources are for messages."""
+    """Build the network that a config describes, and load its weights; ``source`` and ``file`` are for messages."""
     from repgraph.models.mask_rcnn import MaskRCNN  # these import this module
     from repgraph.models.rgnet import RGNet
 

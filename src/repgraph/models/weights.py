@@ -66,16 +66,16 @@ def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -
     """Return options of a network; options in ``names`` that are not given are taken from the weights."""
     known = {name: getattr(weights, name, None) for name in names}
     given = {name: value for name, value in options.items() if value is not None}
+    style = known["caffe_style"]
+    if weights is not None and style is not None and given.get("caffe_style", style) != style:
+        theirs, ours = ("caffe", "timm") if style else ("timm", "caffe")
+        wrong = f"{weights.source} is in {theirs} style, but the backbone is in {ours} style; results would be wrong"
+        raise UsageError(f"{wrong}; give caffe_style={style}")
     return {name: value for name, value in {**known, **given}.items() if value is not None}
 
 
 def load_backbone(backbone: Backbone, weights: Weights) -> None:
-    """Load weights into a backbone; an error names tensors that are unexpected, missing or of another shape.
-
-    Names are as in timm's model (for ResNets also torchvision's). Classifiers are ignored, and inserted layers keep
-    their weights.
-    """
-    check_style(weights, backbone.caffe_style)
+    """Load weights into a backbone; classifiers are ignored, and inserted layers keep their weights."""
     own = backbone.body.state_dict()
     ignored = create_without_data(backbone.name).state_dict().keys() - own.keys()  # the classifier
     tensors = {}
@@ -105,7 +105,7 @@ def load_heads(model: Any, weights: Weights) -> str:
 
 
 def load_detector(detector: Any, weights: Weights, new_predictors: bool = False) -> None:
-    """Load weights into torchvision's detector, or into its backbone; an error names what does not fit.
+    """Load weights into torchvision's detector, or into its backbone.
 
     Inserted layers keep their weights if the file has none for them; with ``new_predictors``, so do the last layers.
     """
@@ -128,16 +128,6 @@ def load_detector(detector: Any, weights: Weights, new_predictors: bool = False)
         other_classes = whole and not new_predictors and "roi_heads.box_predictor.cls_score" in str(error)
         hint = "; for other classes, give new_predictors=True" if other_classes else ""
         raise UsageError(f"{error}{hint}") from error
-
-
-def check_style(weights: Weights, caffe_style: bool) -> None:
-    """Raise if the weights are known to have another style than the backbone."""
-    if weights.caffe_style is not None and weights.caffe_style != caffe_style:
-        theirs, ours = ("caffe", "timm") if weights.caffe_style else ("timm", "caffe")
-        raise UsageError(
-            f"{weights.source} is in {theirs} style, but the backbone is in {ours} style; results would be wrong; "
-            f"give caffe_style={weights.caffe_style}"
-        )
 
 
 def load_strict(
@@ -222,10 +212,8 @@ def read_pickle(path: Path) -> Any:
     except (UsageError, MemoryError):
         raise
     except pickle.UnpicklingError as error:
-        raise UsageError(
-            f"{path} contains more than tensors and could run code when it is read; if you trust it, load it with "
-            "PyTorch and save its state dict alone, preferably as .safetensors"
-        ) from error
+        remedy = "if you trust it, load it with PyTorch and save its state dict alone, preferably as .safetensors"
+        raise UsageError(f"{path} contains more than tensors and could run code when it is read; {remedy}") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # zipfile, zlib and pickle raise many types for damaged data
