@@ -1,8 +1,7 @@
 """Deformable attention in networks of transformers, computed by :func:`repgraph.multi_scale_deformable_attention`.
 
-The networks come in three forms. In most of them a module without parameters, ``MultiScaleDeformableAttention``, does
-it. In Mask2Former, OneFormer and RT-DETRv2 the attention's ``forward`` calls a function of its Python module. In D-FINE
-and DEIMv2 it calls a function that is an attribute of the instance.
+In most networks a module ``MultiScaleDeformableAttention`` computes it. In Mask2Former, OneFormer and RT-DETRv2 the
+attention's ``forward`` calls a function of its Python module, in D-FINE and DEIMv2 an attribute of the instance.
 """
 
 import inspect
@@ -34,7 +33,7 @@ _KERNEL = "_repgraph_hub_kernel"  # where a kernel from the hub is kept until un
 
 
 class Accelerated(nn.Module):
-    """Base class of the accelerated modules that :func:`_accelerated` creates."""
+    """Base class of the accelerated modules."""
 
     original: ClassVar[type[nn.Module]]
     backend: ClassVar[str]
@@ -49,10 +48,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
 
     The families are Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM Grounding
     DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients stay the same but for rounding.
-    Only this instance changes: other models, copies made before, and the classes of transformers do not. Parameters,
-    ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and ``torch.compile`` work as before.
-
-    On a CPU, the first call compiles the kernels, once per machine.
+    Only this instance changes. Parameters, ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and
+    ``torch.compile`` work as before. On a CPU, the first call compiles the kernels, once per machine.
 
     Args:
         model: a model of transformers, or a module that contains one.
@@ -60,8 +57,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         backend: see :func:`repgraph.representative_attention`.
 
     Returns:
-        The names of the accelerated modules; with ``undo``, of the restored ones. Modules that sample the
-        nearest neighbour (``decoder_method="discrete"``) are left alone, with a warning that names them.
+        The names of the accelerated modules; with ``undo``, of the restored ones. Modules that sample the nearest
+        neighbour (``decoder_method="discrete"``) are left alone, with a warning that names them.
 
     Example::
 

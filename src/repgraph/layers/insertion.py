@@ -37,10 +37,9 @@ def insert(
 ) -> Model:
     """Insert layers into stages of a network, in place.
 
-    The k layers of a stage precede its last k blocks, one each; a stage of n blocks takes up to n - 1. In a stage of
-    one block the layer follows it. The layers of this package start as the identity: the network computes exactly what
-    it did before. Its own parameters keep their names. Create the optimizer, and compile, trace or wrap the
-    network, after insertion.
+    The k layers of a stage precede its last k blocks, one each; in a stage of one block the layer follows it. Layers of
+    this package start as the identity: the network computes exactly what it did before. Its own parameters keep their
+    names. Create the optimizer, and compile, trace or wrap the network, after insertion.
 
     Args:
         model: the network, which is modified and returned; after an error it is unchanged.
@@ -175,9 +174,10 @@ def _insert_one(
     if (other := _not_a_map(owner, path, taken)) is not None:
         raise UsageError(f"cannot insert at {full!r}: the block gets {other}; layers need maps (B, C, H, W)")
     if channels is None and taken is not None:
-        shape = _output_shape(block, taken)
-        after = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
-        channels = taken.channels if before else after
+        channels = taken.channels
+        if not before:
+            shape = _output_shape(block, taken)
+            channels = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
     if channels is None:
         raise UsageError(f"cannot find the channels at {full!r}; for maps, pass them: channels={{{name!r}: 1024}}")
     hook = _Hook(_find_place(model, block, taken, full), before, taken is not None and taken.layout == "BHWC")

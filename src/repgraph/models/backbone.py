@@ -172,10 +172,8 @@ class SmallEncoder(nn.Module):
     Its maps have strides 2 and 4. A position of the last one depends on 23 x 23 pixels.
     """
 
-    def __init__(self, in_chans: int = 3, output_stride: int = 4) -> None:
+    def __init__(self, in_chans: int = 3) -> None:
         super().__init__()
-        if output_stride != 4:
-            raise UsageError(f"output_stride is {output_stride}; repgraph_small supports 4")
         self.stage1 = _conv_block(in_chans, 24, stride=2)
         self.stage2 = nn.Sequential(_conv_block(24, 48, stride=2), _conv_block(48, 64), _conv_block(64, 64))
         self.feature_info = [
@@ -202,6 +200,6 @@ def repgraph_small(pretrained: bool = False, **options: Any) -> nn.Module:
         "repgraph_small",
         pretrained,
         feature_cfg=dict(out_indices=(0, 1)),
-        kwargs_filter=("num_classes", "global_pool"),  # type: ignore[arg-type]  # options of classifiers
+        kwargs_filter=("num_classes", "global_pool", "output_stride"),  # type: ignore[arg-type]  # not supported
         **options,
     )

@@ -17,10 +17,7 @@ from repgraph.layers.pyramid import PyramidRepGraph
 
 
 class Control(nn.Module):
-    """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its sampling, as a baseline.
-
-    ``reduce`` (1 x 1, C -> C'), ``reduce_norm``, ReLU, ``expand`` (1 x 1, C' -> C), ``expand_norm``, fusion, ReLU.
-    """
+    """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its attention, as a baseline."""
 
     def __init__(
         self, channels: int, mid_channels: int | None = None, *, fusion: str = "sum", norm_expand: bool = True
@@ -51,6 +48,7 @@ class NoContext(nn.Identity):
 
 
 Layer = Callable[..., nn.Module]
+Options = Mapping[str, Any] | None
 LAYERS: dict[str, Layer] = {
     "repgraph": BottleneckRepGraph,
     "paper": BottleneckRepGraph,
@@ -154,19 +152,12 @@ def _import_modules() -> None:
             raise UsageError(f"cannot import {module!r} ({IMPORT}, --import): {error}") from error
 
 
-def make_context(
-    name: str,
-    channels: int,
-    *,
-    fusion: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    maps: int | None = None,
-) -> Any:
+def make_context(name: str, channels: int, *, fusion: str | None = None, options: Options = None, maps: int = 1) -> Any:
     """Build the context layer of a head: for one map, or for the ``maps`` of a pyramid.
 
     ``fusion`` is "concat" by default, and "sum" for dual attention; ``options`` take precedence over :data:`HEAD`.
     """
-    name = context_name(name, "dilated" if maps is None else "pyramid")
+    name = context_name(name, "pyramid" if maps > 1 else "dilated")
     layer = LAYERS[name]
     check_options("context_options", name, options)
     resolved = resolve_preset(name, head_options(name, options))[1]
@@ -195,7 +186,7 @@ def insert_context(
     return full_options(name, options)
 
 
-def check_options(argument: str, name: str, options: Mapping[str, Any] | None) -> None:
+def check_options(argument: str, name: str, options: Options) -> None:
     """Raise if the layer does not have all of the options."""
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"{argument} of {name!r} is {options!r}; expected a dict")
@@ -206,7 +197,7 @@ def check_options(argument: str, name: str, options: Mapping[str, Any] | None) -
             raise UsageError(f"{argument} of {name!r} has no option {option!r}{hint}")
 
 
-def head_options(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def head_options(name: str, options: Options) -> dict[str, Any]:
     """Return options of a layer in a head: the given ones, and the defaults of :data:`HEAD`."""
     given = options or {}
     found = {**HEAD.get(name, {}), **given}
@@ -215,13 +206,13 @@ def head_options(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]
     return found
 
 
-def resolve_preset(name: str, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+def resolve_preset(name: str, options: Options) -> tuple[str, dict[str, Any]]:
     """Return name and options of a layer; a preset is replaced by its layer and options."""
     layer, preset = PRESETS.get(name, (name, {}))
     return layer, {**preset, **(options or {})}
 
 
-def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module | None = None) -> dict[str, Any]:
+def full_options(name: str, options: Options, layer: nn.Module | None = None) -> dict[str, Any]:
     """Return all options with their values: a config must not depend on defaults.
 
     Values None are replaced by those of ``layer``. (Widths and scales of inserted layers differ, and stay None.)
@@ -235,9 +226,6 @@ def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module 
 
 
 def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the options of an existing config to this version.
-
-    Options in :data:`REMOVED` are dropped unless their value had an effect; RepGraph layers get those in :data:`ADDED`.
-    """
+    """Convert the options of an existing config to this version (:data:`REMOVED`, :data:`ADDED`)."""
     kept = {option: value for option, value in options.items() if option not in REMOVED or value != REMOVED[option]}
     return {**ADDED, **kept} if "nodes" in kept else kept

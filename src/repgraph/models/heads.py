@@ -183,8 +183,7 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
 class Upsample(torch.autograd.Function):
     """Bilinear upsampling whose gradient is two matrix products, and deterministic.
 
-    PyTorch accumulates the gradient with atomic additions, four per pixel, which are not deterministic and take a tenth
-    of RGNet's training step on an H200. Bilinear weights are products of linear weights along rows and columns.
+    PyTorch's gradient uses atomic additions, which take a tenth of RGNet's training step on an H200.
     """
 
     @staticmethod

@@ -23,22 +23,22 @@ CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
 NETWORK = "network"  # the key of a config with the name of the class; RGNet if it is missing
 
 
-def model_card(description: str, name: str) -> str:
-    return f"""---
-{{{{ card_data }}}}
+_CARD = """---
+{{ card_data }}
 ---
 
-{description}
+{{ network }} from the library repgraph, with layers in which every position of a feature map attends to a few
+representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020).
 
 ```python
-from repgraph.models import {name}
+from repgraph.models import {{ network }}
 
-model = {name}.from_pretrained("path/of/this/folder")
+model = {{ network }}.from_pretrained("path/of/this/folder")
 ```
 """
 
 
-class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
+class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"], model_card_template=_CARD):
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
@@ -92,7 +92,8 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         with files.explained(folder / FILE):
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
-                super().save_pretrained(part, config=self.config, model_card_kwargs=model_card_kwargs)
+                card = {"network": type(self).__name__, **(model_card_kwargs or {})}
+                super().save_pretrained(part, config=self.config, model_card_kwargs=card)
                 for name in (FILE, CONFIG, "README.md"):
                     if name != "README.md" or not (folder / name).exists():
                         os.replace(Path(part) / name, folder / name)

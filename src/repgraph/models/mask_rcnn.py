@@ -18,23 +18,14 @@ from repgraph.layers.checks import check_bool, check_choice, check_int, check_nu
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import to_caffe_style
 from repgraph.models.context import INSERTABLE, insert_context
-from repgraph.models.hub import NETWORK, Hub, model_card
+from repgraph.models.hub import NETWORK, Hub
 
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 CONTEXTS = (*INSERTABLE, "none")
 NORMS = {"frozen": FrozenBatchNorm2d, "batch": nn.BatchNorm2d}
-_DESCRIPTION = """\
-A Mask R-CNN for objects and their masks, from the library repgraph: torchvision's network, optionally with layers in
-its backbone in which every position attends to a few representative nodes (Yu et al., Representative Graph Neural
-Network, ECCV 2020)."""
 
 
-class MaskRCNN(
-    Hub,
-    pipeline_tag="object-detection",
-    tags=["instance-segmentation", "object-detection"],
-    model_card_template=model_card(_DESCRIPTION, "MaskRCNN"),
-):
+class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentation", "object-detection"]):
     """torchvision's Mask R-CNN with a ResNet and a feature pyramid. :func:`mask_rcnn` builds it with weights.
 
     All arguments are stored in ``config``.

@@ -19,19 +19,10 @@ from repgraph.models import weights as weight_files
 from repgraph.models.backbone import Backbone
 from repgraph.models.context import INSERTABLE, context_name, full_options, head_options, insert_context
 from repgraph.models.heads import MAPS, AuxiliaryHead, PyramidHead, SegmentationHead, upsample
-from repgraph.models.hub import Hub, model_card
-
-_DESCRIPTION = """\
-An RGNet for semantic segmentation, from the library repgraph: a backbone, and a layer in which every position attends
-to a few representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020)."""
+from repgraph.models.hub import Hub
 
 
-class RGNet(
-    Hub,
-    pipeline_tag="image-segmentation",
-    tags=["semantic-segmentation"],
-    model_card_template=model_card(_DESCRIPTION, "RGNet"),
-):
+class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation"]):
     """The paper's network for semantic segmentation. :func:`rgnet` builds it with pretrained weights.
 
     All arguments are stored in ``config``.
