@@ -6,14 +6,13 @@ convolution's input (:mod:`repgraph.ops.normalised`), which has fewer channels t
 
 import copy
 from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from repgraph.errors import UsageError
-from repgraph.layers.checks import check_eval
 from repgraph.ops.backends import direct, needs_grad, transformed
 from repgraph.ops.checks import forward_mode
 from repgraph.ops.formats import memory_format
@@ -30,6 +29,7 @@ from repgraph.ops.product import fits, product, residual_product
 
 Norm = Callable[[int], nn.Module]  # called with the number of channels
 Activation = Callable[[], nn.Module]
+Model = TypeVar("Model", bound=nn.Module)
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -58,12 +58,25 @@ class Fusible(nn.Module):
 
     def fuse(self) -> Self:
         """Fold batch normalization into the convolutions for inference, in place. This cannot be undone."""
-        check_eval(self)
-        for name in self.NORMALIZED:
-            convolution, norm = fold(getattr(self, name), getattr(self, f"{name}_norm"))
-            setattr(self, name, convolution)
-            setattr(self, f"{name}_norm", norm)
-        return self
+        return fuse(self)
+
+
+def fuse(model: Model) -> Model:
+    """Fold batch normalization into the convolutions of all RepGraph and non-local layers, for inference, in place.
+
+    The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
+    """
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, Fusible)]
+    for module in (model, *layers):  # check all of them before any is modified
+        if module.training:
+            name = type(module).__name__
+            raise RuntimeError(f"fuse() is for inference, but this {name} is in training mode; call eval()")
+    for layer in layers:
+        for name in layer.NORMALIZED:
+            convolution, norm = fold(getattr(layer, name), getattr(layer, f"{name}_norm"))
+            setattr(layer, name, convolution)
+            setattr(layer, f"{name}_norm", norm)
+    return model
 
 
 def make_norm_act(enabled: bool, channels: int, **factory: Any) -> nn.Module:

@@ -90,11 +90,9 @@ class PyramidHead(nn.Module):
 
     Args:
         in_channels: channels of the four maps.
-        classes: number of classes.
         channels: channels of the projected maps; half of them at stride 4.
-        context, context_options, fusion: the context layer, as in :class:`~repgraph.models.RGNet`. "pyramid" is
-            :class:`~repgraph.layers.pyramid.PyramidRepGraph`, "none" a plain feature pyramid (FPN).
-        dropout: probability of dropping a channel before the classifier.
+        context: "pyramid" is :class:`~repgraph.layers.PyramidRepGraph`, "none" a plain feature pyramid (FPN).
+        classes, context_options, fusion, dropout: as in :class:`SegmentationHead`.
 
     Shape:
         - Input: four maps (B, C_l, H_l, W_l), the finest first
