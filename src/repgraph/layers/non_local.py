@@ -26,9 +26,7 @@ class ContextLayer(Fusible):
     theta: nn.Module
     phi: nn.Module | None
 
-    def __init__(
-        self, channels: int, mid_channels: int | None, groups: int, fusion: str, scale: float | None = None
-    ) -> None:
+    def __init__(self, channels: int, mid_channels: int | None, groups: int, fusion: str, scale: float | None) -> None:
         super().__init__()
         self.channels = checks.check_int("channels", channels)
         self.mid_channels = checks.check_mid_channels(channels, mid_channels, groups)

@@ -1,12 +1,12 @@
 """The regression of node offsets, in float32: at 16 pixels, bfloat16 has a resolution of 1/8 pixel."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from repgraph.layers.spread import Spread, shrink_factor
+from repgraph.layers.spread import Grid, Spread, shrink_factor
 from repgraph.ops.backends import direct
 from repgraph.ops.product import wide_fork, wide_product
 
@@ -33,7 +33,7 @@ class Offset(nn.Conv2d):
         channels: int,
         spread: Spread,
         nodes: int,
-        grid: int | Literal["map"] = 1,
+        grid: Grid = 1,
         map_size: tuple[int, int] | None = None,
         **factory: Any,
     ) -> None:

@@ -79,9 +79,12 @@ def fuse(model: Model) -> Model:
     return model
 
 
+class NormAct(nn.Sequential):
+    """Batch normalization and ReLU."""
+
+
 def make_norm_act(enabled: bool, channels: int, **factory: Any) -> nn.Module:
-    """Build batch normalization followed by ReLU; ``nn.Identity`` if not enabled."""
-    return nn.Sequential(nn.BatchNorm2d(channels, **factory), nn.ReLU()) if enabled else nn.Identity()
+    return NormAct(nn.BatchNorm2d(channels, **factory), nn.ReLU()) if enabled else nn.Identity()
 
 
 def zero_(convolution: nn.Module, norm: nn.Module) -> None:
@@ -172,12 +175,12 @@ def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
 
 
 def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
-    """Fold batch normalization, also the first module of a sequence, into a copy of the convolution before it.
+    """Fold batch normalization, also of :class:`NormAct`, into a copy of the convolution before it.
 
     Both modules are returned unchanged if ``norm`` is no batch norm in evaluation mode with running statistics, if the
     weight of the convolution is computed from other parameters (as in spectral normalization), or if either has hooks.
     """
-    if isinstance(norm, nn.Sequential):
+    if isinstance(norm, NormAct):
         convolution, norm[0] = fold(convolution, norm[0])
         return convolution, norm
     if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):

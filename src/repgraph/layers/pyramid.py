@@ -131,9 +131,7 @@ class PyramidRepGraph(nn.Module):
             raise UsageError(f"groups is {groups}; expected a divisor of the {channels} channels")
         sizes = channels, maps, nodes, groups, checks.check_int("expansion", expansion)
         count = checks.check_int("rounds", rounds)
-        self.rounds = nn.ModuleList(
-            PyramidRound(*sizes, backend=backend, device=device, dtype=dtype) for _ in range(count)
-        )
+        self.rounds = nn.ModuleList(PyramidRound(*sizes, backend, device=device, dtype=dtype) for _ in range(count))
 
     def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
         if len(maps) != self.maps:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from repgraph.layers import checks, pointwise
 from repgraph.layers.non_local import ContextLayer
 from repgraph.layers.offset import ONE_CELL, Offset
 from repgraph.layers.pointwise import Activation, Norm, Pointwise, fuse_input, is_plain
-from repgraph.layers.spread import Points, make_spreads
+from repgraph.layers.spread import Grid, Points, make_spreads
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
 from repgraph.ops.product import fork, relu_product
@@ -34,7 +34,7 @@ class RepGraph(ContextLayer):
         mid_channels: int | None = None,
         *,
         nodes: int = 9,
-        grid: int | Literal["map"] = 1,
+        grid: Grid = 1,
         groups: int = 1,
         fusion: str = "sum",
         scale: float | None = None,
@@ -82,9 +82,7 @@ class RepGraph(ContextLayer):
     def offsets(self) -> list[Offset]:
         return [self.offset, *self.next_offsets]  # type: ignore[list-item]
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, return_nodes: bool
-    ) -> tuple[Tensor, ...]:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, return_nodes: bool) -> tuple[Any, ...]:
         """Return the response (B, C', H, W), followed by nodes and weights if ``return_nodes``."""
         if self.node_view != 1:
             same, key = value is key, around(key, self.node_view)

@@ -17,6 +17,7 @@ COVERAGE = 0.75  # share of the map that a relative spread covers
 
 NAMES = ("ring", "grid", "default")
 Points = Sequence[Sequence[float]]
+Grid = int | Literal["map"]  # side of the cells that share nodes, or a single cell
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,7 @@ class Spread:
         return max((abs(c) for point in self.points or () for c in point), default=0.0)
 
 
-def make_spread(
-    spread: str | Points, nodes: int, grid: int | Literal["map"] = 1, radius: float | None = None
-) -> Spread:
+def make_spread(spread: str | Points, nodes: int, grid: Grid = 1, radius: float | None = None) -> Spread:
     """Build the spread of a layer.
 
     Args:
@@ -78,11 +77,7 @@ def make_spread(
 
 
 def make_spreads(
-    spread: str | Points,
-    nodes: int,
-    grid: int | Literal["map"] = 1,
-    radius: float | Sequence[float] | None = None,
-    rounds: int = 1,
+    spread: str | Points, nodes: int, grid: Grid, radius: float | Sequence[float] | None, rounds: int
 ) -> tuple[Spread, ...]:
     """Build the spread of each round: the radius halves in each, or is a list; other spreads are all the same."""
     if isinstance(radius, (list, tuple)):
@@ -95,7 +90,7 @@ def make_spreads(
     return tuple(make_spread(spread, nodes, grid, first / 2**index) for index in range(rounds))
 
 
-def has_radius(spread: str | Points | None, grid: int | Literal["map"] = 1) -> bool:
+def has_radius(spread: str | Points | None, grid: Grid = 1) -> bool:
     """Return whether a spread is a ring with a radius in pixels."""
     return isinstance(spread, str) and spread == "ring" and grid != "map"
 
@@ -135,7 +130,7 @@ def shrink_factor(extent: float, height: int, width: int) -> float:
     return minimum(1.0, (minimum(height, width) - 1) / (2 * extent))  # type: ignore[no-any-return]
 
 
-def _centered(points: Sequence[tuple[float, float]], grid: int | Literal["map"]) -> tuple[tuple[float, float], ...]:
+def _centered(points: Sequence[tuple[float, float]], grid: Grid) -> tuple[tuple[float, float], ...]:
     """Convert offsets from the center of a cell to offsets from its top-left position."""
     shift = 0.0 if grid == "map" else (int(grid) - 1) / 2
     return tuple((x + shift, y + shift) for x, y in points)

@@ -175,7 +175,7 @@ def make_context(name: str, channels: int, *, fusion: str | None = None, options
 
 
 def insert_context(
-    body: nn.Module, where: Mapping[str, int], name: str, options: Mapping[str, Any], argument: str
+    body: nn.Module, where: dict[str, int], name: str, options: Options, argument: str
 ) -> dict[str, Any]:
     """Insert context layers into stages of a backbone, and return all their options; ``argument`` is for messages."""
     check_options(argument, name, options)

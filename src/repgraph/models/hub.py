@@ -27,7 +27,7 @@ _CARD = """---
 {{ card_data }}
 ---
 
-{{ network }} from the library repgraph, with layers in which every position of a feature map attends to a few
+{{ network }} from repgraph, a library of layers in which every position of a feature map attends to a few
 representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020).
 
 ```python

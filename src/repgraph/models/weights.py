@@ -130,9 +130,7 @@ def load_detector(detector: Any, weights: Weights, new_predictors: bool = False)
         raise UsageError(f"{error}{hint}") from error
 
 
-def load_strict(
-    module: nn.Module, tensors: Mapping[str, Tensor], source: str, *, optional: tuple[str, ...] = ()
-) -> None:
+def load_strict(module: nn.Module, tensors: dict[str, Tensor], source: str, *, optional: tuple[str, ...] = ()) -> None:
     """Load tensors from a file (``source``); nothing is loaded if one is unexpected, missing or does not fit.
 
     Names with the prefixes ``optional`` may be missing, as may ``num_batches_tracked``, which some tools do not write.
@@ -155,7 +153,7 @@ def load_strict(
         found += [f"{kind}: {', '.join(names[:4])}{more}"] if names else []
     if found:
         raise UsageError(f"{source} does not fit; {'; '.join(found)}")
-    module.load_state_dict(dict(tensors), strict=False)
+    module.load_state_dict(tensors, strict=False)
 
 
 def fits(given: Any, own: Tensor) -> bool:
