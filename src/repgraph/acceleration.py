@@ -1,8 +1,7 @@
 """Deformable attention in networks of transformers, computed by :func:`repgraph.multi_scale_deformable_attention`.
 
-The networks come in three forms. In most of them a module without parameters, ``MultiScaleDeformableAttention``, does
-it. In Mask2Former, OneFormer and RT-DETRv2 the attention's ``forward`` calls a function of its Python module. In D-FINE
-and DEIMv2 it calls a function that is an attribute of the instance.
+In most networks a module ``MultiScaleDeformableAttention`` computes it. In Mask2Former, OneFormer and RT-DETRv2 the
+attention's ``forward`` calls a function of its Python module, in D-FINE and DEIMv2 an attribute of the instance.
 """
 
 import inspect
@@ -34,7 +33,7 @@ _KERNEL = "_repgraph_hub_kernel"  # where a kernel from the hub is kept until un
 
 
 class Accelerated(nn.Module):
-    """Base class of the accelerated modules that :func:`_accelerated` creates."""
+    """Base class of the accelerated modules."""
 
     original: ClassVar[type[nn.Module]]
     backend: ClassVar[str]
@@ -49,10 +48,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
 
     The families are Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM Grounding
     DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients stay the same but for rounding.
-    Only this instance changes: other models, copies made before, and the classes of transformers do not. Parameters,
-    ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and ``torch.compile`` work as before.
-
-    On a CPU, the first call compiles the kernels, once per machine.
+    Only this instance changes. Parameters, ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and
+    ``torch.compile`` work as before. On a CPU, the first call compiles the kernels, once per machine.
 
     Args:
         model: a model of transformers, or a module that contains one.
@@ -60,8 +57,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         backend: see :func:`repgraph.representative_attention`.
 
     Returns:
-        The names of the accelerated modules; with ``undo``, of the restored ones. Modules that sample the
-        nearest neighbour (``decoder_method="discrete"``) are left alone, with a warning that names them.
+        The names of the accelerated modules; with ``undo``, of the restored ones. Modules that sample the nearest
+        neighbour (``decoder_method="discrete"``) are left alone, with a warning that names them.
 
     Example::
 
@@ -72,14 +69,14 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         raise TypeError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if backend not in NAMES:
         raise UsageError(f"backend is {backend!r}; expected one of {', '.join(map(repr, NAMES))}")
-    found = {name: module for name, module in model.named_modules() if _is_deformable(module)}
+    found = {name: module for name, module in model.named_modules() if _core(module) is not None}
     if not found:
         raise UsageError(f"{type(model).__name__} has no deformable attention of transformers: nothing to accelerate")
     if undo:
-        done = {name: module for name, module in found.items() if isinstance(module, Accelerated)}
-        for module in done.values():
-            _restore(module)
-        return list(done)
+        done = [name for name, module in found.items() if isinstance(module, Accelerated)]
+        for name in done:
+            _restore(found[name])
+        return done
     left = [name for name, module in found.items() if _method(module) != "default"]
     for name in left:
         _restore(found[name])
@@ -90,7 +87,11 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         warnings.warn(f"not accelerated: {names}", stacklevel=2)
     chosen = {name: module for name, module in found.items() if name not in left}
     for module in chosen.values():  # before anything is changed
-        _check(module)
+        core: Any = _core(module)
+        if "forward" in vars(module) and _function(core[0]) is not None:
+            kind = core[0].__name__
+            raise UsageError(f"the forward of this {kind} was replaced by something else; accelerate it first")
+        _check_function(*core)
     for module in chosen.values():
         _restore(module)
         if "forward" in vars(module) and type(module).__name__ == MODULE:
@@ -103,24 +104,28 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     return list(chosen)
 
 
-def _is_deformable(module: nn.Module) -> bool:
-    if isinstance(module, Accelerated):
-        return True
-    owner = _owner(type(module))
+def _core(module: nn.Module) -> tuple[type, Callable[..., Tensor], tuple[str, ...]] | None:
+    """Return the class that defines ``forward``, the function that computes its attention, and the known parameters."""
+    owner = _owner(module.original if isinstance(module, Accelerated) else type(module))
     if not owner.__module__.startswith("transformers.models."):
-        return False
-    return owner.__name__ == MODULE or ATTRIBUTE in vars(module) or _function(owner) is not None
+        return None
+    forward = vars(owner)["forward"]
+    if owner.__name__ == MODULE:
+        return owner, forward, _MODULE_PARAMETERS
+    if ATTRIBUTE in vars(module):
+        return owner, vars(module)[ATTRIBUTE], _V2
+    name = _function(owner)
+    return None if name is None else (owner, forward.__globals__[name], FUNCTIONS[name])
 
 
 def _owner(cls: type[nn.Module]) -> type:
-    """Return the class that defines ``forward``."""
     return next(base for base in cls.__mro__ if "forward" in vars(base))
 
 
 def _function(owner: type) -> str | None:
     """Return the name of the function of deformable attention that ``forward`` calls, None if it calls none."""
-    code = getattr(vars(owner)["forward"], "__code__", None)
-    return next((name for name in FUNCTIONS if code is not None and name in code.co_names), None)
+    called = getattr(getattr(vars(owner)["forward"], "__code__", None), "co_names", ())
+    return next((name for name in FUNCTIONS if name in called), None)
 
 
 def _method(module: nn.Module) -> str:
@@ -192,24 +197,9 @@ def _with_global(function: Any, name: str, value: Any) -> Callable[..., Any]:
     return copy
 
 
-def _check(module: nn.Module) -> None:
-    """Raise if a module has other parameters or results than the supported ones."""
-    original = module.original if isinstance(module, Accelerated) else type(module)
-    owner = _owner(original)
-    if owner.__name__ == MODULE:
-        _check_function(owner, vars(owner)["forward"], _MODULE_PARAMETERS)
-    elif (name := _function(owner)) is not None:
-        if "forward" in vars(module):
-            raise UsageError(
-                f"the forward of this {owner.__name__} was replaced by something else; accelerate it first"
-            )
-        _check_function(owner, vars(owner)["forward"].__globals__[name], FUNCTIONS[name])
-    else:
-        _check_function(owner, vars(module)[ATTRIBUTE], _V2)
-
-
 @cache
 def _check_function(owner: type, function: Callable[..., Tensor], expected: tuple[str, ...]) -> None:
+    """Raise if a function has other parameters or results than the supported ones."""
     found = tuple(inspect.signature(function).parameters)
     version = getattr(sys.modules.get("transformers"), "__version__", "")
     where = f"{owner.__module__}.{owner.__name__} of transformers {version}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repgraph.errors import UsageError
 
@@ -77,9 +77,3 @@ def check_map(x: Any, channels: int) -> Tensor:
     if not torch.jit.is_tracing() and (x.dim() != 4 or x.shape[1] != channels or x.shape[2] < 1 or x.shape[3] < 1):
         raise UsageError(f"input has shape {tuple(x.shape)}; expected (B, {channels}, H, W)")
     return x
-
-
-def check_eval(layer: nn.Module) -> None:
-    """Raise if a layer is in training mode, in which it cannot be fused."""
-    if layer.training:
-        raise RuntimeError(f"fuse() is for inference, but this {type(layer).__name__} is in training mode; call eval()")

@@ -15,11 +15,9 @@ from repgraph.ops.product import check_dtypes
 
 
 class PositionAttention(nn.Module):
-    """DANet's position attention times ``gamma``: every position attends to all, as in a non-local layer.
+    """DANet's position attention times ``gamma``, which starts at zero: every position attends to all.
 
     The projections are ``query`` and ``key`` (1 x 1, C -> C') and ``value`` (1 x 1, C -> C); logits are not scaled.
-    Values are wider than queries, for which "sdpa" has no fused kernel on the CPU
-    (:func:`repgraph.layers.non_local.attend`). ``gamma`` starts at zero.
     """
 
     def __init__(
@@ -41,11 +39,10 @@ class PositionAttention(nn.Module):
 
 
 class ChannelAttention(nn.Module):
-    """DANet's channel attention times ``gamma``: every channel attends to all, most to the least similar.
+    """DANet's channel attention times ``gamma``, which starts at zero: every channel attends to all.
 
-    In half precision and under autocast, the energies (products of channels over all positions) are computed from a
-    float32 copy of the input. As sums over H W positions they overflow float16, and their differences are far below
-    the resolution of bfloat16. ``gamma`` starts at zero.
+    The energies are computed in float32 or more: as sums over H W positions they overflow float16, and their
+    differences are far below the resolution of bfloat16.
     """
 
     def __init__(self, **factory: Any) -> None:
@@ -151,11 +148,7 @@ class DANetHead(nn.Module):
         self.conv6, self.conv7, self.conv8 = classifier(), classifier(), classifier()
 
     def forward(self, x: Tensor, all_outputs: bool = False) -> Any:
-        """Return logits (B, num_classes, H, W) for features (B, C, H, W).
-
-        With ``all_outputs``, return three: of the sum, of the position branch and of the channel branch; DANet adds
-        their losses. Otherwise the classifiers of the branches do not run.
-        """
+        """Return the logits; with ``all_outputs`` those of the sum and of both branches, whose losses DANet adds."""
         check_dtypes(checks.check_map(x, self.in_channels), next(self.parameters()))
         position, channel = self.conv5a(x), self.conv5c(x)
         position = self.conv51(position + self.position(position))

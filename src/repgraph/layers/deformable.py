@@ -102,8 +102,10 @@ class DeformableAttention(nn.Module):
         values = self.value_proj(value)
         if padding_mask is not None:
             values = values.masked_fill(padding_mask[..., None], 0)
-        wide = position_dtype(query.dtype)
-        offsets = self._offsets(query, wide)  # [B, Q, M, L, P, 2]
+        wide, layer = position_dtype(query.dtype), self.sampling_offsets
+        with without_autocast(query.device.type):
+            offsets = F.linear(query.to(wide), layer.weight.to(wide), layer.bias.to(wide))
+        offsets = offsets.unflatten(2, (self.heads, self.levels, self.points, 2))  # [B, Q, M, L, P, 2]
         logits = self.attention_weights(query).unflatten(2, (self.heads, self.levels * self.points))
         weights = logits.softmax(3, dtype=wide).unflatten(3, (self.levels, self.points))
         reference = reference_points.to(wide)[:, :, None, :, None]  # [B, Q, 1, L, 1, 2 or 4]
@@ -116,12 +118,6 @@ class DeformableAttention(nn.Module):
         values = values.unflatten(2, (self.heads, self.channels // self.heads))
         y = multi_scale_deformable_attention(values, sizes, locations, weights, backend=self.backend)
         return self.output_proj(y)
-
-    def _offsets(self, query: Tensor, dtype: torch.dtype) -> Tensor:
-        layer = self.sampling_offsets
-        with without_autocast(query.device.type):
-            offsets = F.linear(query.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
-        return offsets.unflatten(2, (self.heads, self.levels, self.points, 2))
 
     def _check(self, query: Tensor, points: Tensor, value: Tensor, sizes: Sequence[Sequence[int]]) -> None:
         if torch.jit.is_tracing():  # each comparison would warn

@@ -4,8 +4,9 @@ A layer is a child ``repgraph`` of the block it precedes, and a hook of the bloc
 network keep their names, and lists of blocks keep their length.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,24 +18,11 @@ from torch.utils.hooks import RemovableHandle
 from repgraph.errors import UsageError
 from repgraph.layers.checks import check_int
 from repgraph.layers.repgraph import BottleneckRepGraph
-from repgraph.layers.stages import (
-    CONTAINERS,
-    NAME,
-    PROBE_SIZE,
-    BlockInput,
-    block_input,
-    blocks,
-    calls_children,
-    device_and_dtype,
-    find_stage,
-    join,
-    not_a_map,
-    output_shape,
-)
+from repgraph.layers.stages import CONTAINERS, NAME, blocks, find_stage, join
 
 Model = TypeVar("Model", bound=nn.Module)
 Layer = Callable[..., nn.Module]  # called with the number of channels and options
-
+PROBE_SIZE = 64  # side of the map for probing: large enough for blocks that halve it or use windows
 # Wrappers that would miss new layers, by class name: some cannot be imported everywhere.
 WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "OptimizedModule"}
 
@@ -49,10 +37,9 @@ def insert(
 ) -> Model:
     """Insert layers into stages of a network, in place.
 
-    The k layers of a stage precede its last k blocks, one each; a stage of n blocks takes up to n - 1. In a stage of
-    one block the layer follows it. The layers of this package start as the identity: the network computes exactly what
-    it did before. Its own parameters keep their names. Create the optimizer, and compile, trace or wrap the
-    network, after insertion.
+    The k layers of a stage precede its last k blocks, one each; in a stage of one block the layer follows it. Layers of
+    this package start as the identity: the network computes exactly what it did before. Its own parameters keep their
+    names. Create the optimizer, and compile, trace or wrap the network, after insertion.
 
     Args:
         model: the network, which is modified and returned; after an error it is unchanged.
@@ -78,13 +65,21 @@ def insert(
     channels = {} if channels is None else channels
     _check_counts("where", where)
     _check_counts("channels", channels)
-    points: list[_InsertionPoint] = []  # nothing is modified before all layers are built
-    for name, count in where.items():
-        _add_insertion_points(model, name, count, channels.get(name), points)
-    modules = [_build(layer, point, layer_options) for point in points]
-    for point, module in zip(points, modules, strict=True):
-        point.holder.add_module(NAME, module)
-        point.hook.attach(point.block)
+    new: list[tuple[nn.Module, _Hook]] = []
+    try:
+        for name, count in where.items():
+            stage = find_stage(model, name)
+            own = blocks(model.get_submodule(stage))
+            most, place = (len(own) - 1, "before each block but the first") if len(own) > 1 else (1, "after the block")
+            if count > most:
+                took = f"the stage has {len(own)} blocks and takes up to {most}, {place}"
+                raise UsageError(f"where[{name!r}] is {count}; {took}")
+            for path in list(own)[-count:]:
+                new.append(_insert_one(model, name, stage, path, channels.get(name), layer, layer_options))
+    except BaseException:
+        for block, hook in new:
+            hook.detach(block)
+        raise
     return model
 
 
@@ -95,12 +90,11 @@ def inserted(model: nn.Module) -> dict[str, nn.Module]:
 
 def remove(model: Model) -> Model:
     """Remove all inserted layers from a network, in place."""
-    hooked = list(_hooked_blocks(model))
+    hooked = _hooked_blocks(model)
     for path, _, _ in hooked:
         _check_reachable(model, path, "remove the layers from the network inside it")
     for _, block, hook in hooked:
-        hook.handle.remove()
-        delattr(block.get_submodule(hook.path.rpartition(".")[0]), NAME)
+        hook.detach(block)
     return model
 
 
@@ -118,11 +112,19 @@ class _Hook:
         self.before = before
         self.channels_at_end = channels_at_end  # the block's maps are (B, H, W, C)
 
-    def attach(self, block: nn.Module) -> None:
+    def attach(self, block: nn.Module, layer: nn.Module) -> None:
+        self.holder(block).add_module(NAME, layer)
         if self.before:
             self.handle = block.register_forward_pre_hook(self, prepend=True)
         else:
             self.handle = block.register_forward_hook(self)
+
+    def detach(self, block: nn.Module) -> None:
+        self.handle.remove()
+        delattr(self.holder(block), NAME)
+
+    def holder(self, block: nn.Module) -> nn.Module:
+        return block.get_submodule(self.path.rpartition(".")[0])
 
     def __call__(self, block: nn.Module, args: tuple[Any, ...], output: Any = None) -> Any:
         if self.before:
@@ -143,107 +145,93 @@ class _Hook:
         return y.permute(0, 2, 3, 1) if self.channels_at_end else y
 
 
-def _find_hook(block: nn.Module) -> _Hook | None:
-    hooks = (*block._forward_pre_hooks.values(), *block._forward_hooks.values())
-    return next((hook for hook in hooks if isinstance(hook, _Hook)), None)
+def _hooked_blocks(model: nn.Module) -> list[tuple[str, nn.Module, _Hook]]:
+    return [
+        (path, block, hook)
+        for path, block in model.named_modules()
+        for hook in (*block._forward_pre_hooks.values(), *block._forward_hooks.values())
+        if isinstance(hook, _Hook)
+    ]
 
 
-def _hooked_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module, _Hook]]:
-    for path, block in model.named_modules():
-        if (hook := _find_hook(block)) is not None:
-            yield path, block, hook
+class _BlockInput(NamedTuple):
+    """The input of a block: maps "BCHW", maps "BHWC" as in Swin, or tokens "BNC" as in ViT."""
 
-
-class _InsertionPoint(NamedTuple):
-    """Where one layer goes: at a block, as a child of ``holder``, called by ``hook``."""
-
-    path: str  # of the block
-    block: nn.Module
-    holder: nn.Module
     channels: int
-    hook: _Hook
+    layout: str = "BCHW"
 
 
-def _add_insertion_points(
-    model: nn.Module, name: str, count: int, channels: int | None, points: list[_InsertionPoint]
-) -> None:
-    """Append the insertion points of ``count`` layers in the stage called ``name``."""
-    stage = find_stage(model, name)
-    own = blocks(model.get_submodule(stage))
-    before, most = len(own) > 1, max(1, len(own) - 1)
-    if count > most:
-        place = "before each block but the first" if before else "after the block"
-        raise UsageError(f"where[{name!r}] is {count}; the stage has {len(own)} blocks and takes up to {most}, {place}")
-    for path, block in list(own.items())[-count:]:
-        full = join(stage, path)
-        _check_reachable(model, full, "insert the layers first")
-        if _find_hook(block) is not None or any(point.block is block for point in points):
-            raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove(model) removes all")
-        taken = block_input(block)
-        if (other := not_a_map(model.get_submodule(stage), path, taken)) is not None:
-            raise UsageError(f"cannot insert at {full!r}: the block gets {other}; layers need maps (B, C, H, W)")
-        channels_at_end = taken is not None and taken.layout == "BHWC"
-        width = channels or (taken.channels if taken is not None else None)
-        if channels is None and taken is not None and not before:
-            shape = output_shape(block, taken)
-            width = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
-        if width is None:
-            raise UsageError(f"cannot find the channels at {full!r}; for maps, pass them: channels={{{name!r}: 1024}}")
-        holder = _find_holder(model, block, taken, full, points)
-        hook = _Hook(join(holder, NAME), before, channels_at_end)
-        points.append(_InsertionPoint(full, block, block.get_submodule(holder), width, hook))
+def _insert_one(
+    model: nn.Module, name: str, stage: str, path: str, channels: int | None, layer: Layer, options: dict[str, Any]
+) -> tuple[nn.Module, _Hook]:
+    """Insert a layer at the block at ``path`` of the stage that the caller calls ``name``."""
+    owner, full = model.get_submodule(stage), join(stage, path)
+    block, before = owner.get_submodule(path), len(blocks(owner)) > 1
+    _check_reachable(model, full, "insert the layers first")
+    if any(block is other for _, other, _ in _hooked_blocks(model)):
+        raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove(model) removes all")
+    taken = _block_input(block)
+    if (other := _not_a_map(owner, path, taken)) is not None:
+        raise UsageError(f"cannot insert at {full!r}: the block gets {other}; layers need maps (B, C, H, W)")
+    if channels is None and taken is not None:
+        channels = taken.channels
+        if not before:
+            shape = _output_shape(block, taken)
+            channels = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
+    if channels is None:
+        raise UsageError(f"cannot find the channels at {full!r}; for maps, pass them: channels={{{name!r}: 1024}}")
+    hook = _Hook(_find_place(model, block, taken, full), before, taken is not None and taken.layout == "BHWC")
+    hook.attach(block, _build(layer, channels, block, full, options))
+    return block, hook
 
 
-def _find_holder(
-    model: nn.Module, block: nn.Module, taken: BlockInput | None, path: str, points: list[_InsertionPoint]
-) -> str:
-    """Return the path in a block of the module whose child its layer becomes: the first that does not call children.
+def _find_place(model: nn.Module, block: nn.Module, taken: _BlockInput | None, path: str) -> str:
+    """Return the path of a new layer in a block: a child of the first module that does not call all its children.
 
     Modules that are used elsewhere in the network do not qualify: the layer would be there twice.
     """
     uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for inner, module in block.named_modules():
         shared = uses[id(module)] > uses[id(block)]
-        full = hasattr(module, NAME) or any(point.holder is module for point in points)
-        if isinstance(module, CONTAINERS) or shared or full:
+        if isinstance(module, CONTAINERS) or shared or hasattr(module, NAME):
             continue
-        if taken is None or not calls_children(block, inner, taken):
-            return inner
+        if taken is None or not _calls_children(block, inner, taken):
+            return join(inner, NAME)
     raise UsageError(f"no module in {path!r} can hold a layer: it has only lists of modules or shared modules")
+
+
+def _build(layer: Layer, channels: int, block: nn.Module, path: str, options: dict[str, Any]) -> nn.Module:
+    """Build the layer of a block, on its device and in its mode."""
+    maker, bound = (layer.func, layer.keywords) if isinstance(layer, partial) else (layer, {})
+    defaults = getattr(getattr(maker, "__self__", maker), "INSERTED", {})  # of the class, for a class method too
+    module = layer(channels, **{**defaults, **bound, **options})
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"layer returned a {type(module).__name__} for {path!r}; expected a torch.nn.Module")
+    device, dtype = _device_and_dtype(block)
+    module = module.to(device=device, dtype=dtype).train(block.training)
+    kept = (2, channels, PROBE_SIZE, PROBE_SIZE)
+    shape = _output_shape(module, _BlockInput(channels))  # None if it cannot be found without data
+    if shape is not None and shape != kept:
+        raise UsageError(f"layer turns {kept} into {tuple(shape)} at {path!r}; it has to keep the shape")
+    return module
 
 
 def _check_reachable(model: nn.Module, path: str, remedy: str) -> None:
     """Raise if a block is not called by the network, or the network was compiled or wrapped."""
     names = path.split(".") if path else []
     for depth in range(len(names) + 1):
-        outer = model.get_submodule(".".join(names[:depth]))
-        which = repr(".".join(names[:depth])) if depth else "the model"
+        above = ".".join(names[:depth])
+        outer = model.get_submodule(above)
         wrapper = next((kind.__name__ for kind in type(outer).__mro__ if kind.__name__ in WRAPPERS), None)
         if wrapper or outer._compiled_call_impl is not None:
             state = f"wrapped in {wrapper}" if wrapper else "compiled"
+            which = repr(above) if above else "the model"
             raise UsageError(f"{which} is already {state}; {remedy}, then wrap or compile it")
         if isinstance(outer, torch.fx.GraphModule) and depth < len(names):
             called = {node.target for node in outer.graph.nodes if node.op == "call_module"}
             if called.isdisjoint(".".join(names[depth:end]) for end in range(depth + 1, len(names) + 1)):
-                raise UsageError(
-                    f"{path!r} is in a torch.fx.GraphModule, which does not call it; {remedy}, then trace it"
-                )
-
-
-def _build(layer: Layer, point: _InsertionPoint, layer_options: dict[str, Any]) -> nn.Module:
-    """Build the layer of an insertion point, on the device and in the mode of the block."""
-    device, dtype = device_and_dtype(point.block)
-    maker, bound = (layer.func, layer.keywords) if isinstance(layer, partial) else (layer, {})
-    defaults = getattr(getattr(maker, "__self__", maker), "INSERTED", {})  # of the class, for a class method too
-    module = layer(point.channels, **{**defaults, **bound, **layer_options})
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"layer returned a {type(module).__name__} for {point.path!r}; expected a torch.nn.Module")
-    module = module.to(device=device, dtype=dtype)
-    kept = (2, point.channels, PROBE_SIZE, PROBE_SIZE)
-    shape = output_shape(module, BlockInput(point.channels))  # None if it cannot be found without data
-    if shape is not None and shape != kept:
-        raise UsageError(f"layer turns {kept} into {tuple(shape)} at {point.path!r}; it has to keep the shape")
-    return module.train(point.block.training)
+                uncalled = f"{path!r} is in a torch.fx.GraphModule, which does not call it"
+                raise UsageError(f"{uncalled}; {remedy}, then trace it")
 
 
 def _check_counts(name: str, value: Any) -> None:
@@ -251,3 +239,79 @@ def _check_counts(name: str, value: Any) -> None:
         raise TypeError(f'{name} is {value!r}; expected a dict from stages to integers, such as {{"layer3": 1}}')
     for key, number in value.items():
         check_int(f"{name}[{key!r}]", number)
+
+
+def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
+    """Return device and dtype of the first floating-point parameter or buffer of a module, or None and None."""
+    tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
+    return next(((tensor.device, tensor.dtype) for tensor in tensors), (None, None))
+
+
+def _output_shape(module: nn.Module, taken: _BlockInput) -> torch.Size | None:
+    """Return the shape of a module's output for a batch of two; None if it fails."""
+    return getattr(_probe(_meta_copy(module), taken), "shape", None)
+
+
+def _block_input(block: nn.Module) -> _BlockInput | None:
+    """Return the input of a block; None if it cannot be found.
+
+    The block is tried with the input channels of its layers, in each layout. If it runs with one more channel as well,
+    the layer follows others that take any number, and the next one is tried.
+    """
+    twin = _meta_copy(block)
+    widths = [module.in_channels for module in block.modules() if isinstance(module, nn.Conv2d)]
+    widths += [module.in_features for module in block.modules() if isinstance(module, nn.Linear)]
+    for layout in ("BCHW", "BHWC", "BNC"):
+        for width in dict.fromkeys(widths):
+            taken, wider = _BlockInput(width, layout), _BlockInput(width + 1, layout)
+            if _probe(twin, taken) is not None and _probe(twin, wider) is None:
+                return taken
+    return None
+
+
+def _not_a_map(stage: nn.Module, path: str, taken: _BlockInput | None) -> str | None:
+    """Describe the input of the block at ``path`` of a stage; None if it is a map or unknown."""
+    if taken is not None and taken.layout == "BNC":
+        return "tokens (B, N, C)"
+    twin, first = _meta_copy(stage), _block_input(next(iter(blocks(stage).values())))
+    given = [] if first is None else _record_calls(twin.get_submodule(path), twin, first)
+    return f"a {type(given[0]).__name__}" if given and not isinstance(given[0], Tensor) else None
+
+
+def _calls_children(block: nn.Module, path: str, taken: _BlockInput) -> bool:
+    """Return whether the module at ``path`` in a block would call a new child, as some modules call all children."""
+    twin, child = _meta_copy(block), nn.Identity()
+    twin.get_submodule(path).add_module(NAME, child)
+    return bool(_record_calls(child, twin, taken))
+
+
+def _record_calls(module: nn.Module, twin: nn.Module, taken: _BlockInput) -> list[Any]:
+    """Return the first arguments of all calls of a module when the copy that it is part of runs."""
+    calls: list[Any] = []
+    module.register_forward_pre_hook(lambda _, args: calls.append(args[0] if args else None))
+    _probe(twin, taken)
+    return calls
+
+
+def _probe(twin: nn.Module, taken: _BlockInput) -> Any:
+    """Return the output of a copy on the meta device; None if it does not accept this input."""
+    try:
+        fixed = getattr(twin, "input_resolution", None) or getattr(twin, "feat_size", None)  # in timm's Swin networks
+        height, width = fixed or (PROBE_SIZE, PROBE_SIZE)
+        sizes = {"B": 2, "C": taken.channels, "H": height, "W": width, "N": height * width}
+        x = torch.empty([sizes[axis] for axis in taken.layout], device="meta", dtype=_device_and_dtype(twin)[1])
+        with torch.no_grad():
+            return twin(x)
+    except Exception:  # a network's own code may raise anything
+        return None
+
+
+def _meta_copy(module: nn.Module) -> nn.Module:
+    """Return a copy on the meta device, in evaluation mode and without hooks, which may have side effects."""
+    memo: dict[int, Any] = {}  # what deepcopy uses in place of a copy
+    for part in module.modules():
+        tensors = (*part._parameters.values(), *part._buffers.values(), *part.__dict__.values())
+        memo |= {id(tensor): tensor.detach().to("meta") for tensor in tensors if isinstance(tensor, Tensor)}
+        hooks = (value for key, value in part.__dict__.items() if key.endswith("_hooks") and isinstance(value, dict))
+        memo |= {id(each): OrderedDict() for each in hooks}
+    return copy.deepcopy(module, memo).eval()

@@ -1,18 +1,10 @@
-"""Networks in evaluation mode, and their layers fused for inference."""
+"""Networks in evaluation mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import torch
 from torch import nn
-
-from repgraph.layers.checks import check_eval
-from repgraph.layers.non_local import NonLocal
-from repgraph.layers.pyramid import PyramidRound
-from repgraph.layers.repgraph import RepGraph
-
-Model = TypeVar("Model", bound=nn.Module)
 
 
 @contextmanager
@@ -26,16 +18,3 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def fuse(model: Model) -> Model:
-    """Fold batch normalization into the convolutions of all RepGraph and non-local layers, for inference, in place.
-
-    The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
-    """
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, (RepGraph, PyramidRound, NonLocal))]
-    for module in (model, *layers):  # check all of them before any is modified
-        check_eval(module)
-    for layer in layers:
-        layer.fuse()
-    return model

@@ -45,9 +45,8 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
 
     Args:
         model: a model with RepGraph layers, or such a layer.
-        inputs, kwargs: arguments of the model. It runs once, without gradients, uncompiled and in evaluation mode;
-            modes and random state are restored. Without arguments it does not run; the result is then for each layer's
-            last call outside compiled code.
+        inputs, kwargs: arguments of the model, which runs once, uncompiled and in evaluation mode. Without arguments it
+            does not run; the result is then for each layer's last call outside compiled code.
 
     Returns:
         A :class:`Reach` for the path of each layer that has run ("" is the model itself).
@@ -59,20 +58,15 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
         for layer in layers.values():
             for offset in layer.offsets():
                 offset.seen = None
-        _run(model, inputs, kwargs)
+        devices = sorted({t.get_device() for t in model.parameters() if t.is_cuda})
+        # Importing the compiler is slow; if it is not imported, nothing is compiled.
+        eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+        with eager, evaluation_mode(model), torch.random.fork_rng(devices):
+            model(*inputs, **kwargs)
     found = {path: _reach(layer) for path, layer in layers.items() if layer.offset.seen is not None}
     if not found:
         raise UsageError("no RepGraph layer has run, except perhaps in compiled code; pass reach the model's inputs")
     return found
-
-
-def _run(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Call a model without changing its modes or the random state."""
-    devices = {t.get_device() for t in model.parameters() if t.is_cuda}
-    # Importing the compiler is slow; if it is not imported, nothing is compiled.
-    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with eager, evaluation_mode(model), torch.random.fork_rng(sorted(devices)):
-        model(*inputs, **kwargs)
 
 
 def _reach(layer: RepGraph | PyramidRound) -> Reach:

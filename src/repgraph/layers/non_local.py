@@ -1,33 +1,32 @@
 """The non-local layer (NL), and attention from every position of a map to every other."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repgraph.layers import checks
-from repgraph.layers.pointwise import Pointwise, fold, fuse_input, make_norm_act, zero_
+from repgraph.layers.pointwise import Fusible, Pointwise, fuse_input, make_norm_act, zero_
 from repgraph.ops.formats import channels_together, memory_format
 
 ATTENTIONS = ("sdpa", "plain")
 
 
-class ContextLayer(nn.Module):
-    """Base class of non-local and RepGraph layers: widths, fusion, scale, and projections to query, key and value."""
+class ContextLayer(Fusible):
+    """Base class of non-local and RepGraph layers."""
 
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}
     # The default scale of the logits is this power of a group's width.
     SCALE_POWER: ClassVar[float] = -0.5
+    NORMALIZED = ("theta", "phi")
 
     theta: nn.Module
     phi: nn.Module | None
 
-    def __init__(
-        self, channels: int, mid_channels: int | None, groups: int, fusion: str, scale: float | None = None
-    ) -> None:
+    def __init__(self, channels: int, mid_channels: int | None, groups: int, fusion: str, scale: float | None) -> None:
         super().__init__()
         self.channels = checks.check_int("channels", channels)
         self.mid_channels = checks.check_mid_channels(channels, mid_channels, groups)
@@ -47,21 +46,10 @@ class ContextLayer(nn.Module):
         self.phi_norm = None if share_query_key else make_norm_act(norm_qk, self.mid_channels, **factory)
 
     def query_and_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two maps (B, C', H, W): the same tensor twice if they are shared."""
         query = self.theta_norm(self.theta(checks.check_map(x, self.channels)))
         if self.phi is None or self.phi_norm is None:
             return query, query
         return query, self.phi_norm(self.phi(x))
-
-    def fuse(self) -> Self:
-        """Fold the batch normalization of ``norm_qk`` into ``theta`` and ``phi`` for inference, in place."""
-        checks.check_eval(self)
-        for name in ("theta", "phi"):
-            norm_act = getattr(self, f"{name}_norm")
-            if isinstance(norm_act, nn.Sequential):
-                convolution, norm_act[0] = fold(getattr(self, name), norm_act[0])
-                setattr(self, name, convolution)
-        return self
 
 
 class NonLocal(ContextLayer):
@@ -72,13 +60,11 @@ class NonLocal(ContextLayer):
     Args:
         channels: channels C of the input.
         mid_channels: inner channels C'. Default: C / 2.
-        attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`; PyTorch chooses the kernel unless
-            the call is inside :func:`torch.nn.attention.sdpa_kernel`) or "plain" (matrix products and a softmax, with
-            all N x N weights in memory).
+        attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`) or "plain" (matrix products and a
+            softmax, with all N x N weights in memory).
         groups: number of heads; a divisor of C'.
         fusion: "sum" (C output channels) or "concat" of input and result (2C output channels).
-        scale: factor on the logits. Default: 1 / sqrt(C' / groups). The equation as printed has 1.0, with which
-            training can diverge.
+        scale: factor on the logits. Default: 1 / sqrt(C' / groups). With 1.0, as printed, training can diverge.
         share_query_key: use ``theta`` for the key too, as in OCNet; the layer then has no ``phi``.
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
@@ -135,12 +121,8 @@ def attend(
 ) -> Tensor:
     """Compute ``softmax(scale * q k^T) v`` over all positions, in each head separately.
 
-    "sdpa" leaves the choice of the kernel to PyTorch; with a fused one the N x N weights are never in memory. Most
-    fused kernels need equal widths of query, key and value. Where none fits, PyTorch computes the same as "plain".
-
-    Args:
-        query, key: (B, C, H, W); channels-last maps are not copied.
-        value: (B, Cv, H, W), which determines shape and memory format of the result.
+    Query and key are (B, C, H, W), value and result (B, Cv, H, W); channels-last maps are not copied. Fused kernels of
+    "sdpa" mostly need equal widths; where none fits, PyTorch computes the same as "plain".
     """
     q, k, v = to_rows(query, heads), to_rows(key, heads), to_rows(value, heads)
     if attention == "sdpa":

@@ -1,12 +1,12 @@
 """The regression of node offsets, in float32: at 16 pixels, bfloat16 has a resolution of 1/8 pixel."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from repgraph.layers.spread import Spread, shrink_factor
+from repgraph.layers.spread import Grid, Spread, shrink_factor
 from repgraph.ops.backends import direct
 from repgraph.ops.product import wide_fork, wide_product
 
@@ -14,13 +14,12 @@ ONE_CELL = 2**30  # a grid larger than any map
 
 
 class Offset(nn.Conv2d):
-    """A 1 x 1 convolution from C channels to the offsets of S nodes.
+    """A 1 x 1 convolution from C channels to the offsets of S nodes: channel 2n is the x and 2n + 1 the y of node n.
 
-    Channel 2n is the x and channel 2n + 1 the y of node n. The convolution runs in float32, also under autocast and in
-    half-precision modules (float64 for float64). For a grid its input is the mean of each cell. The weight starts at
-    zero and the bias at the points of the spread. At every call the bias is scaled to the map: a spread in pixels
-    shrinks on maps too small for it, and a relative one is multiplied by half of the map's sides. The product with the
-    weight is in pixels.
+    It runs in float32, also under autocast and in half-precision modules (float64 for float64). For a grid its input is
+    the mean of each cell. The weight starts at zero and the bias at the points of the spread. At every call the bias is
+    scaled to the map: a spread in pixels shrinks on maps too small for it, and a relative one is multiplied by half of
+    the map's sides.
 
     Attributes:
         map_size: height and width of the map to which a spread in pixels is scaled. None: the map of each call.
@@ -34,7 +33,7 @@ class Offset(nn.Conv2d):
         channels: int,
         spread: Spread,
         nodes: int,
-        grid: int | Literal["map"] = 1,
+        grid: Grid = 1,
         map_size: tuple[int, int] | None = None,
         **factory: Any,
     ) -> None:
@@ -56,7 +55,6 @@ class Offset(nn.Conv2d):
             self.bias.copy_(torch.tensor(self.spread.points).flatten())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return offsets (B, 2S, Hc, Wc) for features (B, C, H, W)."""
         return self.fork(x)[0]
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,19 +14,17 @@ _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 def param_groups(
     model: nn.Module, lr: float, *, offset_lr: float | None = None, no_decay: bool = True
 ) -> list[dict[str, Any]]:
-    """Split the parameters of a model into groups for an optimizer.
+    """Split the trainable parameters of a model into groups for an optimizer.
 
     Args:
-        model: any model; one without RepGraph layers has no offset groups.
         lr: learning rate.
         offset_lr: learning rate of the offset convolutions. Default: ``lr``; 0 keeps them fixed.
         no_decay: no weight decay for biases, normalizations and other parameters with one dimension. (Weight decay on
             the offset biases would pull the nodes together.)
 
     Returns:
-        Groups "offset weights", "offset biases", "norms and biases" and "weights", each a dict with "params", "lr",
-        "name" and, without decay, "weight_decay" 0. Each trainable parameter is in one group, shared ones too; frozen
-        parameters are in none, and empty groups are omitted.
+        Groups "offset weights", "offset biases", "norms and biases" and "weights" without the empty ones, each a dict
+        with "params", "lr", "name" and, without decay, "weight_decay" 0.
     """
     lr = check_number("lr", lr, 0)
     offset_lr = lr if offset_lr is None else check_number("offset_lr", offset_lr, 0)

@@ -6,7 +6,7 @@ convolution's input (:mod:`repgraph.ops.normalised`), which has fewer channels t
 
 import copy
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from repgraph.ops.product import fits, product, residual_product
 
 Norm = Callable[[int], nn.Module]  # called with the number of channels
 Activation = Callable[[], nn.Module]
+Model = TypeVar("Model", bound=nn.Module)
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -50,9 +51,40 @@ class Pointwise(nn.Conv2d):
         return f"{self.in_channels}, {self.out_channels}" + ("" if self.bias is not None else ", bias=False")
 
 
+class Fusible(nn.Module):
+    """Base class of layers with convolutions ``name`` that are followed by normalizations ``name_norm``."""
+
+    NORMALIZED: ClassVar[tuple[str, ...]]  # names of the convolutions
+
+    def fuse(self) -> Self:
+        """Fold batch normalization into the convolutions for inference, in place. This cannot be undone."""
+        return fuse(self)
+
+
+def fuse(model: Model) -> Model:
+    """Fold batch normalization into the convolutions of all RepGraph and non-local layers, for inference, in place.
+
+    The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
+    """
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, Fusible)]
+    for module in (model, *layers):  # check all of them before any is modified
+        if module.training:
+            name = type(module).__name__
+            raise RuntimeError(f"fuse() is for inference, but this {name} is in training mode; call eval()")
+    for layer in layers:
+        for name in layer.NORMALIZED:
+            convolution, norm = fold(getattr(layer, name), getattr(layer, f"{name}_norm"))
+            setattr(layer, name, convolution)
+            setattr(layer, f"{name}_norm", norm)
+    return model
+
+
+class NormAct(nn.Sequential):
+    """Batch normalization and ReLU."""
+
+
 def make_norm_act(enabled: bool, channels: int, **factory: Any) -> nn.Module:
-    """Build batch normalization followed by ReLU; ``nn.Identity`` if not enabled."""
-    return nn.Sequential(nn.BatchNorm2d(channels, **factory), nn.ReLU()) if enabled else nn.Identity()
+    return NormAct(nn.BatchNorm2d(channels, **factory), nn.ReLU()) if enabled else nn.Identity()
 
 
 def zero_(convolution: nn.Module, norm: nn.Module) -> None:
@@ -68,11 +100,9 @@ def zero_(convolution: nn.Module, norm: nn.Module) -> None:
 def fuse_input(
     x: Tensor, response: Tensor, convolution: nn.Module, norm: nn.Module, fusion: str, act: nn.Module | None = None
 ) -> Tensor:
-    """Combine a layer's input (B, C, H, W) and response (B, C', H, W), in the memory format of the input.
+    """Return ``x + norm(convolution(response))`` for "sum", or both concatenated for "concat", after the activation.
 
-    Returns:
-        ``x + norm(convolution(response))`` (B, C, H, W) for "sum", or both concatenated (B, 2C, H, W) for "concat",
-        followed by the activation.
+    The result is in the memory format of ``x``.
     """
     if act is not None and not (fusion == "sum" and type(act) is nn.ReLU and is_plain(act)):
         return act(fuse_input(x, response, convolution, norm, fusion))
@@ -82,22 +112,16 @@ def fuse_input(
     return torch.cat((x, update.contiguous(memory_format=memory_format(x))), 1)
 
 
-def add_conv_norm(x: Tensor, a: Tensor, convolution: nn.Module, norm: Any, relu: bool = False) -> Tensor:
-    """Return ``x + norm(convolution(a))`` (``relu``: followed by a ReLU), computed as one product where possible.
-
-    In training the running statistics are updated as by ``norm``. Modules of other types and modules with hooks are
-    called normally.
-    """
-    if type(convolution) is not Pointwise or not is_plain(convolution, norm) or forward_mode():
+def add_conv_norm(x: Tensor, a: Tensor, convolution: Any, norm: Any, relu: bool = False) -> Tensor:
+    """Return ``x + norm(convolution(a))`` (``relu``: followed by a ReLU), computed as one product where possible."""
+    plain = type(convolution) is Pointwise and is_plain(convolution, norm) and not forward_mode()
+    if plain and type(norm) is nn.Identity:
+        return residual_product(x, a, convolution.weight.flatten(1), convolution.bias, relu)
+    single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # in a trace, the comparison would warn
+    if not plain or not _is_standard(norm) or convolution.bias is not None or single:
         y = x + norm(convolution(a))
         return torch.relu(y) if relu else y
     weight = convolution.weight.flatten(1)
-    if type(norm) is nn.Identity:
-        return residual_product(x, a, weight, convolution.bias, relu)
-    single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # in a trace, the comparison would warn
-    if not _is_standard(norm) or convolution.bias is not None or single:
-        y = x + norm(convolution(a))
-        return torch.relu(y) if relu else y
     with without_autocast(a.device.type):
         if not norm.training:
             running = norm.running_mean, norm.running_var
@@ -138,7 +162,6 @@ def _is_standard(norm: Any) -> bool:
 
 
 def _fold_weights(weight: Tensor, norm: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight (C, C') and bias (C,) of the convolution and its normalization as one product."""
     wide = torch.promote_types(weight.dtype, torch.float32)
     scale = torch.rsqrt(variance.to(wide) + norm.eps) * norm.weight
     return (weight * scale[:, None]).to(weight.dtype), norm.bias - mean * scale
@@ -152,13 +175,14 @@ def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
 
 
 def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
-    """Fold batch normalization with its running statistics into the convolution before it.
+    """Fold batch normalization, also of :class:`NormAct`, into a copy of the convolution before it.
 
-    Returns:
-        A new convolution (the old one may be shared) and ``nn.Identity``. Both modules are returned unchanged if
-        ``norm`` is not a batch norm in evaluation mode with running statistics, if the convolution's weight is computed
-        from other parameters (as in spectral normalization), or if either has hooks.
+    Both modules are returned unchanged if ``norm`` is no batch norm in evaluation mode with running statistics, if the
+    weight of the convolution is computed from other parameters (as in spectral normalization), or if either has hooks.
     """
+    if isinstance(norm, NormAct):
+        convolution, norm[0] = fold(convolution, norm[0])
+        return convolution, norm
     if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):
         return convolution, norm
     assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,26 +10,22 @@ from torch import Tensor, nn
 from repgraph.errors import UsageError
 from repgraph.layers import checks
 from repgraph.layers.offset import Offset
-from repgraph.layers.pointwise import Pointwise, add_conv_norm, fold, norm_act
+from repgraph.layers.pointwise import Fusible, Pointwise, add_conv_norm, norm_act
 from repgraph.layers.spread import Spread
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES, direct
 
 
-class PyramidRound(nn.Module):
+class PyramidRound(Fusible):
     """One round: each position of a map attends to nodes on that map and on others; a feed-forward part follows.
 
-    Query, keys and values are 1 x 1 convolutions; every map has its own key and value. Each channel group has its own
-    nodes, ``nodes`` on every map, regressed from the first map by ``offset``, and a learned ``bias`` on the logit of
-    each node. Both parts are residual branches that end in a batch normalization.
-
-    Nodes of group k start along the direction 2 pi k / groups, at 1, 2, ... pixels of their map.
-
-    Attributes:
-        sizes: height and width of the maps of the last eager call, for :func:`repgraph.reach`.
+    Every map has its own ``keys`` and ``values``. Each channel group has its own nodes, ``nodes`` on every map, which
+    ``offset`` regresses from the first map, and a learned ``bias`` on the logit of each. Nodes of group k start along
+    the direction 2 pi k / groups, at 1, 2, ... pixels of their map.
     """
 
     grid = 1
+    NORMALIZED = ("project", "widen", "narrow")
 
     def __init__(
         self, channels: int, maps: int, nodes: int, groups: int, expansion: int, backend: str, **factory: Any
@@ -37,7 +33,7 @@ class PyramidRound(nn.Module):
         super().__init__()
         self.channels, self.maps, self.nodes, self.groups, self.backend = channels, maps, nodes, groups, backend
         self.scale = (channels / groups) ** -0.5
-        self.sizes: list[tuple[int, int]] = []
+        self.sizes: list[tuple[int, int]] = []  # of the maps in the last eager call, for repgraph.reach
         hidden = channels * expansion
         self.query = Pointwise(channels, channels, bias=False, **factory)
         self.keys = nn.ModuleList(Pointwise(channels, channels, bias=False, **factory) for _ in range(maps))
@@ -53,12 +49,7 @@ class PyramidRound(nn.Module):
         self.narrow_norm = nn.BatchNorm2d(channels, **factory)
 
     def forward(self, x: Tensor, coarser: Sequence[Tensor] = (), return_nodes: bool = False) -> Any:
-        """Return ``x`` after the round; with ``return_nodes`` also nodes and weights of the operator.
-
-        Args:
-            x: the map of the queries (B, C, H, W).
-            coarser: the other maps (B, C, H_l, W_l).
-        """
+        """Return ``x`` (B, C, H, W), the map of the queries, after the round; ``coarser`` are the other maps."""
         maps = (x, *coarser)
         if direct(x):
             self.sizes = [(each.shape[2], each.shape[3]) for each in maps]
@@ -88,15 +79,6 @@ class PyramidRound(nn.Module):
         units = offsets.new_tensor([[width / w, height / h] for h, w in self.sizes])  # [maps, 2]
         parts = offsets.unflatten(1, (self.groups, self.maps, self.nodes, 2))
         return (parts * units[:, None, :, None, None]).flatten(1, 4)
-
-    def fuse(self) -> Self:
-        """Fold batch normalization into the convolutions for inference, in place."""
-        checks.check_eval(self)
-        for name in ("project", "widen", "narrow"):
-            convolution, norm = fold(getattr(self, name), getattr(self, f"{name}_norm"))
-            setattr(self, name, convolution)
-            setattr(self, f"{name}_norm", norm)
-        return self
 
     def extra_repr(self) -> str:
         return f"{self.channels}, maps={self.maps}, nodes={self.nodes}, groups={self.groups}, backend={self.backend!r}"
@@ -149,9 +131,7 @@ class PyramidRepGraph(nn.Module):
             raise UsageError(f"groups is {groups}; expected a divisor of the {channels} channels")
         sizes = channels, maps, nodes, groups, checks.check_int("expansion", expansion)
         count = checks.check_int("rounds", rounds)
-        self.rounds = nn.ModuleList(
-            PyramidRound(*sizes, backend=backend, device=device, dtype=dtype) for _ in range(count)
-        )
+        self.rounds = nn.ModuleList(PyramidRound(*sizes, backend, device=device, dtype=dtype) for _ in range(count))
 
     def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
         if len(maps) != self.maps:

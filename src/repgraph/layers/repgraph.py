@@ -1,12 +1,8 @@
-"""The RepGraph layers: each position attends to a few representative nodes.
-
-:class:`BottleneckRepGraph` (BRG) is the form that the paper's networks use, :class:`SimpleRepGraph` (SRG) is a
-non-local block that attends to the nodes alone.
-"""
+"""The RepGraph layers, in which each position attends to a few representative nodes."""
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +12,11 @@ from repgraph.layers import checks, pointwise
 from repgraph.layers.non_local import ContextLayer
 from repgraph.layers.offset import ONE_CELL, Offset
 from repgraph.layers.pointwise import Activation, Norm, Pointwise, fuse_input, is_plain
-from repgraph.layers.spread import Points, make_spreads
+from repgraph.layers.spread import Grid, Points, make_spreads
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
 from repgraph.ops.product import fork, relu_product
 from repgraph.ops.separable import around
-
-Result = Tensor | tuple[Any, ...]  # y, or (y, nodes, weights)
 
 
 class RepGraph(ContextLayer):
@@ -40,7 +34,7 @@ class RepGraph(ContextLayer):
         mid_channels: int | None = None,
         *,
         nodes: int = 9,
-        grid: int | Literal["map"] = 1,
+        grid: Grid = 1,
         groups: int = 1,
         fusion: str = "sum",
         scale: float | None = None,
@@ -64,7 +58,7 @@ class RepGraph(ContextLayer):
         self.backend = checks.check_choice("backend", backend, NAMES)
 
     def __init_subclass__(cls) -> None:
-        """Add the options of this class, which a layer takes as ``**options``, to the signature of the layer."""
+        """Replace ``**options`` in the signature of a layer by the options of this class."""
         common, own = (inspect.signature(each.__init__).parameters for each in (RepGraph, cls))
         if "options" in own:
             merged = {name: p for name, p in (*common.items(), *own.items()) if name not in ("self", "options")}
@@ -76,7 +70,7 @@ class RepGraph(ContextLayer):
         return cls(channels, mid_channels, **{**cls.PAPER, **options})
 
     def add_offsets(self, channels: int, **factory: Any) -> None:
-        """Add the offset convolutions: of the first round for maps of ``channels``, of the others for responses."""
+        """Add the offset convolutions of all rounds; the first one reads ``channels``, the others a response."""
         widths = [channels] + [self.mid_channels] * (self.rounds - 1)
         first, *others = (
             Offset(width, spread, self.nodes, self.grid, self.map_size, **factory)
@@ -86,12 +80,9 @@ class RepGraph(ContextLayer):
         self.next_offsets = nn.ModuleList(others) if others else ()
 
     def offsets(self) -> list[Offset]:
-        """Return the offset convolutions of all rounds."""
         return [self.offset, *self.next_offsets]  # type: ignore[list-item]
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, return_nodes: bool
-    ) -> tuple[Tensor, ...]:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, return_nodes: bool) -> tuple[Any, ...]:
         """Return the response (B, C', H, W), followed by nodes and weights if ``return_nodes``."""
         if self.node_view != 1:
             same, key = value is key, around(key, self.node_view)
@@ -102,15 +93,10 @@ class RepGraph(ContextLayer):
         return result if isinstance(result, tuple) else (result,)
 
     def further_rounds(self, response: Tensor, nodes: list[Tensor]) -> tuple[Any, ...]:
-        """Run the rounds after the first: a round's response is the query, key and value of the next.
+        """Run the rounds after the first: the response of a round is the query, key and value of the next.
 
-        Args:
-            response: of the first round (B, C', H, W).
-            nodes: nodes and weights of the first round, if they are to be returned.
-
-        Returns:
-            The responses of all T rounds side by side (B, T C', H, W), followed by nodes and weights if given: tuples
-            of one tensor per round, for T = 1 the tensors themselves.
+        Returns the responses of all T rounds side by side (B, T C', H, W). Nodes and weights follow if those of the
+        first round are given: tuples of one tensor per round, for T = 1 the tensors themselves.
         """
         if self.rounds == 1:
             return response, *nodes
@@ -123,10 +109,9 @@ class RepGraph(ContextLayer):
         return torch.cat((*responses, response), 1), *zip(*found, strict=True)
 
     def extra_repr(self) -> str:
-        options = f"nodes={self.nodes}, grid={self.grid!r}, groups={self.groups}, fusion={self.fusion!r}"
-        options += f", scale={self.scale}, spread={self.spread.name!r}, node_view={self.node_view}"
-        options += f", rounds={self.rounds}"
-        return f"{self.channels}, {self.mid_channels}, {options}, backend={self.backend!r}"
+        names = ("nodes", "grid", "groups", "fusion", "scale", "node_view", "rounds", "backend")
+        options = [f"{name}={getattr(self, name)!r}" for name in names]
+        return ", ".join((f"{self.channels}, {self.mid_channels}, spread={self.spread.name!r}", *options))
 
 
 def regress(offset: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,21 +133,17 @@ class BottleneckRepGraph(RepGraph):
         grid: side of the cells whose positions share their nodes (Grid RG), or "map" for a single cell.
         groups: number of channel groups that attend separately (Group RG); a divisor of C'.
         fusion: "sum" (C output channels) or "concat" of input and result (2C output channels).
-        scale: factor on the logits. Default: 1 / (C' / groups), which makes them mean products of two features. The
-            paper has none (1.0).
+        scale: factor on the logits. Default: 1 / (C' / groups). The paper has none (1.0).
         norm_layer: normalization after ``reduce`` and ``expand``; None for none.
-        norm_expand: whether ``expand`` is followed by a normalization, as in the paper. It amplifies a response that
-            differs little between positions, and its gradients; heads train better without it.
+        norm_expand: whether ``expand`` is followed by a normalization, as in the paper; heads train better without it.
         act_layer: activation after ``reduce_norm`` and after the fusion.
         final_act: whether there is an activation after the fusion; a layer inserted into a trained network has none.
         spread: initial nodes: "ring", "grid" (over the map, around the query), "default" (PyTorch's initialization) or
             one (x, y) per node in pixels. See :func:`repgraph.layers.spread.make_spread`.
-        radius: radius of the ring in pixels. With several rounds, the radius of the first one; it halves in
-            each round. Or a list with one radius per round.
+        radius: radius of the ring in pixels, which halves in each round, or a list with one radius per round.
         node_view: side of the window of positions whose mean is a node: an odd integer; 1 as in the paper.
         rounds: number T of rounds, each with its own nodes; 1 in the paper.
-        map_size: height and width of the map in training, if it was too small for the ring, which then shrank: nodes
-            start equally far on maps of other sizes. Default: the ring is scaled to each map.
+        map_size: height and width of the map to which the ring is scaled. Default: that of the input.
         zero_init: start as the identity (for "sum" without final activation): weight and bias of the last normalization
             are zero, or the last convolution if there is none.
         backend: of :func:`repgraph.representative_attention`.
@@ -181,6 +162,7 @@ class BottleneckRepGraph(RepGraph):
 
     # Query and key are the same feature after a ReLU: products grow with the width, not with its square root.
     SCALE_POWER: ClassVar[float] = -1.0
+    NORMALIZED = ("reduce", "expand")
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True, "final_act": False}
 
@@ -211,7 +193,7 @@ class BottleneckRepGraph(RepGraph):
         if zero_init:
             pointwise.zero_(self.expand, self.expand_norm)
 
-    def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
+    def forward(self, x: Tensor, return_nodes: bool = False) -> Any:
         feature, offsets, x = self.regressed(checks.check_map(x, self.channels))
         response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
         del feature  # free its memory
@@ -233,19 +215,12 @@ class BottleneckRepGraph(RepGraph):
         offsets, feature = regress(self.offset, feature)
         return feature, offsets, x
 
-    def fuse(self) -> Self:
-        """Fold batch normalization into the convolutions for inference, in place. This cannot be undone."""
-        checks.check_eval(self)
-        self.reduce, self.reduce_norm = pointwise.fold(self.reduce, self.reduce_norm)
-        self.expand, self.expand_norm = pointwise.fold(self.expand, self.expand_norm)
-        return self
-
 
 class SimpleRepGraph(RepGraph):
     """Simple RepGraph layer: query, key and value by ``theta``, ``phi`` and ``g``, output projection ``w_y``.
 
-    The nodes are regressed by ``offset`` from the input itself. With T > 1 rounds, the response of each is query, key
-    and value of the next, and ``w_y`` (T C' -> C) reads all responses.
+    ``offset`` regresses the nodes from the input. With T > 1 rounds, the response of each is query, key and value of
+    the next, and ``w_y`` (T C' -> C) reads all responses.
 
     Args:
         channels: channels C of the input.
@@ -276,7 +251,7 @@ class SimpleRepGraph(RepGraph):
         if zero_init:
             pointwise.zero_(self.w_y, nn.Identity())
 
-    def forward(self, x: Tensor, return_nodes: bool = False) -> Result:
+    def forward(self, x: Tensor, return_nodes: bool = False) -> Any:
         query, key = self.query_and_key(x)
         response, *nodes = self.attend(query, key, self.g(x), self.offset(x), return_nodes)
         del query, key  # free their memory

@@ -1,8 +1,6 @@
-"""Initial positions of a layer's nodes.
+"""Initial positions of a layer's nodes: offsets from the query or, for a grid, from the center of its cell.
 
-A node that starts at its query samples the query's own features, and nodes that start at the same position get equal
-gradients and never separate. So nodes start apart, at the points of a spread: offsets from the query (for a grid, from
-the center of its cell), in pixels or, for spreads that cover the map, in halves of the map's sides.
+Nodes that start at the same position get equal gradients and never separate, so a spread has them start apart.
 """
 
 import math
@@ -19,6 +17,7 @@ COVERAGE = 0.75  # share of the map that a relative spread covers
 
 NAMES = ("ring", "grid", "default")
 Points = Sequence[Sequence[float]]
+Grid = int | Literal["map"]  # side of the cells that share nodes, or a single cell
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class Spread:
     Attributes:
         name: "ring", "grid", "default" or, for given points, "points".
         points: one (x, y) per node; None to keep PyTorch's default initialization.
-        relative: whether points are in halves of the map's sides, and so grow with the map. Otherwise they are in
-            pixels, and shrink on maps that are too small for them (:func:`shrink_factor`).
+        relative: whether points are in halves of the map's sides. Otherwise they are in pixels, and shrink on maps
+            that are too small for them (:func:`shrink_factor`).
     """
 
     name: str
@@ -42,9 +41,7 @@ class Spread:
         return max((abs(c) for point in self.points or () for c in point), default=0.0)
 
 
-def make_spread(
-    spread: str | Points, nodes: int, grid: int | Literal["map"] = 1, radius: float | None = None
-) -> Spread:
+def make_spread(spread: str | Points, nodes: int, grid: Grid = 1, radius: float | None = None) -> Spread:
     """Build the spread of a layer.
 
     Args:
@@ -62,7 +59,12 @@ def make_spread(
     if radius is not None and not has_radius(spread, grid):
         raise UsageError(f"radius is {radius!r}, but spread {spread!r} with grid={grid!r} has none; omit it")
     if not isinstance(spread, str):
-        return Spread("points", _centered(_check_points(spread, nodes), grid))
+        given: Any = tuple(tuple(float(c) for c in point) for point in spread)
+        if len(given) != nodes or any(len(point) != 2 for point in given):
+            raise UsageError(f"spread has {len(given)} points; expected one (x, y) for each of the {nodes} nodes")
+        if not all(math.isfinite(c) for point in given for c in point):
+            raise UsageError("spread has a coordinate that is not finite; expected pixels")
+        return Spread("points", _centered(given, grid))
     if spread == "default":
         return Spread(spread, None)
     if has_radius(spread, grid):
@@ -75,17 +77,9 @@ def make_spread(
 
 
 def make_spreads(
-    spread: str | Points,
-    nodes: int,
-    grid: int | Literal["map"] = 1,
-    radius: float | Sequence[float] | None = None,
-    rounds: int = 1,
+    spread: str | Points, nodes: int, grid: Grid, radius: float | Sequence[float] | None, rounds: int
 ) -> tuple[Spread, ...]:
-    """Build the spread of each round of a layer.
-
-    ``radius`` is the radius in the first round, and halves in each further one; or a list with one per round. Other
-    spreads are the same in every round.
-    """
+    """Build the spread of each round: the radius halves in each, or is a list; other spreads are all the same."""
     if isinstance(radius, (list, tuple)):
         if len(radius) != rounds:
             raise UsageError(f"radius is {radius!r}; expected one number, or one for each of {rounds} rounds")
@@ -96,7 +90,7 @@ def make_spreads(
     return tuple(make_spread(spread, nodes, grid, first / 2**index) for index in range(rounds))
 
 
-def has_radius(spread: str | Points | None, grid: int | Literal["map"] = 1) -> bool:
+def has_radius(spread: str | Points | None, grid: Grid = 1) -> bool:
     """Return whether a spread is a ring with a radius in pixels."""
     return isinstance(spread, str) and spread == "ring" and grid != "map"
 
@@ -113,12 +107,16 @@ def ring(nodes: int, radius: float = 1.0) -> tuple[tuple[float, float], ...]:
 
 def lattice(nodes: int) -> tuple[tuple[float, float], ...]:
     """Return rows and columns over the square from -1 to 1; a short last row is centered."""
+
+    def coordinate(index: int, count: int) -> float:
+        return 0.0 if count == 1 else 2.0 * index / (count - 1) - 1.0
+
     columns = math.ceil(math.sqrt(nodes))
     rows = math.ceil(nodes / columns)
     points = []
     for row in range(rows):
         count = min(columns, nodes - row * columns)
-        points += [(_coordinate(column, count), _coordinate(row, rows)) for column in range(count)]
+        points += [(coordinate(column, count), coordinate(row, rows)) for column in range(count)]
     return tuple(points)
 
 
@@ -132,20 +130,7 @@ def shrink_factor(extent: float, height: int, width: int) -> float:
     return minimum(1.0, (minimum(height, width) - 1) / (2 * extent))  # type: ignore[no-any-return]
 
 
-def _coordinate(index: int, count: int) -> float:
-    return 0.0 if count == 1 else 2.0 * index / (count - 1) - 1.0
-
-
-def _centered(points: Sequence[tuple[float, float]], grid: int | Literal["map"]) -> tuple[tuple[float, float], ...]:
+def _centered(points: Sequence[tuple[float, float]], grid: Grid) -> tuple[tuple[float, float], ...]:
     """Convert offsets from the center of a cell to offsets from its top-left position."""
     shift = 0.0 if grid == "map" else (int(grid) - 1) / 2
     return tuple((x + shift, y + shift) for x, y in points)
-
-
-def _check_points(points: Points, nodes: int) -> tuple[tuple[float, float], ...]:
-    checked = tuple(tuple(float(c) for c in point) for point in points)
-    if len(checked) != nodes or any(len(point) != 2 for point in checked):
-        raise UsageError(f"spread has {len(checked)} points; expected one (x, y) for each of the {nodes} nodes")
-    if not all(math.isfinite(c) for point in checked for c in point):
-        raise UsageError("spread has a coordinate that is not finite; expected pixels")
-    return checked  # type: ignore[return-value]

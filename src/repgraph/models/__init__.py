@@ -3,11 +3,10 @@
 try:
     from repgraph.models.backbone import Backbone
     from repgraph.models.context import Control, register_context
-    from repgraph.models.heads import AuxiliaryHead, SegmentationHead, upsample
+    from repgraph.models.heads import AuxiliaryHead, PyramidHead, SegmentationHead, upsample
     from repgraph.models.hub import load
     from repgraph.models.mask_rcnn import MaskRCNN, mask_rcnn
     from repgraph.models.parameters import param_groups
-    from repgraph.models.pyramid import PyramidHead
     from repgraph.models.rgnet import RGNet, rgnet
 except ModuleNotFoundError as error:
     if error.name not in ("huggingface_hub", "pydantic", "safetensors", "timm", "torchvision"):

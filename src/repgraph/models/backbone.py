@@ -33,16 +33,13 @@ class Backbone(nn.Module):
         output_stride: pixels of the image per position of the last map: 8, 16 or 32 where the model supports it.
         maps: number of maps to return, from the last stages.
         caffe_style: put the stride of a ResNet stage on its first 1 x 1 convolution, as Caffe's ResNets do, and not on
-            the 3 x 3. Weights of one style do not work in the other. With dilation, all 3 x 3 convolutions of a stage
-            have its dilation; in timm's style the first one has the dilation of the previous stage. In both styles, the
-            subsampled maps of a dilated ResNet equal the maps without dilation.
+            the 3 x 3. Weights of one style do not work in the other.
 
     Attributes:
         body: the timm model; parameters keep their names.
         channels: channels of the maps.
         strides: pixels of the image per position of each map.
-        multiple: images are zero-padded on the right and below to a multiple of this, and the maps cropped. 1 (no
-            padding) for ResNets and most convolutional networks.
+        multiple: images are zero-padded on the right and below to a multiple of this, and the maps cropped.
 
     Shape:
         - Input: (B, 3, H, W)
@@ -73,20 +70,14 @@ class Backbone(nn.Module):
         self._channels_last_output = str(getattr(self.body, "output_fmt", "")).endswith("NHWC")
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the maps of the last stages for images (B, 3, H, W)."""
         height, width = x.shape[2:]
         if self.multiple > 1:
             x = F.pad(x, (0, -width % self.multiple, 0, -height % self.multiple))
-        return tuple(self._crop(each, height, width, x) for each in self.body(x))
-
-    def _crop(self, y: Tensor, height: int, width: int, padded: Tensor) -> Tensor:
-        """Return the part of a map that shows the image without its padding."""
-        if self._channels_last_output:
-            y = y.permute(0, 3, 1, 2)
-        if self.multiple > 1:
-            rows = -(-y.shape[2] * height // padded.shape[2])
-            y = y[:, :, :rows, : -(-y.shape[3] * width // padded.shape[3])]
-        return y
+        maps = tuple(y.permute(0, 3, 1, 2) if self._channels_last_output else y for y in self.body(x))
+        if self.multiple == 1:
+            return maps
+        sizes = ((-(-y.shape[2] * height // x.shape[2]), -(-y.shape[3] * width // x.shape[3])) for y in maps)
+        return tuple(y[:, :, :rows, :columns] for y, (rows, columns) in zip(maps, sizes, strict=True))
 
     def extra_repr(self) -> str:
         return f"{self.name!r}, output_stride={self.output_stride}, caffe_style={self.caffe_style}"
@@ -129,9 +120,8 @@ def _find_options(name: str, output_stride: int, maps: int) -> tuple[dict[str, A
         raise UsageError(f"{name!r} takes images of one size only; choose another backbone")
     if not strides:
         raise UsageError(f"{name!r} has fewer than {maps} feature maps in timm; choose another backbone")
-    raise UsageError(
-        f"output_stride is {output_stride}; timm's {name!r} supports {' or '.join(map(str, sorted(strides)))}"
-    )
+    supported = " or ".join(map(str, sorted(strides)))
+    raise UsageError(f"output_stride is {output_stride}; timm's {name!r} supports {supported}")
 
 
 def create_without_data(name: str, **options: Any) -> Any:
@@ -165,9 +155,8 @@ def to_caffe_style(body: nn.Module, name: str) -> None:
         shortcut = getattr(first, "downsample", None)
         plain = isinstance(shortcut, nn.Sequential) and isinstance(shortcut[0], nn.Conv2d)
         if type(first).__name__ != "Bottleneck" or not plain or not isinstance(getattr(first, "aa", None), _NO_POOLING):
-            raise UsageError(
-                f"caffe_style needs a ResNet of bottlenecks with plain shortcuts, such as 'resnet50'; got {name!r}"
-            )
+            needed = "a ResNet of bottlenecks with plain shortcuts, such as 'resnet50'"
+            raise UsageError(f"caffe_style needs {needed}; got {name!r}")
         first.conv1.stride, first.conv2.stride = first.conv2.stride, (1, 1)
         # In timm the first block has the dilation of the previous stage, which is right for a stride on the 3 x 3.
         dilation = getattr(first, "dilation", 1)
@@ -180,14 +169,11 @@ default_cfgs = generate_default_cfgs({"repgraph_small": {}})  # timm looks it up
 class SmallEncoder(nn.Module):
     """A small encoder for small images on a CPU: "repgraph_small" in timm's registry.
 
-    Four 3 x 3 convolutions with batch normalization and ReLU; the maps have strides 2 and 4. A position of the last map
-    depends on 23 pixels along each side (31 after the 3 x 3 convolution of a head).
+    Its maps have strides 2 and 4. A position of the last one depends on 23 x 23 pixels.
     """
 
-    def __init__(self, in_chans: int = 3, output_stride: int = 4) -> None:
+    def __init__(self, in_chans: int = 3) -> None:
         super().__init__()
-        if output_stride != 4:
-            raise UsageError(f"output_stride is {output_stride}; repgraph_small supports 4")
         self.stage1 = _conv_block(in_chans, 24, stride=2)
         self.stage2 = nn.Sequential(_conv_block(24, 48, stride=2), _conv_block(48, 64), _conv_block(64, 64))
         self.feature_info = [
@@ -209,12 +195,11 @@ def _conv_block(in_channels: int, out_channels: int, stride: int = 1) -> nn.Sequ
 
 @register_model
 def repgraph_small(pretrained: bool = False, **options: Any) -> nn.Module:
-    """Build the small encoder for timm."""
     return build_model_with_cfg(
         SmallEncoder,
         "repgraph_small",
         pretrained,
         feature_cfg=dict(out_indices=(0, 1)),
-        kwargs_filter=("num_classes", "global_pool"),  # type: ignore[arg-type]  # options of classifiers
+        kwargs_filter=("num_classes", "global_pool", "output_stride"),  # type: ignore[arg-type]  # not supported
         **options,
     )

@@ -17,10 +17,7 @@ from repgraph.layers.pyramid import PyramidRepGraph
 
 
 class Control(nn.Module):
-    """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its sampling, as a baseline.
-
-    ``reduce`` (1 x 1, C -> C'), ``reduce_norm``, ReLU, ``expand`` (1 x 1, C' -> C), ``expand_norm``, fusion, ReLU.
-    """
+    """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its attention, as a baseline."""
 
     def __init__(
         self, channels: int, mid_channels: int | None = None, *, fusion: str = "sum", norm_expand: bool = True
@@ -51,6 +48,7 @@ class NoContext(nn.Identity):
 
 
 Layer = Callable[..., nn.Module]
+Options = Mapping[str, Any] | None
 LAYERS: dict[str, Layer] = {
     "repgraph": BottleneckRepGraph,
     "paper": BottleneckRepGraph,
@@ -62,7 +60,6 @@ LAYERS: dict[str, Layer] = {
     "none": NoContext,
     "pyramid": PyramidRepGraph,
 }
-REGISTER = "register_context; in commands, repgraph --import MODULE"
 IMPORT = "REPGRAPH_IMPORT"  # environment variable: modules that register context layers, separated by commas
 PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names of a layer with options
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # layers that start as the identity
@@ -114,7 +111,7 @@ def register_context(name: str, layer: Layer | None = None) -> Any:
     if not isinstance(name, str) or not name:
         raise TypeError(f"name is {name!r}; expected a string")
     known = LAYERS.get(name)
-    if known is not None and known is not layer and _origin(known) != _origin(layer):
+    if known is not None and _origin(known) != _origin(layer):
         raise UsageError(f"context {name!r} is already registered, by {_origin(known)}; choose another name")
     LAYERS[name] = layer
     return layer
@@ -129,16 +126,16 @@ def context_name(context: Any, decoder: str = "dilated") -> str:
 
     Modules in ``REPGRAPH_IMPORT`` are imported if the name is unknown. A class is registered by its name.
     """
-    if not isinstance(context, str) and callable(context):
-        found = [name for name, layer in LAYERS.items() if layer is context]
-        name = found[0] if found else getattr(context, "__name__", "context")
+    if callable(context):
+        own = getattr(context, "__name__", "context")
+        name = next((name for name, layer in LAYERS.items() if layer is context), own)
         register_context(name, context)
         return name
     if isinstance(context, str) and context not in LAYERS:
         _import_modules()
     if not isinstance(context, str) or context not in LAYERS:
-        hint = nearest(context, LAYERS, f"; choose one of {', '.join(LAYERS)}, or register it ({REGISTER})")
-        raise UsageError(f"context is {context!r}{hint}")
+        known = f"; choose one of {', '.join(LAYERS)}, or register it (register_context, repgraph --import MODULE)"
+        raise UsageError(f"context is {context!r}{nearest(context, LAYERS, known)}")
     if context == "pyramid" and decoder != "pyramid":
         raise UsageError("context 'pyramid' attends to several maps; it needs decoder='pyramid'")
     return "pyramid" if (decoder, context) == ("pyramid", "repgraph") else context
@@ -155,25 +152,21 @@ def _import_modules() -> None:
             raise UsageError(f"cannot import {module!r} ({IMPORT}, --import): {error}") from error
 
 
-def make_context(
-    name: str, channels: int, *, fusion: str | None = None, options: Mapping[str, Any] | None = None, **sizes: int
-) -> Any:
-    """Build the context layer of a head; it has an attribute ``out_channels``.
+def make_context(name: str, channels: int, *, fusion: str | None = None, options: Options = None, maps: int = 1) -> Any:
+    """Build the context layer of a head: for one map, or for the ``maps`` of a pyramid.
 
-    Args:
-        name: one of :data:`LAYERS`.
-        fusion: "sum" or "concat". Default: "concat", and "sum" for dual attention.
-        options: options of the layer, such as ``{"nodes": 27}``; they take precedence over those of :data:`HEAD`.
-        sizes: ``maps`` of a layer over several maps.
+    ``fusion`` is "concat" by default, and "sum" for dual attention; ``options`` take precedence over :data:`HEAD`.
     """
-    name = context_name(name, "pyramid" if sizes else "dilated")
+    name = context_name(name, "pyramid" if maps > 1 else "dilated")
     layer = LAYERS[name]
     check_options("context_options", name, options)
     resolved = resolve_preset(name, head_options(name, options))[1]
+    if name == "pyramid":
+        resolved["maps"] = maps
     if "fusion" in inspect.signature(layer).parameters:
         resolved["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:
-        made = layer(channels, **sizes, **resolved)
+        made = layer(channels, **resolved)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"context {name!r}: {error}") from error
     if not isinstance(getattr(made, "out_channels", None), int):
@@ -182,17 +175,18 @@ def make_context(
 
 
 def insert_context(
-    body: nn.Module, where: Mapping[str, int], name: str, options: Mapping[str, Any], argument: str
-) -> None:
-    """Insert context layers into stages of a backbone; ``argument`` names the source of the options in messages."""
+    body: nn.Module, where: dict[str, int], name: str, options: Options, argument: str
+) -> dict[str, Any]:
+    """Insert context layers into stages of a backbone, and return all their options; ``argument`` is for messages."""
     check_options(argument, name, options)
     try:
         insert(body, where, LAYERS[name], **resolve_preset(name, options)[1])
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"inserted layers: {error}") from error
+    return full_options(name, options)
 
 
-def check_options(argument: str, name: str, options: Mapping[str, Any] | None) -> None:
+def check_options(argument: str, name: str, options: Options) -> None:
     """Raise if the layer does not have all of the options."""
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"{argument} of {name!r} is {options!r}; expected a dict")
@@ -203,7 +197,7 @@ def check_options(argument: str, name: str, options: Mapping[str, Any] | None) -
             raise UsageError(f"{argument} of {name!r} has no option {option!r}{hint}")
 
 
-def head_options(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def head_options(name: str, options: Options) -> dict[str, Any]:
     """Return options of a layer in a head: the given ones, and the defaults of :data:`HEAD`."""
     given = options or {}
     found = {**HEAD.get(name, {}), **given}
@@ -212,16 +206,16 @@ def head_options(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]
     return found
 
 
-def resolve_preset(name: str, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+def resolve_preset(name: str, options: Options) -> tuple[str, dict[str, Any]]:
     """Return name and options of a layer; a preset is replaced by its layer and options."""
     layer, preset = PRESETS.get(name, (name, {}))
     return layer, {**preset, **(options or {})}
 
 
-def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module | None = None) -> dict[str, Any]:
+def full_options(name: str, options: Options, layer: nn.Module | None = None) -> dict[str, Any]:
     """Return all options with their values: a config must not depend on defaults.
 
-    Width and scale are taken from ``layer``. Without one they may be None: the widths of inserted layers differ.
+    Values None are replaced by those of ``layer``. (Widths and scales of inserted layers differ, and stay None.)
     """
     parameters = inspect.signature(LAYERS[name]).parameters.items()
     defaults = {option: p.default for option, p in parameters if option not in (*_NO_OPTIONS, *_NOT_RECORDED)}
@@ -232,9 +226,6 @@ def full_options(name: str, options: Mapping[str, Any] | None, layer: nn.Module 
 
 
 def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the options of an existing config to this version.
-
-    Options in :data:`REMOVED` are dropped unless their value had an effect; RepGraph layers get those in :data:`ADDED`.
-    """
+    """Convert the options of an existing config to this version (:data:`REMOVED`, :data:`ADDED`)."""
     kept = {option: value for option, value in options.items() if option not in REMOVED or value != REMOVED[option]}
     return {**ADDED, **kept} if "nodes" in kept else kept

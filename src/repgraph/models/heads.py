@@ -8,12 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
-from repgraph.layers import BottleneckRepGraph
+from repgraph.layers import BottleneckRepGraph, PyramidRepGraph
 from repgraph.layers.checks import check_int, check_map
-from repgraph.layers.pointwise import Pointwise
+from repgraph.layers.pointwise import Pointwise, add_conv_norm
 from repgraph.layers.repgraph import RepGraph
 from repgraph.models.context import Control, make_context
 from repgraph.ops.separable import separable
+
+MAPS = 4  # of a backbone, for PyramidHead: strides 4, 8, 16 and 32
 
 
 class SegmentationHead(nn.Module):
@@ -60,17 +62,15 @@ class SegmentationHead(nn.Module):
             initialize(self.context.reduce)
             initialize(self.context.expand)
         self.dropout = nn.Dropout2d(dropout)
-        out_channels: Any = self.context.out_channels
-        self.classifier = initialize(Pointwise(out_channels, check_int("classes", classes)))
+        self.classifier = initialize(Pointwise(self.context.out_channels, check_int("classes", classes)))
 
     def forward(self, x: Tensor, return_nodes: bool = False) -> Any:
         x = self.act(self.norm(self.project(check_map(x, self.project.in_channels))))
-        if not return_nodes:
-            return self.classifier(self.dropout(self.context(x)))
-        if not isinstance(self.context, RepGraph):
+        if return_nodes and not isinstance(self.context, RepGraph):
             raise UsageError(f"the context layer is a {type(self.context).__name__}, which has no representative nodes")
-        x, nodes, weights = self.context(x, return_nodes=True)
-        return self.classifier(self.dropout(x)), nodes, weights
+        x, *nodes = self.context(x, True) if return_nodes else (self.context(x),)
+        x = self.classifier(self.dropout(x))
+        return (x, *nodes) if return_nodes else x
 
 
 class AuxiliaryHead(SegmentationHead):
@@ -78,6 +78,80 @@ class AuxiliaryHead(SegmentationHead):
 
     def __init__(self, in_channels: int, classes: int, *, channels: int = 512, dropout: float = 0.1) -> None:
         super().__init__(in_channels, classes, channels=channels, context="none", dropout=dropout)
+
+
+class PyramidHead(nn.Module):
+    """From the maps of a backbone's four stages to class logits at the stride of the first.
+
+    The maps of strides 8, 16 and 32 are projected to equal widths (``laterals``), and each is added to the next finer
+    one. The context layer runs at stride 8: ``rounds`` of attention to nodes on the three maps, or another layer on the
+    finest of them. Its output is upsampled to stride 4 and added to the first map (``fine``); a 3 x 3 convolution
+    (``smooth``), dropout and ``classifier`` (1 x 1) follow.
+
+    Args:
+        in_channels: channels of the four maps.
+        channels: channels of the projected maps; half of them at stride 4.
+        context: "pyramid" is :class:`~repgraph.layers.PyramidRepGraph`, "none" a plain feature pyramid (FPN).
+        classes, context_options, fusion, dropout: as in :class:`SegmentationHead`.
+
+    Shape:
+        - Input: four maps (B, C_l, H_l, W_l), the finest first
+        - Output: (B, classes, H_0, W_0); with ``return_nodes=True`` also nodes and weights of each round.
+
+    Example:
+        >>> head = PyramidHead((8, 16, 32, 64), 19, channels=32).eval()
+        >>> maps = [torch.randn(1, 8 * 2**i, 32 >> i, 48 >> i) for i in range(4)]
+        >>> head(maps).shape
+        torch.Size([1, 19, 32, 48])
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        classes: int,
+        *,
+        context: str = "pyramid",
+        context_options: Mapping[str, Any] | None = None,
+        fusion: str | None = None,
+        channels: int = 256,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if len(in_channels) != MAPS:
+            raise UsageError(f"a pyramid needs a backbone of {MAPS} stages; got {len(in_channels)}")
+        first, *coarser = (check_int("in_channels", number) for number in in_channels)
+        width = max(1, check_int("channels", channels) // 2)
+        self.laterals = nn.ModuleList(initialize(Pointwise(number, channels, bias=False)) for number in coarser)
+        self.lateral_norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in coarser)
+        self.context = make_context(context, channels, fusion=fusion, options=context_options, maps=len(coarser))
+        self.reduce = initialize(Pointwise(self.context.out_channels, width, bias=False))
+        self.fine = initialize(Pointwise(first, width, bias=False))
+        self.fine_norm = nn.BatchNorm2d(width)
+        self.smooth = initialize(nn.Conv2d(width, width, 3, padding=1, bias=False))
+        self.smooth_norm = nn.BatchNorm2d(width)
+        self.act = nn.ReLU(inplace=True)
+        self.dropout = nn.Dropout2d(dropout)
+        self.classifier = initialize(Pointwise(width, check_int("classes", classes)))
+
+    def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
+        first, *coarser = maps
+        check_map(first, self.fine.in_channels)
+        merged, on_all = self.merge(coarser), isinstance(self.context, PyramidRepGraph)
+        if return_nodes and not on_all:
+            raise UsageError(f"the context layer {type(self.context).__name__} has no nodes on the pyramid's maps")
+        x, *nodes = self.context(merged, True) if return_nodes else (self.context(merged if on_all else merged[0]),)
+        x = resize(self.reduce(x), first.shape[2:])
+        x = add_conv_norm(x, first, self.fine, self.fine_norm, relu=True)
+        x = self.classifier(self.dropout(self.act(self.smooth_norm(self.smooth(x)))))
+        return (x, *nodes) if return_nodes else x
+
+    def merge(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        """Project the maps of strides 8, 16 and 32, and add the coarser maps to each."""
+        merged: list[Tensor] = []
+        for x, lateral, norm in reversed(list(zip(maps, self.laterals, self.lateral_norms, strict=True))):
+            above = resize(merged[0], x.shape[2:]) if merged else None
+            merged.insert(0, norm(lateral(x)) if above is None else add_conv_norm(above, x, lateral, norm))
+        return merged
 
 
 def initialize(convolution: nn.Conv2d) -> nn.Conv2d:
@@ -107,8 +181,7 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
 class Upsample(torch.autograd.Function):
     """Bilinear upsampling whose gradient is two matrix products, and deterministic.
 
-    PyTorch accumulates the gradient with atomic additions, four per pixel, which are not deterministic and take a tenth
-    of RGNet's training step on an H200. Bilinear weights are products of linear weights along rows and columns.
+    PyTorch's gradient uses atomic additions, which take a tenth of RGNet's training step on an H200.
     """
 
     @staticmethod

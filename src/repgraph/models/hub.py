@@ -23,29 +23,26 @@ CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
 NETWORK = "network"  # the key of a config with the name of the class; RGNet if it is missing
 
 
-def model_card(description: str, name: str) -> str:
-    return f"""---
-{{{{ card_data }}}}
+_CARD = """---
+{{ card_data }}
 ---
 
-{description}
+{{ network }} from repgraph, a library of layers in which every position of a feature map attends to a few
+representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020).
 
 ```python
-from repgraph.models import {name}
+from repgraph.models import {{ network }}
 
-model = {name}.from_pretrained("path/of/this/folder")
+model = {{ network }}.from_pretrained("path/of/this/folder")
 ```
 """
 
 
-class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
+class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"], model_card_template=_CARD):
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
     mismatches are errors, and a folder is replaced only after everything is written.
-
-    Args:
-        arguments: arguments of the network's constructor by name, with ``classes``, ``labels``, ``mean`` and ``std``.
 
     Attributes:
         config: the arguments as they are written to ``config.json``.
@@ -54,7 +51,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
 
     built: frozenset[str]
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Mapping[str, Any]) -> None:  # of the network's constructor
         super().__init__()
         self.config: dict[str, Any] = {name: _to_json(name, value) for name, value in arguments.items()}
         self.classes = check_int("classes", arguments["classes"])
@@ -95,7 +92,8 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         with files.explained(folder / FILE):
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
-                super().save_pretrained(part, config=self.config, model_card_kwargs=model_card_kwargs)
+                card = {"network": type(self).__name__, **(model_card_kwargs or {})}
+                super().save_pretrained(part, config=self.config, model_card_kwargs=card)
                 for name in (FILE, CONFIG, "README.md"):
                     if name != "README.md" or not (folder / name).exists():
                         os.replace(Path(part) / name, folder / name)
@@ -111,10 +109,9 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         state = self.state_dict()
         changed = sorted(self.built ^ state.keys())
         if changed:
-            raise UsageError(
-                f"the network does not match its config: {changed[0]} and {len(changed) - 1} more parameters were "
-                "added or removed, as by fuse(), insert() or remove(); save it before"
-            )
+            what = f"{changed[0]} and {len(changed) - 1} more parameters were added or removed"
+            cause = "as by fuse(), insert() or remove(); save it before"
+            raise UsageError(f"the network does not match its config: {what}, {cause}")
         # Copies: safetensors takes neither channels-last nor shared tensors.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
         # A single entry: the order of several is random, and files would differ.
@@ -143,16 +140,6 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
             message = f"{name} is not a folder, and cannot be loaded from the Hub: {first_line(error)}"
             raise UsageError(message) from error
         return _restore(cls, files.read_json(config), read_file(file)[0], config, file)
-
-    @classmethod
-    def build(cls, config: Mapping[str, Any], source: str) -> Self:
-        """Build a network from a config; ``source`` is its file, for messages."""
-        arguments = {name: value for name, value in config.items() if name != NETWORK}
-        for name in ("context_options", "inserted_options"):
-            if isinstance(arguments.get(name), Mapping):
-                arguments[name] = stored_options(arguments[name])
-        with building(source):
-            return cls(**arguments)
 
 
 @contextlib.contextmanager
@@ -185,27 +172,24 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         21
     """
     path = Path(os.path.expanduser(path))
-    is_folder = os.path.isdir(path)  # False also for names that are too long, where Path.is_dir raises an error
-    if path.suffix == ".safetensors" and not is_folder:
-        tensors, metadata = read_file(path)
-        if "config" not in metadata:
-            raise UsageError(
-                f"{path} has no config of a network in its metadata; it may hold the weights of a backbone"
-            )
-        return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
-    if path.suffix == ".ckpt" and not is_folder:
+    if os.path.isdir(path):  # Path.is_dir raises an error for names that are too long
+        for folder in (path, path / MODEL):
+            if (folder / CONFIG).is_file():
+                config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
+                return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
+        last = path / CHECKPOINTS / LAST
+        hint = f"; give its last checkpoint instead: {last}" if last.is_file() else ""
+        raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: no network was saved there (yet){hint}")
+    if path.suffix == ".ckpt":
         return from_checkpoint(read_pickle(path), kind, path)
+    if path.suffix == ".safetensors":
+        tensors, metadata = read_file(path)
+        if "config" in metadata:
+            return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
+        raise UsageError(f"{path} has no config of a network in its metadata; it may hold the weights of a backbone")
     if os.path.isfile(path):
         raise UsageError(f"{path} is not a network; expected a folder, a .safetensors or a .ckpt file")
-    if not is_folder:
-        raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
-    for folder in (path, path / MODEL):
-        if (folder / CONFIG).is_file():
-            config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
-            return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
-    last = path / CHECKPOINTS / LAST
-    hint = f"; give its last checkpoint instead: {last}" if last.is_file() else ""
-    raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: no network was saved there (yet){hint}")
+    raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
 
 
 def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any:
@@ -219,7 +203,7 @@ def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any
 
 
 def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: object, file: object) -> Any:
-    """Build the network that a config describes, and load its weights; the sources are for messages."""
+    """Build the network that a config describes, and load its weights; ``source`` and ``file`` are for messages."""
     from repgraph.models.mask_rcnn import MaskRCNN  # these import this module
     from repgraph.models.rgnet import RGNet
 
@@ -230,7 +214,12 @@ def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], so
     expected = list(classes) if kind is None else [kind.__name__]
     if name not in expected:
         raise UsageError(f"{source} has a network of class {name}; expected {' or '.join(expected)}")
-    model = classes[name].build(config, str(source))
+    arguments = {key: value for key, value in config.items() if key != NETWORK}
+    for key in ("context_options", "inserted_options"):
+        if isinstance(arguments.get(key), Mapping):
+            arguments[key] = stored_options(arguments[key])
+    with building(str(source)):
+        model = classes[name](**arguments)
     load_strict(model, tensors, str(file))
     return model.eval()
 

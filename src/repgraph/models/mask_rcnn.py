@@ -17,24 +17,15 @@ from repgraph.errors import UsageError
 from repgraph.layers.checks import check_bool, check_choice, check_int, check_number
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import to_caffe_style
-from repgraph.models.context import INSERTABLE, full_options, insert_context
-from repgraph.models.hub import NETWORK, Hub, model_card
+from repgraph.models.context import INSERTABLE, insert_context
+from repgraph.models.hub import NETWORK, Hub
 
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 CONTEXTS = (*INSERTABLE, "none")
 NORMS = {"frozen": FrozenBatchNorm2d, "batch": nn.BatchNorm2d}
-_DESCRIPTION = """\
-A Mask R-CNN for objects and their masks, from the library repgraph: torchvision's network, optionally with layers in
-its backbone in which every position attends to a few representative nodes (Yu et al., Representative Graph Neural
-Network, ECCV 2020)."""
 
 
-class MaskRCNN(
-    Hub,
-    pipeline_tag="object-detection",
-    tags=["instance-segmentation", "object-detection"],
-    model_card_template=model_card(_DESCRIPTION, "MaskRCNN"),
-):
+class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentation", "object-detection"]):
     """torchvision's Mask R-CNN with a ResNet and a feature pyramid. :func:`mask_rcnn` builds it with weights.
 
     All arguments are stored in ``config``.
@@ -54,8 +45,7 @@ class MaskRCNN(
             are always trainable.
         caffe_style: put the stride of a stage on its first 1 x 1 convolution, as Caffe's ResNets do.
         min_size, max_size: images are resized such that the shorter side is ``min_size`` pixels, unless the longer one
-            would exceed ``max_size``. If ``min_size`` has several values, training draws one for each image, and
-            evaluation uses the last.
+            would exceed ``max_size``. Of several ``min_size``, training draws one per image; evaluation uses the last.
         score_threshold, nms_threshold, detections: minimum score of a result, overlap above which the lower-scoring of
             two boxes of a class is removed, and maximum number of results per image.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
@@ -94,7 +84,6 @@ class MaskRCNN(
     ) -> None:
         super().__init__({name: value for name, value in locals().items() if name not in ("self", "__class__")})
         self.config[NETWORK] = "MaskRCNN"
-        self.caffe_style = check_bool("caffe_style", caffe_style)
         norm_layer = NORMS[check_choice("norm", norm, NORMS)]
         body: Any = detection.backbone_utils.resnet_fpn_backbone(
             backbone_name=check_choice("backbone", backbone, BACKBONES),
@@ -102,13 +91,14 @@ class MaskRCNN(
             norm_layer=partial(norm_layer, eps=check_number("norm_eps", norm_eps, 0, 1)),
             trainable_layers=check_int("trainable_stages", trainable_stages, 0, 5),
         )
-        if self.caffe_style:
+        self.caffe_style = check_bool("caffe_style", caffe_style)
+        if caffe_style:
             to_caffe_style(body.body, backbone)
         name = check_choice("context", "none" if context is None else context, CONTEXTS)
         if name != "none":
             where = {"layer3": 1} if where is None else where
-            insert_context(body.body, where, name, context_options or {}, "context_options")
-            self.config["context_options"] = full_options(name, self.config["context_options"])
+            options = self.config["context_options"] or {}
+            self.config["context_options"] = insert_context(body.body, where, name, options, "context_options")
         elif where or context_options:
             raise UsageError("where and context_options need context, the name of the layer")
         sizes = [min_size] if isinstance(min_size, int) else min_size
@@ -145,8 +135,8 @@ class MaskRCNN(
             In training, the losses by name. In evaluation, for each image "boxes" (N, 4), "labels" (N,), "scores" (N,)
             and "masks" (N, 1, H, W), probabilities from 0 to 1; in pixels of the image.
         """
-        prepared = [_prepare_image(image) for image in images]
-        return self.detector(prepared, None if targets is None else [tree_map(_as_tensor, dict(t)) for t in targets])
+        plain = None if targets is None else [tree_map(_as_tensor, dict(target)) for target in targets]
+        return self.detector([_prepare_image(image) for image in images], plain)
 
     @property
     def pretrained(self) -> nn.Module:
@@ -181,7 +171,6 @@ def mask_rcnn(
     settings = weight_files.complete(options, found, "caffe_style", "norm_eps", "mean", "std")
     model = MaskRCNN(classes, backbone, **settings)
     if found is not None:
-        weight_files.check_style(found, model.caffe_style)
         weight_files.load_detector(model.detector, found, check_bool("new_predictors", new_predictors))
     return model
 
@@ -189,9 +178,8 @@ def mask_rcnn(
 def keep_coordinates_in_float32(detector: Any) -> None:
     """Keep coordinates and scores of torchvision's Mask R-CNN in float32 under autocast.
 
-    torchvision creates anchors in the dtype of the feature maps, and moves boxes in the dtype of the heads' outputs. In
-    bfloat16 they are rounded to 2 pixels at 320, and to 8 at 1333. So feature maps and outputs of the heads are
-    converted to float32; convolutions and products stay in half precision. Without autocast nothing changes.
+    torchvision creates anchors in the dtype of the feature maps, and moves boxes in the dtype of the heads' outputs; in
+    bfloat16 they are rounded to 8 pixels at 1333. So feature maps and outputs of the heads are converted to float32.
     """
     heads = detector.roi_heads
     for part in (detector.backbone, detector.rpn.head, heads.box_predictor, heads.mask_predictor):

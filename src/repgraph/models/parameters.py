@@ -26,9 +26,8 @@ def param_groups(
         lr: learning rate of the pretrained part: the backbone, or in Mask R-CNN the ResNet without its pyramid.
         new_lr: learning rate of the heads and of inserted layers. Default: ``lr``.
         offset_lr: learning rate of the offset convolutions. Default: ``new_lr``.
-        layer_decay: a stage of the pretrained part (see :func:`repgraph.stages`) has the rate
-            ``lr * layer_decay ** (number of stages after it)``. The stem, before the first stage, counts as a stage.
-            Default: 1, one rate for all.
+        layer_decay: a stage of the pretrained part (see :func:`repgraph.stages`; the stem counts as one) has the rate
+            ``lr * layer_decay ** (number of stages after it)``.
 
     The result and ``no_decay`` are as for :func:`repgraph.param_groups`, with "norms and biases" and "weights" split
     into backbone and new; with ``layer_decay``, the backbone's are also split by stage.

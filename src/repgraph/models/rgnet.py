@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,21 +18,11 @@ from repgraph.layers.spread import shrink_factor
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import Backbone
 from repgraph.models.context import INSERTABLE, context_name, full_options, head_options, insert_context
-from repgraph.models.heads import AuxiliaryHead, SegmentationHead, upsample
-from repgraph.models.hub import Hub, model_card
-from repgraph.models.pyramid import MAPS, PyramidHead
-
-_DESCRIPTION = """\
-An RGNet for semantic segmentation, from the library repgraph: a backbone, and a layer in which every position attends
-to a few representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020)."""
+from repgraph.models.heads import MAPS, AuxiliaryHead, PyramidHead, SegmentationHead, upsample
+from repgraph.models.hub import Hub
 
 
-class RGNet(
-    Hub,
-    pipeline_tag="image-segmentation",
-    tags=["semantic-segmentation"],
-    model_card_template=model_card(_DESCRIPTION, "RGNet"),
-):
+class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation"]):
     """The paper's network for semantic segmentation. :func:`rgnet` builds it with pretrained weights.
 
     All arguments are stored in ``config``.
@@ -44,19 +34,17 @@ class RGNet(
             (a backbone without dilation, and :class:`~repgraph.models.PyramidHead` on its last four stages).
         output_stride: of the backbone: 8, 16 or 32. Default: 8; a pyramid needs 32.
         context: the layer in the head: "repgraph" (in a pyramid, RepGraph over its maps), "paper" (the same in the
-            paper's plain form), "simple", "non_local", "dual", "psp" (pyramid pooling), "control", "none" (the paper's
-            backbone baseline), or a layer of your own, by class or by its name in
-            :func:`~repgraph.models.register_context`.
+            paper's plain form), "simple", "non_local", "dual", "psp" (pyramid pooling), "control", "none", or your own
+            layer, by class or by its name in :func:`~repgraph.models.register_context`.
         context_options: options of that layer, such as ``{"nodes": 27, "radius": 8}``.
-        channels: channels after the 3 x 3 convolution of either head; in a pyramid, channels of its maps. Default: 512,
-            and 256 for a pyramid.
+        channels: channels of the heads; in a pyramid, of its maps. Default: 512, and 256 for a pyramid.
         fusion: of the context layer: "concat" or "sum". Default: "concat", and "sum" for dual attention.
         inserted: number of layers to insert into each stage of the backbone, such as ``{"layer3": 1}``; see
-            :func:`repgraph.insert`. They have sum fusion and start as the identity.
+            :func:`repgraph.insert`.
         inserted_options: options of the inserted layers; "layer" is their name: "repgraph" (default), "paper",
             "simple", "non_local" or "dual".
         auxiliary: whether there is an auxiliary head.
-        dropout: dropout before the classifiers.
+        dropout: probability of dropping a channel before a classifier.
         caffe_style: of the backbone.
         map_sizes: ``map_size`` of RepGraph layers by their paths, such as ``{"head.context": (8, 8)}``; see
             :meth:`keep_reach`.
@@ -77,8 +65,6 @@ class RGNet(
         >>> logits, auxiliary = model(torch.randn(2, 3, 33, 47))
         >>> logits.shape, auxiliary.shape
         (torch.Size([2, 21, 33, 47]), torch.Size([2, 21, 33, 47]))
-        >>> model.eval()(torch.randn(1, 3, 7, 13)).shape
-        torch.Size([1, 21, 7, 13])
     """
 
     initial: str = ""
@@ -112,40 +98,44 @@ class RGNet(
         self.decoder, pyramid = decoder, decoder == "pyramid"
         if pyramid and output_stride != stride:
             raise UsageError(f"output_stride is {output_stride}; a pyramid needs {stride}, the stride without dilation")
-        style = check_bool("caffe_style", caffe_style)
+        check_bool("caffe_style", caffe_style)
         maps = MAPS if pyramid else 2
-        self.backbone = Backbone(backbone, output_stride=output_stride, maps=maps, caffe_style=style)
+        self.backbone = Backbone(backbone, output_stride=output_stride, maps=maps, caffe_style=caffe_style)
         if inserted:
             options = dict(self.config["inserted_options"] or {})
             layer = check_choice("layer in inserted_options", options.pop("layer", "repgraph"), INSERTABLE)
-            insert_context(self.backbone.body, inserted, layer, options, "inserted_options")
-            self.config["inserted_options"] = {"layer": layer, **full_options(layer, options)}
+            recorded = insert_context(self.backbone.body, inserted, layer, options, "inserted_options")
+            self.config["inserted_options"] = {"layer": layer, **recorded}
         elif inserted_options:
             raise UsageError("inserted_options needs inserted, the number of layers for each stage")
+        *_, stage4, stage5 = stages = self.backbone.channels
         settings: dict[str, Any] = dict(context=context, context_options=context_options, fusion=fusion)
         settings |= dict(channels=channels, dropout=dropout)
-        *_, stage4, stage5 = stages = self.backbone.channels
-        self.head: Any = (
-            PyramidHead(stages, classes, **settings) if pyramid else SegmentationHead(stage5, classes, **settings)
-        )
+        kind, given = (PyramidHead, stages) if pyramid else (SegmentationHead, stage5)
+        self.head: Any = kind(given, classes, **settings)  # type: ignore[arg-type]
         options = head_options(context, self.config["context_options"])
         self.config["context_options"] = full_options(context, options, self.head.context)
         self.auxiliary = None
         if check_bool("auxiliary", auxiliary):
             self.auxiliary = AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
-        if not map_sizes:
-            del self.config["map_sizes"]
         if not pyramid:
             del self.config["decoder"]
+        del self.config["map_sizes"]
         if not isinstance(map_sizes, dict | None):
             raise UsageError(f"map_sizes is {map_sizes!r}; expected a dict from layers to sizes")
-        for path, size in (map_sizes or {}).items():
-            layer = dict(self.named_modules()).get(path)
+        self._set_map_sizes(map_sizes or {})
+        self.built = frozenset(self.state_dict())
+
+    def _set_map_sizes(self, sizes: Mapping[str, Sequence[int]]) -> None:
+        layers = dict(self.named_modules())
+        for path, size in sizes.items():
+            layer = layers.get(path)
             if not isinstance(layer, RepGraph):
                 raise UsageError(f"map_sizes has {path!r}, which is no RepGraph layer of this network")
             for offset in layer.offsets():
                 offset.map_size = check_size("map_sizes", size)
-        self.built = frozenset(self.state_dict())
+        if sizes:
+            self.config["map_sizes"] = {path: list(size) for path, size in sizes.items()}
 
     def keep_reach(self, height: int, width: int) -> dict[str, tuple[int, int]]:
         """Fix the initial distance of nodes from their queries to that on images of this size, the size in training.
@@ -162,11 +152,7 @@ class RGNet(
             self(torch.zeros(1, 3, height, width, device=next(self.parameters()).device))
         sizes = {path: layer.offset.seen[1:] for path, layer in layers.items() if layer.offset.seen is not None}
         small = {path: size for path, size in sizes.items() if _shrinks(layers[path], size)}
-        for path, size in small.items():
-            for offset in layers[path].offsets():
-                offset.map_size = size
-        if small:
-            self.config["map_sizes"] = {path: list(size) for path, size in small.items()}
+        self._set_map_sizes(small)
         return small
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:

@@ -38,10 +38,6 @@ class Weights(BaseModel, arbitrary_types_allowed=True, allow_inf_nan=False):
     heads: dict[str, Tensor] = {}  # the other tensors of a trained RGNet
     labels: dict[str, Any] | None = None  # its classes
 
-    @property
-    def is_detector(self) -> bool:
-        return any(name.startswith("roi_heads.") for name in self.tensors)
-
 
 def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bool = False) -> Weights:
     """Read the weights of a backbone; see :func:`repgraph.models.rgnet` and :func:`repgraph.models.mask_rcnn`.
@@ -81,16 +77,16 @@ def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -
     """Return options of a network; options in ``names`` that are not given are taken from the weights."""
     known = {name: getattr(weights, name, None) for name in names}
     given = {name: value for name, value in options.items() if value is not None}
+    style = known["caffe_style"]
+    if weights is not None and style is not None and given.get("caffe_style", style) != style:
+        theirs, ours = ("caffe", "timm") if style else ("timm", "caffe")
+        wrong = f"{weights.source} is in {theirs} style, but the backbone is in {ours} style; results would be wrong"
+        raise UsageError(f"{wrong}; give caffe_style={style}")
     return {name: value for name, value in {**known, **given}.items() if value is not None}
 
 
 def load_backbone(backbone: Backbone, weights: Weights) -> None:
-    """Load weights into a backbone; an error names tensors that are unexpected, missing or of another shape.
-
-    Names are as in timm's model (for ResNets also torchvision's). Classifiers are ignored, and inserted layers keep
-    their weights.
-    """
-    check_style(weights, backbone.caffe_style)
+    """Load weights into a backbone; classifiers are ignored, and inserted layers keep their weights."""
     own = backbone.body.state_dict()
     ignored = create_without_data(backbone.name).state_dict().keys() - own.keys()  # the classifier
     tensors = {}
@@ -111,11 +107,8 @@ def load_heads(model: Any, weights: Weights) -> str:
     own = {name: value for name, value in model.state_dict().items() if not name.startswith("backbone.")}
     classes, others = ((labels or {}).get("names") for labels in (model.labels, weights.labels))
     same = classes is not None and classes == others
-    fitting = {
-        name: value
-        for name, value in weights.heads.items()
-        if name in own and fits(value, own[name]) and (same or ".classifier." not in name)
-    }
+    given = {name: value for name, value in weights.heads.items() if same or ".classifier." not in name}
+    fitting = {name: value for name, value in given.items() if name in own and fits(value, own[name])}
     model.load_state_dict(fitting, strict=False)
     new = dict.fromkeys(name.rpartition(".")[0] for name in own if name not in fitting)
     layers = ", ".join(new) if fitting else "all other layers"
@@ -123,11 +116,11 @@ def load_heads(model: Any, weights: Weights) -> str:
 
 
 def load_detector(detector: Any, weights: Weights, new_predictors: bool = False) -> None:
-    """Load weights into torchvision's detector, or into its backbone; an error names what does not fit.
+    """Load weights into torchvision's detector, or into its backbone.
 
     Inserted layers keep their weights if the file has none for them; with ``new_predictors``, so do the last layers.
     """
-    whole = weights.is_detector
+    whole = any(name.startswith("roi_heads.") for name in weights.tensors)
     if new_predictors and not whole:
         raise UsageError(f"new_predictors needs the weights of a whole detector; {weights.source} has only a backbone")
     module: nn.Module = detector if whole else detector.backbone.body
@@ -148,49 +141,30 @@ def load_detector(detector: Any, weights: Weights, new_predictors: bool = False)
         raise UsageError(f"{error}{hint}") from error
 
 
-def check_style(weights: Weights, caffe_style: bool) -> None:
-    """Raise if the weights are known to have another style than the backbone."""
-    if weights.caffe_style is not None and weights.caffe_style != caffe_style:
-        theirs, ours = ("caffe", "timm") if weights.caffe_style else ("timm", "caffe")
-        raise UsageError(
-            f"{weights.source} is in {theirs} style, but the backbone is in {ours} style; results would be wrong; "
-            f"give caffe_style={weights.caffe_style}"
-        )
-
-
-def load_strict(
-    module: nn.Module, tensors: Mapping[str, Tensor], source: str, *, optional: tuple[str, ...] = ()
-) -> None:
+def load_strict(module: nn.Module, tensors: dict[str, Tensor], source: str, *, optional: tuple[str, ...] = ()) -> None:
     """Load tensors from a file (``source``); nothing is loaded if one is unexpected, missing or does not fit.
 
     Names with the prefixes ``optional`` may be missing, as may ``num_batches_tracked``, which some tools do not write.
     """
     own = module.state_dict()
-    unexpected = [name for name in tensors if name not in own]
-    missing = [
-        name
-        for name in own
-        if name not in tensors and not name.startswith(optional) and not name.endswith("num_batches_tracked")
-    ]
-    present = {name: (tensors[name], value) for name, value in own.items() if name in tensors}
-    misshapen = [
-        f"{name} {tuple(given.shape)} instead of {tuple(value.shape)}"
-        for name, (given, value) in present.items()
-        if isinstance(given, Tensor) and given.shape != value.shape
-    ]
-    strange = [
-        f"{name} ({getattr(given, 'dtype', type(given).__name__)})"
-        for name, (given, value) in present.items()
-        if not isinstance(given, Tensor) or (given.shape == value.shape and not fits(given, value))
-    ]
-    kinds = {"unexpected": unexpected, "missing": missing, "wrong shape": misshapen, "no weights": strange}
+    problems: dict[str, list[str]] = {"unexpected": [name for name in tensors if name not in own]}
+    problems |= {"missing": [], "wrong shape": [], "no weights": []}
+    for name, value in own.items():
+        given = tensors.get(name)
+        if name not in tensors:
+            if not name.startswith(optional) and not name.endswith("num_batches_tracked"):
+                problems["missing"].append(name)
+        elif isinstance(given, Tensor) and given.shape != value.shape:
+            problems["wrong shape"].append(f"{name} {tuple(given.shape)} instead of {tuple(value.shape)}")
+        elif not fits(given, value):
+            problems["no weights"].append(f"{name} ({getattr(given, 'dtype', type(given).__name__)})")
     found = []
-    for kind, names in kinds.items():
+    for kind, names in problems.items():
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         found += [f"{kind}: {', '.join(names[:4])}{more}"] if names else []
     if found:
         raise UsageError(f"{source} does not fit; {'; '.join(found)}")
-    module.load_state_dict(dict(tensors), strict=False)
+    module.load_state_dict(tensors, strict=False)
 
 
 def fits(given: Any, own: Tensor) -> bool:
@@ -247,10 +221,8 @@ def read_pickle(path: Path) -> Any:
     except (UsageError, MemoryError):
         raise
     except pickle.UnpicklingError as error:
-        raise UsageError(
-            f"{path} contains more than tensors and could run code when it is read; if you trust it, load it with "
-            "PyTorch and save its state dict alone, preferably as .safetensors"
-        ) from error
+        remedy = "if you trust it, load it with PyTorch and save its state dict alone, preferably as .safetensors"
+        raise UsageError(f"{path} contains more than tensors and could run code when it is read; {remedy}") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # zipfile, zlib and pickle raise many types for damaged data
@@ -259,13 +231,11 @@ def read_pickle(path: Path) -> Any:
 
 def _check_file(path: Path) -> None:
     if not os.path.isfile(path):
-        raise UsageError(
-            f"{path} {'is a folder' if os.path.isdir(path) else 'does not exist'}; expected a file of weights"
-        )
+        state = "is a folder" if os.path.isdir(path) else "does not exist"
+        raise UsageError(f"{path} {state}; expected a file of weights")
 
 
 def _from_file(path: Path) -> Weights:
-    """Return all weights of a file, with its metadata."""
     tensors, metadata = read_file(path)
     known: Any = {}
     if "config" in metadata:
@@ -284,21 +254,19 @@ def _from_timm(name: str, backbone: str) -> Weights:
         model: Any = timm.create_model(name, pretrained=True)
     except Exception as error:  # from the server, the connection or a proxy
         raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error
-    cfg = model.pretrained_cfg
-    known = dict(caffe_style=False, mean=cfg["mean"], std=cfg["std"])
-    return Weights(source=source, tensors=model.state_dict(), **known)
+    mean, std = model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
+    return Weights(source=source, tensors=model.state_dict(), caffe_style=False, mean=mean, std=std)
 
 
 def _from_torchvision(name: str, backbone: str) -> Weights:
     models = [backbone, *(["maskrcnn_resnet50_fpn"] if backbone == "resnet50" else [])]
     entries = {str(entry): entry for model in models for entry in torchvision.models.get_model_weights(model)}
     if name not in entries:
-        raise UsageError(
-            f"torchvision {torchvision.__version__} has no weights {name!r} of {backbone!r}{nearest(name, entries)}"
-        )
+        version = torchvision.__version__
+        raise UsageError(f"torchvision {version} has no weights {name!r} of {backbone!r}{nearest(name, entries)}")
     try:
         tensors = entries[name].get_state_dict(progress=False, check_hash=True)
     except Exception as error:  # from the server, the connection or a proxy
         raise UsageError(f"cannot load torchvision's {name!r}: {first_line(error)}; give a local file") from error
-    known = dict(caffe_style=False, norm_eps=0.0 if name in _ZERO_EPS else None)
-    return Weights(source=f"torchvision's {name!r}", tensors=dict(tensors), **known)
+    eps = 0.0 if name in _ZERO_EPS else None
+    return Weights(source=f"torchvision's {name!r}", tensors=dict(tensors), caffe_style=False, norm_eps=eps)
