@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from repgraph import files
 from repgraph.distributed import all_reduce, broadcast, gather
 from repgraph.inference import NotFinite
-from repgraph.visualize.collect import DenseLayer, Frame, check_inside, find_layer, iterate_weights, run_with_hooks
+from repgraph.layers.modes import evaluation_mode
+from repgraph.visualize.collect import DenseLayer, check_inside, find_layer, iterate_weights, run_with_inputs
 
 TOP = 9  # the number of nodes in the paper
 STATISTICS = ("top", "percent", "effective", "effective_share")
@@ -50,27 +51,21 @@ class Summary:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Histogram of the weight times N, which is 1 for equal weights.
-
-    ``weights`` has the share of the number of weights in each bin, ``mass`` the share of their sum.
-    """
+    """Histogram of the weight times N, which is 1 for equal weights."""
 
     edges: tuple[float, ...]
-    weights: tuple[float, ...]
-    mass: tuple[float, ...]
+    weights: tuple[float, ...]  # share of the number of weights in each bin
+    mass: tuple[float, ...]  # share of their sum
 
 
 @dataclass(frozen=True)
 class AffinityStatistics:
-    """Result of :func:`affinity_statistics`, over the queries of all images and heads; shares are fractions.
-
-    ``images`` has the number of positions of each image, and the means of the statistics over its queries.
-    """
+    """Result of :func:`affinity_statistics`, over the queries of all images and heads; shares are fractions."""
 
     layer: str
     heads: int
     top_count: int
-    images: tuple[dict[str, float], ...]
+    images: tuple[dict[str, float], ...]  # number of positions, and means of the statistics
     queries: int
     top: Summary
     percent: Summary
@@ -82,20 +77,15 @@ class AffinityStatistics:
 
 @dataclass(frozen=True)
 class PositionAffinity:
-    """The weights of one position of a layer's map.
-
-    ``at`` is its centre and ``step`` the distance between positions (horizontal, vertical), in pixels of the image;
-    ``weights`` (heads, h, w) are for all positions; ``statistics`` are means over heads, and ``uniform`` the statistics
-    of equal weights.
-    """
+    """The weights of one position of a layer's map."""
 
     row: int
     column: int
-    at: tuple[float, float]
-    step: tuple[float, float]
-    weights: np.ndarray
-    statistics: dict[str, float]
-    uniform: dict[str, float]
+    at: tuple[float, float]  # its centre x, y in pixels of the image
+    step: tuple[float, float]  # distance between positions in pixels: horizontal, vertical
+    weights: np.ndarray  # (heads, h, w)
+    statistics: dict[str, float]  # means over heads
+    uniform: dict[str, float]  # statistics of equal weights
     histogram: Histogram
 
 
@@ -121,22 +111,19 @@ def affinity_statistics(
     start = time.perf_counter()
     path = find_layer(model, layer, DenseLayer)
     module: Any = model.get_submodule(path)
-    total = _Accumulator(top, next(module.parameters()).device)
+    heads, total = getattr(module, "groups", 1), _Accumulator(top, next(module.parameters()).device)
     own: list[dict[str, float]] = []
-
-    def add(x: Tensor, frame: Frame) -> None:
-        parts = []
-        for weights in iterate_weights(module, x):
-            if not bool(weights.isfinite().all()):
-                where = f"{path} are not finite for image {len(own) + 1}"
-                raise NotFinite(f"the attention weights of {where}; check the network's weights")
-            parts.append(total.add(weights).flatten(1).sum(1))
-        count = x.shape[2] * x.shape[3]
-        means = torch.stack(parts).sum(0) / (weights.shape[1] * count)
-        own.append({"positions": count, **dict(zip(STATISTICS, means.tolist(), strict=True))})
-
     for number, image in enumerate(images, 1):
-        run_with_hooks(model, image, {path: add})
+        x = run_with_inputs(model, image, [path])[0][path][0]
+        parts = []
+        with evaluation_mode(model):
+            for weights in iterate_weights(module, x):
+                if not bool(weights.isfinite().all()):
+                    where = f"{path} are not finite for image {number}"
+                    raise NotFinite(f"the attention weights of {where}; check the network's weights")
+                parts.append(total.add(weights).flatten(1).sum(1))
+        count = x.shape[2] * x.shape[3]
+        own.append({"positions": count, **_named((torch.stack(parts).sum(0) / (heads * count)).tolist())})
         if progress is not None:
             progress(number)
     total.all_reduce()
@@ -144,19 +131,12 @@ def affinity_statistics(
     everyone = broadcast([image for image in in_order if image is not None])
     if not everyone:
         raise ValueError("images is empty; expected at least one image")
-    heads = getattr(module, "groups", 1)
-    rest: Any = {**total.summaries(), "histogram": total.histogram()}
-    seconds = time.perf_counter() - start
-    return AffinityStatistics(path, heads, top, tuple(everyone), total.queries, seconds=seconds, **rest)
+    rest: Any = {**total.summaries(), "histogram": total.histogram(), "seconds": time.perf_counter() - start}
+    return AffinityStatistics(path, heads, top, tuple(everyone), total.queries, **rest)
 
 
 def position_affinity(
-    model: nn.Module,
-    image: Tensor,
-    at: tuple[float, float] | None = None,
-    *,
-    layer: str | None = None,
-    top: int = TOP,
+    model: nn.Module, image: Tensor, at: tuple[float, float] | None = None, *, layer: str | None = None, top: int = TOP
 ) -> PositionAffinity:
     """Return the attention weights of one position of a network's non-local layer.
 
@@ -168,11 +148,11 @@ def position_affinity(
     module: Any = model.get_submodule(path)
     if at is not None:
         check_inside(at, image.shape[-2:])
-    found: list[PositionAffinity] = []
-
-    def collect(x: Tensor, frame: Frame) -> None:
-        shape = (x.shape[2], x.shape[3])
-        (rows, columns), (across, down) = frame.valid(shape), frame.step(shape)
+    inputs, frame, _ = run_with_inputs(model, image, [path])
+    (x,) = inputs[path]
+    shape = (x.shape[2], x.shape[3])
+    (rows, columns), (across, down) = frame.valid(shape), frame.step(shape)
+    with evaluation_mode(model):
         if at is None:
             effective = torch.cat([measure(part)[2, 0].mean(0) for part in iterate_weights(module, x)])
             valid = effective.unflatten(0, shape)[:rows, :columns].flatten()  # without padding
@@ -181,16 +161,17 @@ def position_affinity(
         else:
             row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
         weights = next(iterate_weights(module, x, index=row * shape[1] + column))[0, :, 0]  # [heads, N]
-        single = _Accumulator(top, weights.device)
-        means = single.add(weights).mean(1).tolist()
-        centre = (column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5
-        array = weights.unflatten(1, shape).float().cpu().numpy()
-        statistics, even = dict(zip(STATISTICS, means, strict=True)), uniform(weights.shape[1], top)
-        step, histogram = (across, down), single.histogram()
-        found.append(PositionAffinity(row, column, centre, step, array, statistics, even, histogram))
-
-    run_with_hooks(model, image, {path: collect})
-    return found[0]
+    single = _Accumulator(top, weights.device)
+    return PositionAffinity(
+        row,
+        column,
+        at=((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5),
+        step=(across, down),
+        weights=weights.unflatten(1, shape).float().cpu().numpy(),
+        statistics=_named(single.add(weights).mean(1).tolist()),
+        uniform=uniform(weights.shape[1], top),
+        histogram=single.histogram(),
+    )
 
 
 def measure(weights: Tensor, top: int = TOP) -> Tensor:
@@ -204,7 +185,10 @@ def measure(weights: Tensor, top: int = TOP) -> Tensor:
 
 def uniform(count: int, top: int = TOP) -> dict[str, float]:
     """Return the statistics of equal weights for ``count`` positions."""
-    values = (min(top, count) / count, math.ceil(count / 100) / count, float(count), 1.0)
+    return _named([min(top, count) / count, math.ceil(count / 100) / count, float(count), 1.0])
+
+
+def _named(values: Sequence[float]) -> dict[str, float]:
     return dict(zip(STATISTICS, values, strict=True))
 
 

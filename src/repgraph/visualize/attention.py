@@ -127,11 +127,10 @@ class LayerAttention:
         height, width = self.shape
         weights, nodes = self.group_weights(group), self.position_nodes().astype(np.float64)
         columns, rows = (nodes[:, 0] + 0.5) / self.step[0] - 0.5, (nodes[:, 1] + 0.5) / self.step[1] - 0.5
-        total = np.zeros(height * width)
-        for down, across in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        total = np.zeros(self.shape)
+        for down, across in np.ndindex(2, 2):
             row, column = np.floor(rows) + down, np.floor(columns) + across
             part = weights * (1 - abs(rows - row)) * (1 - abs(columns - column))
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            index = (row[inside] * width + column[inside]).astype(np.int64)
-            total += np.bincount(index, part[inside], height * width)
-        return total.reshape(height, width)
+            np.add.at(total, (row[inside].astype(int), column[inside].astype(int)), part[inside])
+        return total

@@ -16,10 +16,11 @@ const layer = () => image().layer(state.layer);
 
 /** Return what is drawn over the photograph: an underlay of the image, or a map of the layer. */
 function shown() {
-  const name = state.underlay;
-  if (name === "reach" || name === "received") return { name, maps: layer().maps[name], layer: layer(), set: state.group };
-  const underlay = image().underlays.find((one) => one.title === name);
-  return underlay ? { name, underlay } : null;
+  const { maps, step, columns, rows } = layer();
+  const map = maps[state.underlay];
+  if (map) return { map, canvas: map.canvas(state.group), size: [step[0] * columns, step[1] * rows] };
+  const underlay = image().underlays.find((one) => one.title === state.underlay);
+  return underlay && { underlay, canvas: underlay.canvas, size: [image().width, image().height] };
 }
 
 function draw(base) {
@@ -31,8 +32,8 @@ function drawNow() {
   frame = 0;
   const start = performance.now();
   if (baseIsStale) drawBase(find("base"), view, image(), shown(), state.opacity);
-  current = layer().nodesAt(...layer().positionAt(state.point.x, state.point.y), state.group);
-  const pinned = image().pins.map((pin) => layer().nodesAt(...layer().positionAt(pin.x, pin.y), state.group));
+  const [position, ...pinned] = [state.point, ...image().pins].map(({ x, y }) => layer().nodesAt(x, y, state.group));
+  current = position;
   walked = state.walk ? layer().walk(current.nodes, state.group) : [];
   drawn = drawMarks(surface, view, image(), layer(), pinned, current, state.windows, walked);
   showStatus(image(), state.point);
