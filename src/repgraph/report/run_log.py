@@ -148,7 +148,7 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
         versions = {name: value for name, value in log.sessions[-1].versions.items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
         devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
-        found["started"] = f"{started(log.sessions[0])} UTC"
+        found["started"] = f"{log.sessions[0].started:%Y-%m-%d %H:%M:%S} UTC"
         found["hardware"] = devices + (gpu or f"CPU, {threads} thread{'s' * (threads != '1')}")
         found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
     return {name: value for name, value in found.items() if value}
@@ -166,11 +166,6 @@ def total_seconds(log: RunLog) -> float | None:
     """Return the duration of all sessions; None unless all of them recorded their end."""
     spans = [session.ended.at - session.started for session in log.sessions if session.ended]
     return sum(span.total_seconds() for span in spans) if spans and len(spans) == len(log.sessions) else None
-
-
-def started(session: SessionRecord) -> str:
-    """Return when a session started, in UTC."""
-    return f"{session.started:%Y-%m-%d %H:%M:%S}"
 
 
 def describe_outcomes(log: RunLog) -> list[str]:

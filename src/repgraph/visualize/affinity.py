@@ -74,6 +74,10 @@ class AffinityStatistics:
     histogram: Histogram
     seconds: float
 
+    def values(self, kind: str) -> dict[str, float]:
+        """Return the "mean", "median" or "uniform" value of all statistics."""
+        return {name: getattr(getattr(self, name), kind) for name in STATISTICS}
+
 
 @dataclass(frozen=True)
 class PositionAffinity:
@@ -111,8 +115,8 @@ def affinity_statistics(
     start = time.perf_counter()
     path = find_layer(model, layer, DenseLayer)
     module: Any = model.get_submodule(path)
-    heads, total = getattr(module, "groups", 1), _Accumulator(top, next(module.parameters()).device)
-    own: list[dict[str, float]] = []
+    heads, bins = getattr(module, "groups", 1), _Bins(top, next(module.parameters()).device)
+    own: list[dict[str, Any]] = []
     for number, image in enumerate(images, 1):
         x = run_with_inputs(model, image, [path])[0][path][0]
         parts = []
@@ -121,18 +125,23 @@ def affinity_statistics(
                 if not bool(weights.isfinite().all()):
                     where = f"{path} are not finite for image {number}"
                     raise NotFinite(f"the attention weights of {where}; check the network's weights")
-                parts.append(total.add(weights).flatten(1).sum(1))
-        count = x.shape[2] * x.shape[3]
-        own.append({"positions": count, **_named((torch.stack(parts).sum(0) / (heads * count)).tolist())})
+                parts.append(bins.add(weights).flatten(1))
+        own.append({"positions": x.shape[2] * x.shape[3], **_named(torch.cat(parts, 1).mean(1).tolist())})
         if progress is not None:
             progress(number)
-    total.all_reduce()
+    bins.all_reduce()
     in_order = itertools.chain.from_iterable(itertools.zip_longest(*gather(own)))
     everyone = broadcast([image for image in in_order if image is not None])
     if not everyone:
         raise ValueError("images is empty; expected at least one image")
-    rest: Any = {**total.summaries(), "histogram": total.histogram(), "seconds": time.perf_counter() - start}
-    return AffinityStatistics(path, heads, top, tuple(everyone), total.queries, **rest)
+    counts = [image["positions"] for image in everyone]
+    summaries = {}
+    for name in STATISTICS:
+        values = [image[name] for image in everyone], [uniform(count, top)[name] for count in counts]
+        mean, even = (float(np.average(each, weights=counts)) for each in values)
+        summaries[name] = Summary(mean, even, bins.quantiles(name))
+    rest: Any = {**summaries, "histogram": bins.histogram(), "seconds": time.perf_counter() - start}
+    return AffinityStatistics(path, heads, top, tuple(everyone), heads * sum(counts), **rest)
 
 
 def position_affinity(
@@ -161,7 +170,7 @@ def position_affinity(
         else:
             row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
         weights = next(iterate_weights(module, x, index=row * shape[1] + column))[0, :, 0]  # [heads, N]
-    single = _Accumulator(top, weights.device)
+    single = _Bins(top, weights.device)
     return PositionAffinity(
         row,
         column,
@@ -197,10 +206,9 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
     counts = sorted({int(image["positions"]) for image in found.images})
     positions = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
-    uniform = {name: getattr(found, name).uniform for name in STATISTICS}
     for kind in ("mean", "median"):
-        values = {name: getattr(getattr(found, name), kind) for name in STATISTICS}
-        lines.append(f"{kind}: {'; '.join(format_lines(values, uniform, found.top_count))}")
+        text = "; ".join(format_lines(found.values(kind), found.values("uniform"), found.top_count))
+        lines.append(f"{kind}: {text}")
     own = "; ".join(format_lines(position.statistics, position.uniform, found.top_count))
     return "\n".join([*lines, f"one position, {image} at {position.at[0]:g},{position.at[1]:g}: {own}"])
 
@@ -239,51 +247,39 @@ def write(
     ]
 
 
-class _Accumulator:
-    """Accumulates statistics of weights; its size does not depend on their number."""
+class _Bins:
+    """Histograms of weights and of their statistics; the size does not depend on the number of weights."""
 
-    def __init__(self, top: int, device: torch.device | str = "cpu") -> None:
-        bins, names = (HIGHEST - LOWEST) * PER_DECADE, len(STATISTICS)
+    def __init__(self, top: int, device: torch.device) -> None:
+        bins = (HIGHEST - LOWEST) * PER_DECADE
         self.top = top
         self.counts = torch.zeros(bins, dtype=torch.int64, device=device)  # weights, by size
         self.mass = torch.zeros(bins, dtype=torch.float64, device=device)
-        self.logs = torch.zeros(names, 2 * LOG_BINS + 1, dtype=torch.int64, device=device)  # statistics, by size
-        self.sums = torch.zeros(2, names, dtype=torch.float64, device=device)  # statistics, also of equal weights
-
-    @property
-    def queries(self) -> int:
-        return int(self.logs[0].sum())
+        self.logs = torch.zeros(len(STATISTICS), 2 * LOG_BINS + 1, dtype=torch.int64, device=device)  # statistics
 
     def add(self, weights: Tensor) -> Tensor:
         """Add weights (..., queries, N) and return their statistics, (4, ..., queries)."""
-        count = weights.shape[-1]
         values = measure(weights, self.top)
-        flat = values.flatten(1)
-        self.sums[0] += flat.sum(1)
-        self.sums[1] += flat.shape[1] * flat.new_tensor(list(uniform(count, self.top).values()))
-        for logs, own in zip(self.logs, flat, strict=True):
+        for logs, own in zip(self.logs, values.flatten(1), strict=True):
             index = (own.log() / LOG_STEP).round().clamp(-LOG_BINS, LOG_BINS).long() + LOG_BINS
             logs += torch.bincount(index, minlength=len(logs))
-        weights = weights.flatten()
-        index = (((weights * count).log10() - LOWEST) * PER_DECADE).floor().clamp(0, len(self.counts) - 1).long()
+        flat = weights.flatten()
+        relative = (flat * weights.shape[-1]).log10()
+        index = ((relative - LOWEST) * PER_DECADE).floor().clamp(0, len(self.counts) - 1).long()
         self.counts += torch.bincount(index, minlength=len(self.counts))
-        self.mass += torch.bincount(index, weights=weights.double(), minlength=len(self.mass))
+        self.mass += torch.bincount(index, weights=flat.double(), minlength=len(self.mass))
         return values
 
     def all_reduce(self) -> None:
         """Sum over all processes; every process has to call it once."""
-        for tensor in (self.counts, self.mass, self.logs, self.sums):
+        for tensor in (self.counts, self.mass, self.logs):
             tensor.copy_(all_reduce(tensor.cpu()))
 
-    def summaries(self) -> dict[str, Summary]:
-        ranks = torch.tensor([max(1, math.ceil(share * self.queries)) for share in QUANTILES])
-        means, uniform_means = (self.sums / max(self.queries, 1)).tolist()
-        found = {}
-        for index, name in enumerate(STATISTICS):
-            bins = torch.searchsorted(self.logs[index].cumsum(0).cpu(), ranks).tolist()
-            values = [math.exp((number - LOG_BINS) * LOG_STEP) for number in bins]
-            found[name] = Summary(means[index], uniform_means[index], dict(zip(QUANTILES, values, strict=True)))
-        return found
+    def quantiles(self, name: str) -> dict[float, float]:
+        below = self.logs[STATISTICS.index(name)].cumsum(0).cpu()
+        ranks = torch.tensor([max(1, math.ceil(share * int(below[-1]))) for share in QUANTILES])
+        values = [math.exp((number - LOG_BINS) * LOG_STEP) for number in torch.searchsorted(below, ranks).tolist()]
+        return dict(zip(QUANTILES, values, strict=True))
 
     def histogram(self) -> Histogram:
         edges = tuple(10 ** (LOWEST + i / PER_DECADE) for i in range(len(self.counts) + 1))

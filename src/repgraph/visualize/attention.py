@@ -51,11 +51,10 @@ class LayerAttention:
         path: Path of the layer in the network.
         title: Short description.
         nodes: x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid)).
-        weights: float32 (groups, S, h, w); their sum over S is 1, or ``share``.
+        weights: float32 (groups, S, h, w); their sum over S is 1, or less for "affinity".
         shape: Height and width (h, w) of the map.
         step: Distance between neighbouring positions in pixels: horizontal, vertical.
         grid: Side of the cells that share their nodes.
-        share: For "affinity", the part of the total weight that the S positions have, (h, w).
         node_view: A node is the mean of ``node_view`` x ``node_view`` positions.
         round, rounds: Number of this round, from 1, and number of rounds. Nodes read the output of the previous round.
     """
@@ -68,7 +67,6 @@ class LayerAttention:
     shape: tuple[int, int]
     step: tuple[float, float]
     grid: int = 1
-    share: np.ndarray | None = None
     node_view: int = 1
     round: int = 1
     rounds: int = 1

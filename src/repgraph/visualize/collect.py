@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -220,7 +220,8 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
     x, steps = maps[0], [frame.step(each.shape[2:]) for each in maps]
     shape = (x.shape[2], x.shape[3])
     rows, columns = frame.valid(shape)
-    grid, share = 1, None
+    grid = 1
+    kind: Literal["nodes", "affinity"] = "nodes"
     rounds: list[tuple[Tensor, Tensor]] = []  # nodes (S, 2, cell rows, cells), weights (groups, S, rows, columns)
     if isinstance(layer, DenseLayer):
         count = min(strongest, shape[0] * shape[1])
@@ -228,7 +229,7 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
         weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
         indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
         rounds = [(to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), steps), weights)]
-        share = weights[0].sum(0).float().cpu().numpy()
+        kind = "affinity"
     elif isinstance(layer, PyramidRepGraph):
         _, *found = layer.forward(maps, return_nodes=True)
         for nodes, weights in zip(*found, strict=True):  # groups have their own nodes: merge them into one group
@@ -243,8 +244,7 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
             rounds.append((to_pixels(inside, steps), weights[0, :, :, :rows, :columns]))
     if not all(bool(t.isfinite().all()) for each in rounds for t in each):
         raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
-    kind: Any = "nodes" if share is None else "affinity"
-    rest: Any = {"grid": grid, "share": share, "node_view": getattr(layer, "node_view", 1), "rounds": len(rounds)}
+    rest: Any = {"grid": grid, "node_view": getattr(layer, "node_view", 1), "rounds": len(rounds)}
     entries = []
     for number, (nodes, weights) in enumerate(rounds, 1):
         title = _title(path, layer, f", round {number} of {len(rounds)}" if len(rounds) > 1 else "")

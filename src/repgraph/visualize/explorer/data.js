@@ -68,7 +68,6 @@ class Layer {
       before,
       nodes: shorts(packed.nodes), // [cell rows, cells, count, 2]
       weights: shorts(packed.weights), // [rows, columns, sets, count], square roots
-      share: packed.share && shorts(packed.share), // [rows, columns]
       maps: { reach: new LayerMap(packed.reach, packed, false), received: new LayerMap(packed.received, packed, true) },
     });
   }
@@ -135,7 +134,7 @@ class Layer {
     });
     nodes.sort((a, b) => b.weight - a.weight);
     const outside = nodes.filter((node) => this.isOutside(node)).length;
-    const share = this.share ? this.share[row * this.columns + column] / WHOLE : 1;
+    const share = nodes.reduce((sum, node) => sum + node.weight, 0);
     const [reach, received] = [this.maps.reach, this.maps.received].map((map) => map.at(set, row, column));
     return { x, y, row, column, nodes, outside, share, reach, received };
   }

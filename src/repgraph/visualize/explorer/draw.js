@@ -15,7 +15,8 @@ function clear(canvas, view) {
 }
 
 /** Draw the photograph, and over it classes, objects or a map of the layer. */
-function drawBase(canvas, view, image, shown, opacity) {
+function drawBase(canvas, view, shown, opacity) {
+  const { image } = view;
   const context = clear(canvas, view);
   const box = view.box(image.width, image.height);
   context.imageSmoothingQuality = "high";
@@ -75,18 +76,18 @@ function drawBoxes(context, view, underlay) {
 }
 
 /** Return the radius of a node; small weights stay visible. */
-function nodeRadius(view, image, weight) {
-  const unit = Math.min(640, view.fitting(image) * Math.min(image.width, image.height));
+function nodeRadius(view, weight) {
+  const unit = Math.min(640, view.fitting * Math.min(view.image.width, view.image.height));
   return Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight)));
 }
 
 /** Draw all pins and the current position; return the position's nodes with their place on the screen. */
-function drawMarks(canvas, view, image, layer, pins, current, windows, walked) {
+function drawMarks(canvas, view, layer, pins, current, windows, walked) {
   const context = clear(canvas, view);
   const nodes = (position) => {
     const drawn = position.nodes.map((node) => {
       const [across, down] = view.toScreen(node.x, node.y);
-      return { ...node, across, down, radius: nodeRadius(view, image, node.weight) };
+      return { ...node, across, down, radius: nodeRadius(view, node.weight) };
     });
     if (layer.kind === "affinity") drawCells(context, view, layer, drawn);
     else drawNodes(context, view, position, drawn);

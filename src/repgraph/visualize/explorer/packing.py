@@ -90,8 +90,7 @@ def pack_layers(layers: Sequence[LayerAttention], size: tuple[int, int]) -> list
 def pack_layer(layer: LayerAttention, size: tuple[int, int], strongest: int) -> dict[str, Any]:
     """Pack nodes, weights and maps of a layer; of one that attends to all positions, the ``strongest`` positions."""
     if layer.kind == "affinity":
-        nodes, weights = layer.nodes[:strongest], layer.weights[:, :strongest]
-        layer = replace(layer, nodes=nodes, weights=weights, share=weights[0].sum(0))
+        layer = replace(layer, nodes=layer.nodes[:strongest], weights=layer.weights[:, :strongest])
     groups = [None] if layer.groups == 1 else [None, *range(layer.groups)]  # None is the mean
     weights = np.stack([layer.group_weights(group) for group in groups])  # [sets, S, h, w]
     reach = np.stack([layer.reach(group) for group in groups])  # [sets, h, w]
@@ -118,7 +117,6 @@ def pack_layer(layer: LayerAttention, size: tuple[int, int], strongest: int) -> 
         "origin": origin.tolist(),
         "unit": unit.tolist(),
         "weights": _fractions(np.sqrt(weights).transpose(2, 3, 0, 1)),  # [h, w, sets, S]
-        "share": None if layer.share is None else _fractions(layer.share),
         "reach": {"top": float(reach.max()), "values": _fractions(reach / max(reach.max(), 1e-9))},
         "received": {"top": float(received.max()), "values": _fractions(received / max(received.max(), 1e-9))},
     }

@@ -144,10 +144,10 @@ function scaleBar(title, ...labels) {
 }
 
 /** Explain the marks and colours of the picture. */
-function fillLegend(view, image, layer, shown, state) {
+function fillLegend(view, layer, shown, state) {
   find("sizes").hidden = layer.kind === "affinity";
   [0.01, 0.1, 0.5].forEach((weight, i) => {
-    find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, image, weight)}px`;
+    find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, weight)}px`;
   });
   find("window").hidden = layer.node_view < 2 || !state.windows;
   find("path").hidden = !layer.before || !state.walk;
