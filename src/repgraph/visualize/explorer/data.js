@@ -67,7 +67,8 @@ class Layer {
       image,
       before,
       nodes: shorts(packed.nodes), // [cell rows, cells, count, 2]
-      weights: shorts(packed.weights), // [rows, columns, sets, count], square roots
+      tops: shorts(packed.tops), // [rows, columns, sets], square roots of the largest weights
+      weights: bytes(packed.weights), // [rows, columns, sets, count], square roots of the quotients to the largest
       maps: { reach: new LayerMap(packed.reach, packed, false), received: new LayerMap(packed.received, packed, true) },
     });
   }
@@ -122,12 +123,12 @@ class Layer {
     const [row, column] = this.positionAt(pixelX, pixelY);
     const [x, y] = this.centre(row, column);
     const cell = (Math.floor(row / this.grid) * this.cells + Math.floor(column / this.grid)) * this.count;
-    const own = ((row * this.columns + column) * this.sets + set) * this.count;
+    const own = (row * this.columns + column) * this.sets + set;
     const nodes = Array.from({ length: this.count }, (_, n) => {
       const node = {
         x: this.origin[0] + this.unit[0] * this.nodes[2 * (cell + n)],
         y: this.origin[1] + this.unit[1] * this.nodes[2 * (cell + n) + 1],
-        weight: (this.weights[own + n] / WHOLE) ** 2,
+        weight: ((this.tops[own] / WHOLE) * (this.weights[own * this.count + n] / 255)) ** 2,
       };
       const window = this.node_view > 1 ? this.window(node.x, node.y) : null;
       return { ...node, window, distance: Math.hypot(node.x - x, node.y - y) };
