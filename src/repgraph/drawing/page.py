@@ -1,7 +1,4 @@
-"""HTML pages in one file: Jinja2 templates with escaped values, images as data URIs, and a content policy.
-
-A template extends ``base.html`` of this package; ``page.css`` is a style for documents, in light and dark.
-"""
+"""HTML pages in one file: Jinja2 templates that extend ``base.html``, images as data URIs, and a content policy."""
 
 import base64
 import hashlib

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from repgraph.report.run_log import SCORES, Points, finite, metric_name
 
-# Classes of page.css, distinct for colour-blind readers, and dashes: 42 combinations.
+# Classes of report.css, distinct for colour-blind readers, and dashes: 42 combinations.
 COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 DASHES = ("", "7 4", "2 3", "11 4 2 4", "5 2", "1 4", "13 5")
 

@@ -17,7 +17,7 @@ from repgraph.report.charts import draw_charts, style_of
 from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run
 from repgraph.report.validation import Options, Result, evaluate_run, percent
 
-STYLE = read_asset("repgraph.drawing", "page.css") + read_asset(__package__, "report.css")
+STYLE = read_asset(__package__, "report.css")
 
 
 def report(

@@ -61,13 +61,11 @@ def open_images(
         raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
     if masks and network.is_detector:
         raise UsageError("--truth is for segmentation; for a detector, use --split and --data")
-    labels = network.labels_or_numbers()
-    sources = find_images(given)[:limit]
+    labels, sources = network.labels_or_numbers(), find_images(given)[:limit]
     check_not_overwritten([source.path for source in sources] + list(masks or ()), outputs)
     if masks and len(masks) != len(sources):
         raise UsageError(f"--truth has {len(masks)} masks for {len(sources)} images; expected one for each image")
-
-    items = [Item(source.name, source.path, mask) for source, mask in zip(sources, masks or [], strict=False)]
+    items = [Item(source.name, source.path, mask) for source, mask in zip(sources, masks or (), strict=False)]
     pairs = SegmentationData("images", Path(), "", labels, items)
 
     def read(index: int) -> tuple[Tensor, Any]:

@@ -1,7 +1,7 @@
 """Data of the page, as ``data.js`` reads it: arrays of bytes and of little-endian 16-bit integers, in base64.
 
-16-bit integers are fractions of a range: for nodes an error of at most 1/50 pixel in an image of 512 pixels. Weights are
-bytes, the square root of the quotient to the position's largest weight; the error is at most 0.4 % of the largest.
+16-bit integers are fractions of a range: for nodes an error of at most 1/50 pixel in an image of 512 pixels. Weights
+are bytes, the square root of the quotient to the position's largest weight; the error is at most 0.4 % of the largest.
 """
 
 import base64

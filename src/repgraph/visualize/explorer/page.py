@@ -30,16 +30,12 @@ PREDICTION, TRUTH = "prediction", "ground truth"
 
 @dataclass(frozen=True)
 class ExplorerImage:
-    """An image of the page, uint8 RGB (3, H, W).
-
-    ``truth`` has classes (H, W) with 255 for unlabelled pixels, or the objects of an
-    :class:`~repgraph.data.coco.InstanceData`. ``picture`` is shown in place of the image: the same at another size.
-    """
+    """An image of the page."""
 
     name: str
-    image: Tensor
-    truth: Any = None
-    picture: Tensor | None = None
+    image: Tensor  # uint8 RGB (3, H, W)
+    truth: Any = None  # classes (H, W) with 255 for unlabelled pixels, or objects as in repgraph.data.coco.InstanceData
+    picture: Tensor | None = None  # shown in place of the image: the same at another size
 
 
 def explore(
@@ -73,7 +69,7 @@ def explore(
         underlays = [_predicted(to_prediction(output, size, image.name), labels, score)]
         if image.truth is not None:
             underlays.append(_true(image.truth, size, labels))
-        packed.append(pack_image(image.name, image.image, list(attention.values()), underlays, image.picture))
+        packed.append(pack_image(image.name, image.image.cpu(), list(attention.values()), underlays, image.picture))
         if progress:
             progress(len(packed))
     if not packed:
