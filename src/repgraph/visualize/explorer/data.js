@@ -2,6 +2,7 @@
 // The data of the page: images, nodes of layers, and underlays, as packing.py writes them. Unpacked when first shown.
 
 const WHOLE = 65535; // 16-bit integers are fractions of a range
+const POWERS = { reach: 1, received: 2 }; // maps of a layer: the value at a fraction of the colour bar, to this power
 const PATHS = 30; // strongest paths to the nodes of each earlier round
 const MARGIN = 0.02; // in positions: a node this close to one position outside of the map reads nothing but zeros
 
@@ -36,30 +37,6 @@ function painted(width, height, colour) {
   return canvas;
 }
 
-/** Reach or received attention of a layer, for the mean of the groups and for each group. */
-class LayerMap {
-  constructor({ top, values }, { rows, columns }, root) {
-    Object.assign(this, { top, root, rows, columns, values: shorts(values), canvases: [] });
-  }
-
-  /** Return the value at a fraction of the colour bar, which can show square roots. */
-  value(share) {
-    return this.top * (this.root ? share * share : share);
-  }
-
-  at(set, row, column) {
-    return (this.top * this.values[(set * this.rows + row) * this.columns + column]) / WHOLE;
-  }
-
-  canvas(set) {
-    this.canvases[set] ??= painted(this.columns, this.rows, (i) => {
-      const share = this.values[set * this.rows * this.columns + i] / WHOLE;
-      return colourAt(this.root ? Math.sqrt(share) : share);
-    });
-    return this.canvases[set];
-  }
-}
-
 /** Nodes and weights of every position of a layer's map, in one of its rounds; before is the round before. */
 class Layer {
   constructor(packed, image, before) {
@@ -69,8 +46,22 @@ class Layer {
       nodes: shorts(packed.nodes), // [cell rows, cells, count, 2]
       tops: shorts(packed.tops), // [rows, columns, sets], square roots of the largest weights
       weights: bytes(packed.weights), // [rows, columns, sets, count], square roots of the quotients to the largest
-      maps: { reach: new LayerMap(packed.reach, packed, false), received: new LayerMap(packed.received, packed, true) },
     });
+    for (const name in POWERS) this[name] = { top: packed[name].top, values: shorts(packed[name].values), canvases: [] };
+  }
+
+  /** Return reach or received attention of a position, for the mean of the groups (set 0) or for a group. */
+  mapAt(name, set, row, column) {
+    const { top, values } = this[name];
+    return (top * values[(set * this.rows + row) * this.columns + column]) / WHOLE;
+  }
+
+  mapCanvas(name, set) {
+    const { values, canvases } = this[name];
+    const start = set * this.rows * this.columns;
+    const colour = (i) => colourAt((values[start + i] / WHOLE) ** (1 / POWERS[name]));
+    canvases[set] ??= painted(this.columns, this.rows, colour);
+    return canvases[set];
   }
 
   /** Return row and column of the position nearest to a pixel. */
@@ -136,7 +127,7 @@ class Layer {
     nodes.sort((a, b) => b.weight - a.weight);
     const outside = nodes.filter((node) => this.isOutside(node)).length;
     const share = nodes.reduce((sum, node) => sum + node.weight, 0);
-    const [reach, received] = [this.maps.reach, this.maps.received].map((map) => map.at(set, row, column));
+    const [reach, received] = ["reach", "received"].map((name) => this.mapAt(name, set, row, column));
     return { x, y, row, column, nodes, outside, share, reach, received };
   }
 }

@@ -16,9 +16,10 @@ const layer = () => image().layer(state.layer);
 
 /** Return what is drawn over the photograph: an underlay of the image, or a map of the layer. */
 function shown() {
-  const { maps, step, columns, rows } = layer();
-  const map = maps[state.underlay];
-  if (map) return { map, canvas: map.canvas(state.group), size: [step[0] * columns, step[1] * rows] };
+  const { step, columns, rows } = layer();
+  if (state.underlay in POWERS) {
+    return { canvas: layer().mapCanvas(state.underlay, state.group), size: [step[0] * columns, step[1] * rows] };
+  }
   const underlay = image().underlays.find((one) => one.title === state.underlay);
   return underlay && { underlay, canvas: underlay.canvas, size: [image().width, image().height] };
 }

@@ -153,8 +153,8 @@ function fillLegend(view, layer, shown, state) {
   find("path").hidden = !layer.before || !state.walk;
   const rows = [];
   if (layer.kind === "affinity") rows.push(scaleBar("attention of the strongest positions", "0", "strongest"));
-  if (shown?.map) {
-    const labels = [0, 0.5, 1].map((share) => number(shown.map.value(share)));
+  if (state.underlay in POWERS) {
+    const labels = [0, 0.5, 1].map((share) => number(layer[state.underlay].top * share ** POWERS[state.underlay]));
     const titles = { reach: "mean distance of the nodes, pixels", received: "attention received, relative to the mean" };
     rows.push(scaleBar(titles[state.underlay], ...labels));
   }
