@@ -30,7 +30,7 @@ def test_nodes_in_pixels(options):
     model, image = rgnet(context_options=options), picture(45, 70)
     (layer,) = collect_attention(model, image).values()
     nodes, weights, shape = operator(model, image, "head.context")
-    assert (layer.path, layer.kind, layer.shape, layer.share) == ("head.context", "nodes", shape, None)
+    assert (layer.path, layer.kind, layer.shape) == ("head.context", "nodes", shape)
     np.testing.assert_array_equal(layer.weights, weights)
     height, width = shape
     np.testing.assert_allclose(layer.nodes[:, 0], (nodes[:, 0] + 0.5) * 70 / width - 0.5, rtol=1e-5, atol=1e-4)
@@ -124,7 +124,6 @@ def test_strongest_positions_of_a_non_local_layer(groups):
     assert layer.kind == "affinity" and layer.weights.shape == (1, 7, height, width)
     best = np.sort(full, 1)[:, ::-1][:, :7].T.reshape(7, height, width)
     np.testing.assert_allclose(layer.weights[0], best, rtol=1e-4)
-    np.testing.assert_allclose(layer.share, best.sum(0), rtol=1e-4)
     column, row = ((layer.nodes[:, i] + 0.5) / layer.step[i] - 0.5 for i in (0, 1))
     index = np.rint(row * width + column).astype(int).reshape(7, -1)
     np.testing.assert_allclose(full[np.arange(height * width), index], best.reshape(7, -1), rtol=1e-4)

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 
 from repgraph.data.coco import masks
-from repgraph.drawing.legend import BACKGROUND, TEXT, drawable, plain
+from repgraph.drawing.legend import BACKGROUND, TEXT, drawable
 from repgraph.drawing.overlay import as_picture
 
 OPACITY = 0.45  # of masks
@@ -78,7 +78,7 @@ def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, 
     texts = []
     for k in shown:
         label, percent = int(found.labels[k]), math.floor(100 * float(found.scores[k]))  # 99.6 % is not 100 %
-        name = drawable(plain(names[label - 1]), font) or f"class {label}"
+        name = drawable(names[label - 1], font) or f"class {label}"
         texts.append((f"{name} {percent} %", name))
     return _with_labels(drawn, texts, boxes, palette, font)
 

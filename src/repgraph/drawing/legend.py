@@ -3,8 +3,7 @@
 import math
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -13,32 +12,26 @@ FONT_SIZES = (12, 64)  # pixels: smallest and largest
 MAX_LENGTH = 28  # characters of a name
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An entry of the legend: a class, its colour (None for an empty square), and its share of the pixels.
-
-    ``fallback`` is used if the font has no glyphs for the name.
-    """
+class Entry(NamedTuple):
+    """A class in the legend."""
 
     name: str
-    colour: tuple[int, int, int] | None
-    share: float
-    fallback: str = ""
+    colour: tuple[int, int, int] | None  # None for an empty square
+    share: float  # of the pixels
+    fallback: str = ""  # if the font has no glyphs for the name
 
 
 def with_legend(picture: Image.Image, entries: Sequence[Entry]) -> Image.Image:
     """Return the picture with a legend below, in as many columns as fit; a narrow picture gets a margin."""
     size = min(max(round(picture.width / 56), FONT_SIZES[0]), FONT_SIZES[1])
     font = ImageFont.load_default(size)
-    texts = [(drawable(plain(entry.name), font) or entry.fallback, share(entry.share)) for entry in entries]
-    gap = round(0.6 * size)
-    name_width = max((font.getlength(name) for name, _ in texts), default=0)
-    share_width = max((font.getlength(text) for _, text in texts), default=0)
+    texts = [(drawable(entry.name, font) or entry.fallback, share(entry.share)) for entry in entries]
+    gap, between, margin, line = round(0.6 * size), 2 * size, size, round(1.55 * size)
+    name_width, share_width = (max(map(font.getlength, column)) for column in zip(*texts, strict=True))
     cell = math.ceil(size + gap + name_width + 2 * gap + share_width)
-    between, margin, line = 2 * size, size, round(1.55 * size)
     columns = max(1, min((picture.width - 2 * margin + between) // (cell + between), len(entries)))
     rows = math.ceil(len(entries) / columns)
-    columns = math.ceil(len(entries) / rows) if rows else 0  # no column stays empty
+    columns = math.ceil(len(entries) / rows)  # no column stays empty
     width = max(picture.width, columns * (cell + between) - between + 2 * margin)
     canvas = Image.new("RGB", (width, picture.height + 2 * margin + rows * line), BACKGROUND)
     canvas.paste(picture, ((width - picture.width) // 2, 0))
@@ -62,17 +55,16 @@ def plain(name: str, most: int = MAX_LENGTH) -> str:
 
 
 def drawable(name: str, font: Any) -> str:
-    """Return a name without accents, and with "?" for characters that the font lacks; empty if it lacks all."""
-    letters = []
-    for letter in name:
+    """Return a plain name without accents, and with "?" for characters that the font lacks; empty if it lacks all."""
+
+    def has_glyph(letter: str) -> bool:
+        return letter == " " or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
+
+    text, found = plain(name), ""
+    for letter in text:
         base = unicodedata.normalize("NFKD", letter)[0]
-        letters.append(next((one for one in (letter, base) if _has_glyph(font, one)), "?"))
-    found = "".join(letters)
-    return found if found.strip("? ") or not name.strip("? ") else ""
-
-
-def _has_glyph(font: Any, letter: str) -> bool:
-    return letter == " " or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
+        found += next(filter(has_glyph, (letter, base)), "?")
+    return found if found.strip("? ") or not text.strip("? ") else ""
 
 
 def share(value: float) -> str:

@@ -12,7 +12,6 @@ from repgraph.data.labels import DataError, Labels
 from repgraph.drawing.legend import Entry, with_legend
 
 OPACITY = 0.55
-UNLABELLED = "not labelled"
 
 
 def colour(labels: Any, palette: Sequence[Sequence[int]]) -> np.ndarray:
@@ -22,14 +21,7 @@ def colour(labels: Any, palette: Sequence[Sequence[int]]) -> np.ndarray:
     return table[_check_classes(labels, len(palette))]
 
 
-def overlay(
-    image: Any,
-    labels: Any,
-    info: Labels,
-    *,
-    legend: bool = True,
-    side: int | None = None,
-) -> Image.Image:
+def overlay(image: Any, labels: Any, info: Labels, *, legend: bool = True, side: int | None = None) -> Image.Image:
     """Draw a label map with outlines over its image, and a legend of the classes and their shares of the pixels.
 
     Args:
@@ -41,13 +33,15 @@ def overlay(
     picture, classes = as_picture(image), _check_classes(labels, len(info))
     if picture.size != classes.shape[::-1]:
         raise ValueError(f"the image has size {picture.size}, but its labels have size {classes.shape[::-1]}")
-    entries = _entries(classes, info) if legend else []
+    entries = _entries(classes, info)
     if side is not None:
         picture.thumbnail((side, side), Image.Resampling.BOX)
         classes = np.asarray(Image.fromarray(classes).resize(picture.size, Image.Resampling.NEAREST))
     colours = Image.fromarray(colour(classes, info.palette))
     painted = Image.blend(picture, colours, OPACITY)
-    painted.paste(colours, mask=Image.fromarray(_edges(classes)))
+    cross = ndimage.generate_binary_structure(2, 1)
+    edges = ndimage.morphological_gradient(classes, footprint=cross) > 0
+    painted.paste(colours, mask=Image.fromarray(edges))
     painted.paste(picture, mask=Image.fromarray(classes == IGNORE))
     return with_legend(painted, entries) if legend else painted
 
@@ -80,11 +74,5 @@ def _entries(classes: np.ndarray, info: Labels) -> list[Entry]:
     present = sorted((k for k in range(len(info)) if counts[k]), key=lambda k: -counts[k])
     entries = [Entry(info.names[k], info.palette[k], counts[k] / classes.size, f"class {k}") for k in present]
     if counts[IGNORE]:
-        entries.append(Entry(UNLABELLED, None, counts[IGNORE] / classes.size))
+        entries.append(Entry("not labelled", None, counts[IGNORE] / classes.size))
     return entries
-
-
-def _edges(classes: np.ndarray) -> np.ndarray:
-    """Return where the class of a pixel differs from a neighbour."""
-    cross = ndimage.generate_binary_structure(2, 1)
-    return ndimage.grey_dilation(classes, footprint=cross) != ndimage.grey_erosion(classes, footprint=cross)

@@ -1,7 +1,4 @@
-"""HTML pages in one file: Jinja2 templates with escaped values, images as data URIs, and a content policy.
-
-A template extends ``base.html`` of this package; ``page.css`` is a style for documents, in light and dark.
-"""
+"""HTML pages in one file: Jinja2 templates that extend ``base.html``, images as data URIs, and a content policy."""
 
 import base64
 import hashlib
@@ -12,12 +9,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from repgraph.drawing.overlay import colour
+from repgraph.drawing.overlay import as_picture, colour
 
 MAX_SIDE = 640  # of pictures: sharp at half the width of the page, or at a quarter on a high-density screen
 
@@ -54,15 +50,12 @@ def render(
     return _environment(package).get_template(template).render(title=title, policy=policy, **trusted, **values)
 
 
-def data_uri(picture: Any, *, photo: bool = False) -> str:
-    """Return a picture, (H, W, 3) or a Pillow image, as a data URI: an exact PNG, or a JPEG for a photo."""
-    image = picture if isinstance(picture, Image.Image) else Image.fromarray(np.ascontiguousarray(picture))
+def data_uri(picture: Image.Image, *, photo: bool = False) -> str:
+    """Return a picture as a data URI: an exact PNG, or a JPEG for a photo."""
+    kind, options = ("jpeg", {"quality": 88}) if photo else ("png", {"optimize": True})
     buffer = io.BytesIO()
-    if photo:
-        image.save(buffer, "JPEG", quality=88)
-    else:
-        image.save(buffer, "PNG", optimize=True)
-    return f"data:image/{'jpeg' if photo else 'png'};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    picture.save(buffer, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 @dataclass(frozen=True)
@@ -77,17 +70,16 @@ class Picture:
     is_label_map: bool = False
 
 
-def photo(image: Any, caption: str, alt: str = "") -> Picture:
+def photo(image: Any, caption: str) -> Picture:
     """Return an image, uint8 (H, W, 3) or (3, H, W), as a JPEG with sides of at most ``MAX_SIDE`` pixels."""
-    pixels = np.asarray(image)
-    picture = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels))
+    picture = as_picture(image)
     picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.BOX)
-    return Picture(data_uri(picture, photo=True), *picture.size, caption, alt or caption)
+    return Picture(data_uri(picture, photo=True), *picture.size, caption, caption)
 
 
 def label_map(classes: Any, palette: Sequence[Sequence[int]], caption: str, alt: str = "") -> Picture:
     """Return classes (H, W) in their colours, as a PNG with sides of at most ``MAX_SIDE`` pixels."""
-    picture = Image.fromarray(colour(np.asarray(classes), palette))
+    picture = Image.fromarray(colour(classes, palette))
     picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.NEAREST)
     return Picture(data_uri(picture), *picture.size, caption, alt or caption, is_label_map=True)
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from repgraph.report.run_log import SCORES, Points, finite, metric_name
 
-# Classes of page.css, distinct for colour-blind readers, and dashes: 42 combinations.
+# Classes of report.css, distinct for colour-blind readers, and dashes: 42 combinations.
 COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 DASHES = ("", "7 4", "2 3", "11 4 2 4", "5 2", "1 4", "13 5")
 
@@ -59,15 +59,15 @@ def draw_charts(runs: Sequence[Mapping[str, Points]]) -> tuple[list[Chart], list
     """Draw all columns of the runs' metrics; return the charts to show, and the charts to fold away."""
     columns = list(dict.fromkeys(name for series in runs for name in series if finite(series[name])))
     reach = [name for name in columns if name.startswith("reach_mean/")]
-    first, last = list(SHOWN)[:-2], list(SHOWN)[-2:]
-    shown = [name for name in (*first, *reach, *last) if name in columns]
-    rest = [name for name in columns if name not in shown]
-    folded = [name for name in rest if any(value for series in runs for _, value in series.get(name, ()))]
+    *first, speed, rate = SHOWN
+    shown = [name for name in (*first, *reach, speed, rate) if name in columns]
+    zero = [name for name in columns if not any(value for series in runs for _, value in series.get(name, ()))]
+    folded = [name for name in columns if name not in (*shown, *zero)]
     return [draw_chart(runs, name) for name in shown], [draw_chart(runs, name) for name in folded]
 
 
 def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
-    """Draw one column of the runs that have it.
+    """Draw one column of the runs that have it; the only text of the SVG is numbers and the unit.
 
     The y axis starts at zero unless all values are far from it; a few very large values are cut off.
     """
@@ -79,12 +79,8 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
     limit = 5 * float(np.quantile(values, 0.95))
     if len(values) >= 10 and 0 < limit < values.max():
         values, note = values[values <= limit], "Values above the axis are not shown."
-    svg = _draw(lines, float(values.min()), float(values.max()), unit)
-    return Chart(title, svg, note, list(lines))
-
-
-def _draw(lines: Mapping[int, Points], low: float, high: float, unit: str) -> Markup:
-    """Draw lines by the index of their run; return an SVG element whose only text is numbers and the unit."""
+    low, high = float(values.min()), float(values.max())
+    margin = 0.05 * max(high - low, abs(high) / 10, 1e-9)
     with matplotlib.style.context(["default", _STYLE]):
         figure = Figure(figsize=(4.6, 2.5), layout="constrained")
         axis = figure.add_subplot()
@@ -93,7 +89,6 @@ def _draw(lines: Mapping[int, Points], low: float, high: float, unit: str) -> Ma
             dashes = [float(number) for number in style_of(run)[1].split()]
             style |= dict(linestyle=(0, dashes) if dashes else "-", marker="o" if len(points) == 1 else "")
             axis.plot(*zip(*points, strict=True), **style)
-        margin = 0.05 * max(high - low, abs(high) / 10, 1e-9)
         axis.set_ylim(0 if 0 <= low < 0.6 * high or low == high > 0 else low - margin, high + margin)
         axis.set_xlim(left=0)
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -106,7 +101,7 @@ def _draw(lines: Mapping[int, Points], low: float, high: float, unit: str) -> Ma
     text = re.sub(r"<(metadata|style).*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for colour, name in _VARIABLES.items():
         text = text.replace(colour, f"var(--{name})")
-    return Markup(text)
+    return Chart(title, Markup(text), note, list(lines))
 
 
 def _title(column: str) -> tuple[str, str]:

@@ -112,30 +112,26 @@ def run_demo(
         run_folder.check_free(folder)
     files.check_writable(path)
     start = time.perf_counter()
+    data = Scenes(None, "test", length=tests)
     runs = {folder / RUNS / f"{name}-{seed}": (name, seed) for name in networks for seed in range(seeds)}
     for number, (run, (name, seed)) in enumerate(runs.items(), 1):
         print(f"network {number} of {len(runs)}: {name}, seed {seed}", file=sys.stderr, flush=True)
         train_network(run, name, [*settings, f"train.seed={seed}"])
-    data = Scenes(None, "test", length=tests)
-    results: Results = {name: [] for name in networks}
-    for index, (run, (name, seed)) in enumerate(runs.items()):
-        model = RGNet.from_pretrained(run / MODEL).eval()
-        with Progress(f"testing {name}, seed {seed}", len(data), sys.stderr) as meter:
-            result = evaluate_segmentation(index, model, data, Settings(), meter)
-        swapped = swap_cues(model, data, min(SWAPPED, len(data)))
-        results[name].append(DemoNetwork(name, seed, read_run(run), model, result, *swapped))
+    tested = [evaluate_network(i, run, *named, data) for i, (run, named) in enumerate(runs.items())]
+    results = {name: [one for one in tested if one.name == name] for name in networks}
     print(score_table(results))
-    tested = [one for group in results.values() for one in group]
     files.write(folder / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
     logs, models = [one.log for one in tested], [one.model for one in tested]
     comparisons = compare([one.result for one in tested], [log.folder.name for log in logs], REPORT_PICTURES)
     title, links = "RepGraph demo: report on the runs", {"Demo": "index.html"}
     files.write(folder / "report.html", render_report(logs, models, comparisons, title=title, links=links))
     examples = [_example(f"Test image {i}", data, data.scene(i)) for i in range(min(pictures, len(data)))]
-    explorer = _explorer(results, examples)
-    if explorer is not None:
-        files.write(folder / "explore.html", explorer)
-    files.write(path, render_demo(results, data, examples, command, has_explorer=explorer is not None))
+    explored = next((results[name][0] for name in ("rgnet", "nl") if name in results), None)
+    if explored is not None:
+        images = [ExplorerImage(f"image {i}", *example[1:]) for i, example in enumerate(examples)]
+        title, about = "RepGraph demo: what the layer attends to", f"{TITLES[explored.name]} on test images of the demo"
+        files.write(folder / "explore.html", explore(explored.model, images, LABELS, title=title, about=about))
+    files.write(path, render_demo(results, data, examples, command))
     print(f"the command took {format_duration(time.perf_counter() - start)}", file=sys.stderr, flush=True)
     return path
 
@@ -155,6 +151,13 @@ def train_network(folder: Path, name: str, settings: Sequence[str]) -> None:
     if outcome.stop is not None:
         hint = "; run the command again to resume" if outcome.stop.signal else ""
         raise Stopped(outcome.stop.reason + hint, outcome.exit_code)
+
+
+def evaluate_network(run: int, folder: Path, name: str, seed: int, data: Scenes) -> DemoNetwork:
+    model = RGNet.from_pretrained(folder / MODEL).eval()
+    with Progress(f"testing {name}, seed {seed}", len(data), sys.stderr) as meter:
+        result = evaluate_segmentation(run, model, data, Settings(), progress=lambda done, _: meter.update(done))
+    return DemoNetwork(name, seed, read_run(folder), model, result, *swap_cues(model, data, min(SWAPPED, len(data))))
 
 
 def swap_cues(model: RGNet, data: Scenes, count: int) -> tuple[float, float]:
@@ -198,19 +201,7 @@ def _example(title: str, data: Scenes, scene: Scene) -> Example:
     return Example(title, *data.draw(scene), draw_large(data, scene)[0])
 
 
-def _explorer(results: Results, examples: Sequence[Example]) -> str | None:
-    """Return the explorer page of RGNet, or of the non-local network; None if there is neither."""
-    group = results.get("rgnet") or results.get("nl")
-    if not group:
-        return None
-    images = [ExplorerImage(f"image {i}", *example[1:]) for i, example in enumerate(examples)]
-    about = f"{TITLES[group[0].name]} on test images of the demo"
-    return explore(group[0].model, images, LABELS, title="RepGraph demo: what the layer attends to", about=about)
-
-
-def render_demo(
-    results: Results, data: Scenes, examples: Sequence[Example], command: str, *, has_explorer: bool
-) -> str:
+def render_demo(results: Results, data: Scenes, examples: Sequence[Example], command: str) -> str:
     """Return the page as HTML; ``examples`` are its test images, and ``command`` is shown at its end."""
     first = {name: group[0] for name, group in results.items()}
     scene = _clear_scene(data)
@@ -225,7 +216,7 @@ def render_demo(
         style_attributes=True,
         networks=[_describe(i, group) for i, group in enumerate(results.values())],
         heads=[(TITLES[name], style_of(i)[0]) for i, name in enumerate(results)],
-        has_explorer=has_explorer,
+        has_explorer="rgnet" in results or "nl" in results,
         labels=LABELS,
         size=data.size,
         scene=photo(original.picture, "The arrows lead from each cue to the region whose class it decides."),

@@ -14,10 +14,10 @@ from repgraph.drawing.page import MAX_SIDE, Picture, label_map, photo, read_asse
 from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import mean
 from repgraph.report.charts import draw_charts, style_of
-from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run, started
+from repgraph.report.run_log import STOPPED, RunLog, describe_outcomes, facts, flatten, read_run
 from repgraph.report.validation import Options, Result, evaluate_run, percent
 
-STYLE = read_asset("repgraph.drawing", "page.css") + read_asset(__package__, "report.css")
+STYLE = read_asset(__package__, "report.css")
 
 
 def report(
@@ -86,16 +86,15 @@ def describe(logs: Sequence[RunLog], networks: Sequence[nn.Module | None]) -> li
     runs, names = [], unique_names([log.folder for log in logs])
     for index, (log, model) in enumerate(zip(logs, networks, strict=True)):
         size = None if model is None else sum(parameter.numel() for parameter in model.parameters())
-        outcomes, problems = describe_outcomes(log), list(log.problems)
-        if log.state == STOPPED and outcomes:
-            problems.append(f"The run is not finished: {outcomes[-1]}.")
+        outcomes = describe_outcomes(log)
+        unfinished = [f"The run is not finished: {end}." for end in outcomes[-1:] if log.state == STOPPED]
         run = {
             "name": names[index],
             "style": style_of(index),
             "facts": facts(log, size),
             "settings": flatten(log.settings if log.recipe is None else recipes.to_dict(log.recipe)),
-            "sessions": [(started(one), one, end) for one, end in zip(log.sessions, outcomes, strict=True)],
-            "problems": problems,
+            "sessions": list(zip(log.sessions, outcomes, strict=True)),
+            "problems": [*log.problems, *unfinished],
         }
         runs.append(run)
     return runs

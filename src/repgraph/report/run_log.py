@@ -1,6 +1,7 @@
 """Read the folder of a run: recipe, metrics and sessions. Damaged files are reported as problems, not raised."""
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from repgraph.train.run_folder import VERSIONS, SessionRecord
 Points = Sequence[tuple[float, float]]  # iteration, value
 
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
-MAX_DIGITS = 15  # of an iteration
 MAX_VALUE = 1e100
 SCORES = "val_"  # prefix of the columns with scores
 MAIN_SCORES = ("val_miou", "val_mask_ap", "val_box_ap")  # the first one is in the summary
@@ -93,17 +93,17 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
     for number, line in enumerate(lines, 2):
         iteration, *cells = line.split(",")
         try:
-            if not iteration.isdecimal() or len(iteration) > MAX_DIGITS:
-                raise ValueError
             values = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell}
+            if not re.fullmatch(r"[0-9]{1,15}", iteration):
+                raise ValueError
         except ValueError:
             damaged.append(str(number))
             continue
         for name, value in values.items():
             series[name][float(iteration)] = value  # of rows with the same iteration, the last counts
     if damaged:
-        lines = damaged[:5] + ["..."] * (len(damaged) > 5)
-        problems.append(f"{METRICS} has damaged lines, which are skipped: {', '.join(lines)}.")
+        shown = ", ".join(damaged[:5] + ["..."] * (len(damaged) > 5))
+        problems.append(f"{METRICS} has damaged lines, which are skipped: {shown}.")
     if not any(series.values()):
         problems.append(f"{METRICS} is empty: the run has just started, or stopped before it first logged the loss.")
     return {name: sorted(points.items()) for name, points in series.items()}
@@ -148,7 +148,7 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
         versions = {name: value for name, value in log.sessions[-1].versions.items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
         devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
-        found["started"] = f"{started(log.sessions[0])} UTC"
+        found["started"] = f"{log.sessions[0].started:%Y-%m-%d %H:%M:%S} UTC"
         found["hardware"] = devices + (gpu or f"CPU, {threads} thread{'s' * (threads != '1')}")
         found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
     return {name: value for name, value in found.items() if value}
@@ -166,11 +166,6 @@ def total_seconds(log: RunLog) -> float | None:
     """Return the duration of all sessions; None unless all of them recorded their end."""
     spans = [session.ended.at - session.started for session in log.sessions if session.ended]
     return sum(span.total_seconds() for span in spans) if spans and len(spans) == len(log.sessions) else None
-
-
-def started(session: SessionRecord) -> str:
-    """Return when a session started, in UTC."""
-    return f"{session.started:%Y-%m-%d %H:%M:%S}"
 
 
 def describe_outcomes(log: RunLog) -> list[str]:

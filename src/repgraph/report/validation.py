@@ -34,13 +34,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Column:
-    """Scores of a run's network: fractions for each class, and the confusion matrix (K, K) in shares of its rows."""
+    """Scores of a run's network, as fractions."""
 
     run: int
     summary: str
-    values: Sequence[float]
+    values: Sequence[float]  # of each class
     label: str = ""  # if a run has several columns
-    confusion: np.ndarray | None = None
+    confusion: np.ndarray | None = None  # (K, K) in shares of its rows
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Result:
 
 
 def evaluate_segmentation(
-    run: int, model: nn.Module, data: Any, settings: Settings, meter: Progress, note: str = "", **options: Any
+    run: int, model: nn.Module, data: Any, settings: Settings, note: str = "", **options: Any
 ) -> Result:
     """Evaluate a segmentation network, and each image by its own mIoU."""
     per_image = []
@@ -76,15 +76,12 @@ def evaluate_segmentation(
         per_image.append(confusion.scores().miou)
 
     with memory_hints(settings.memory_hints):
-        options |= {"progress": lambda done, _: meter.update(done), "on_image": add}
-        found = evaluate(model, data, settings, **options)
-    scores = found.scores
+        found = evaluate(model, data, settings, on_image=add, **options)
+    scores, counts = found.scores, found.confusion.cpu().numpy()
     names = {"mIoU": scores.miou, "pixel accuracy": scores.pixel_accuracy, "mean accuracy": scores.mean_accuracy}
-    counts = found.confusion.cpu().numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     column = Column(run, _join(names) + note, scores.iou, confusion=shares)
-    protocol = f"over all labelled pixels, {settings}"
-    predictor = partial(predict, model, settings=settings)
+    protocol, predictor = f"over all labelled pixels, {settings}", partial(predict, model, settings=settings)
     return Result(run, data, scores, len(per_image), "IoU", protocol, [column], per_image, predictor)
 
 
@@ -98,13 +95,12 @@ def evaluate_run(
     note = "" if log.state == FINISHED else f" (last checkpoint, {log.network})"
     limit = options.limit or recipe.data.val_limit or None
     with Progress(f"evaluating {name}", min(limit or len(data), len(data)), show) as meter:
-        given: dict[str, Any] = dict(limit=limit, workers=options.workers)
+        given: Any = dict(limit=limit, workers=options.workers, progress=lambda done, _: meter.update(done))
         if isinstance(recipe, recipes.Recipe):
             test = recipe.test
             settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=precision)
-            return evaluate_segmentation(run, model, data, settings, meter, note, **given)
+            return evaluate_segmentation(run, model, data, settings, note, **given)
         assert isinstance(model, MaskRCNN)
-        given["progress"] = lambda done, _: meter.update(done)
         found = evaluate_detection(model, data, precision=precision, **given)
     columns = []
     for label, scores in (("masks", found.scores.mask), ("boxes", found.scores.box)):

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from repgraph import files
 from repgraph.distributed import all_reduce, broadcast, gather
 from repgraph.inference import NotFinite
-from repgraph.visualize.collect import DenseLayer, Frame, check_inside, find_layer, iterate_weights, run_with_hooks
+from repgraph.layers.modes import evaluation_mode
+from repgraph.visualize.collect import DenseLayer, check_inside, find_layer, iterate_weights, run_with_inputs
 
 TOP = 9  # the number of nodes in the paper
 STATISTICS = ("top", "percent", "effective", "effective_share")
@@ -50,27 +51,21 @@ class Summary:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Histogram of the weight times N, which is 1 for equal weights.
-
-    ``weights`` has the share of the number of weights in each bin, ``mass`` the share of their sum.
-    """
+    """Histogram of the weight times N, which is 1 for equal weights."""
 
     edges: tuple[float, ...]
-    weights: tuple[float, ...]
-    mass: tuple[float, ...]
+    weights: tuple[float, ...]  # share of the number of weights in each bin
+    mass: tuple[float, ...]  # share of their sum
 
 
 @dataclass(frozen=True)
 class AffinityStatistics:
-    """Result of :func:`affinity_statistics`, over the queries of all images and heads; shares are fractions.
-
-    ``images`` has the number of positions of each image, and the means of the statistics over its queries.
-    """
+    """Result of :func:`affinity_statistics`, over the queries of all images and heads; shares are fractions."""
 
     layer: str
     heads: int
     top_count: int
-    images: tuple[dict[str, float], ...]
+    images: tuple[dict[str, float], ...]  # number of positions, and means of the statistics
     queries: int
     top: Summary
     percent: Summary
@@ -79,23 +74,22 @@ class AffinityStatistics:
     histogram: Histogram
     seconds: float
 
+    def values(self, kind: str) -> dict[str, float]:
+        """Return the "mean", "median" or "uniform" value of all statistics."""
+        return {name: getattr(getattr(self, name), kind) for name in STATISTICS}
+
 
 @dataclass(frozen=True)
 class PositionAffinity:
-    """The weights of one position of a layer's map.
-
-    ``at`` is its centre and ``step`` the distance between positions (horizontal, vertical), in pixels of the image;
-    ``weights`` (heads, h, w) are for all positions; ``statistics`` are means over heads, and ``uniform`` the statistics
-    of equal weights.
-    """
+    """The weights of one position of a layer's map."""
 
     row: int
     column: int
-    at: tuple[float, float]
-    step: tuple[float, float]
-    weights: np.ndarray
-    statistics: dict[str, float]
-    uniform: dict[str, float]
+    at: tuple[float, float]  # its centre x, y in pixels of the image
+    step: tuple[float, float]  # distance between positions in pixels: horizontal, vertical
+    weights: np.ndarray  # (heads, h, w)
+    statistics: dict[str, float]  # means over heads
+    uniform: dict[str, float]  # statistics of equal weights
     histogram: Histogram
 
 
@@ -121,42 +115,37 @@ def affinity_statistics(
     start = time.perf_counter()
     path = find_layer(model, layer, DenseLayer)
     module: Any = model.get_submodule(path)
-    total = _Accumulator(top, next(module.parameters()).device)
-    own: list[dict[str, float]] = []
-
-    def add(x: Tensor, frame: Frame) -> None:
-        parts = []
-        for weights in iterate_weights(module, x):
-            if not bool(weights.isfinite().all()):
-                where = f"{path} are not finite for image {len(own) + 1}"
-                raise NotFinite(f"the attention weights of {where}; check the network's weights")
-            parts.append(total.add(weights).flatten(1).sum(1))
-        count = x.shape[2] * x.shape[3]
-        means = torch.stack(parts).sum(0) / (weights.shape[1] * count)
-        own.append({"positions": count, **dict(zip(STATISTICS, means.tolist(), strict=True))})
-
+    heads, bins = getattr(module, "groups", 1), _Bins(top, next(module.parameters()).device)
+    own: list[dict[str, Any]] = []
     for number, image in enumerate(images, 1):
-        run_with_hooks(model, image, {path: add})
+        x = run_with_inputs(model, image, [path])[0][path][0]
+        parts = []
+        with evaluation_mode(model):
+            for weights in iterate_weights(module, x):
+                if not bool(weights.isfinite().all()):
+                    where = f"{path} are not finite for image {number}"
+                    raise NotFinite(f"the attention weights of {where}; check the network's weights")
+                parts.append(bins.add(weights).flatten(1))
+        own.append({"positions": x.shape[2] * x.shape[3], **_named(torch.cat(parts, 1).mean(1).tolist())})
         if progress is not None:
             progress(number)
-    total.all_reduce()
+    bins.all_reduce()
     in_order = itertools.chain.from_iterable(itertools.zip_longest(*gather(own)))
     everyone = broadcast([image for image in in_order if image is not None])
     if not everyone:
         raise ValueError("images is empty; expected at least one image")
-    heads = getattr(module, "groups", 1)
-    rest: Any = {**total.summaries(), "histogram": total.histogram()}
-    seconds = time.perf_counter() - start
-    return AffinityStatistics(path, heads, top, tuple(everyone), total.queries, seconds=seconds, **rest)
+    counts = [image["positions"] for image in everyone]
+    summaries = {}
+    for name in STATISTICS:
+        values = [image[name] for image in everyone], [uniform(count, top)[name] for count in counts]
+        mean, even = (float(np.average(each, weights=counts)) for each in values)
+        summaries[name] = Summary(mean, even, bins.quantiles(name))
+    rest: Any = {**summaries, "histogram": bins.histogram(), "seconds": time.perf_counter() - start}
+    return AffinityStatistics(path, heads, top, tuple(everyone), heads * sum(counts), **rest)
 
 
 def position_affinity(
-    model: nn.Module,
-    image: Tensor,
-    at: tuple[float, float] | None = None,
-    *,
-    layer: str | None = None,
-    top: int = TOP,
+    model: nn.Module, image: Tensor, at: tuple[float, float] | None = None, *, layer: str | None = None, top: int = TOP
 ) -> PositionAffinity:
     """Return the attention weights of one position of a network's non-local layer.
 
@@ -168,11 +157,11 @@ def position_affinity(
     module: Any = model.get_submodule(path)
     if at is not None:
         check_inside(at, image.shape[-2:])
-    found: list[PositionAffinity] = []
-
-    def collect(x: Tensor, frame: Frame) -> None:
-        shape = (x.shape[2], x.shape[3])
-        (rows, columns), (across, down) = frame.valid(shape), frame.step(shape)
+    inputs, frame, _ = run_with_inputs(model, image, [path])
+    (x,) = inputs[path]
+    shape = (x.shape[2], x.shape[3])
+    (rows, columns), (across, down) = frame.valid(shape), frame.step(shape)
+    with evaluation_mode(model):
         if at is None:
             effective = torch.cat([measure(part)[2, 0].mean(0) for part in iterate_weights(module, x)])
             valid = effective.unflatten(0, shape)[:rows, :columns].flatten()  # without padding
@@ -181,16 +170,17 @@ def position_affinity(
         else:
             row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
         weights = next(iterate_weights(module, x, index=row * shape[1] + column))[0, :, 0]  # [heads, N]
-        single = _Accumulator(top, weights.device)
-        means = single.add(weights).mean(1).tolist()
-        centre = (column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5
-        array = weights.unflatten(1, shape).float().cpu().numpy()
-        statistics, even = dict(zip(STATISTICS, means, strict=True)), uniform(weights.shape[1], top)
-        step, histogram = (across, down), single.histogram()
-        found.append(PositionAffinity(row, column, centre, step, array, statistics, even, histogram))
-
-    run_with_hooks(model, image, {path: collect})
-    return found[0]
+    single = _Bins(top, weights.device)
+    return PositionAffinity(
+        row,
+        column,
+        at=((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5),
+        step=(across, down),
+        weights=weights.unflatten(1, shape).float().cpu().numpy(),
+        statistics=_named(single.add(weights).mean(1).tolist()),
+        uniform=uniform(weights.shape[1], top),
+        histogram=single.histogram(),
+    )
 
 
 def measure(weights: Tensor, top: int = TOP) -> Tensor:
@@ -204,7 +194,10 @@ def measure(weights: Tensor, top: int = TOP) -> Tensor:
 
 def uniform(count: int, top: int = TOP) -> dict[str, float]:
     """Return the statistics of equal weights for ``count`` positions."""
-    values = (min(top, count) / count, math.ceil(count / 100) / count, float(count), 1.0)
+    return _named([min(top, count) / count, math.ceil(count / 100) / count, float(count), 1.0])
+
+
+def _named(values: Sequence[float]) -> dict[str, float]:
     return dict(zip(STATISTICS, values, strict=True))
 
 
@@ -213,10 +206,9 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
     counts = sorted({int(image["positions"]) for image in found.images})
     positions = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
-    uniform = {name: getattr(found, name).uniform for name in STATISTICS}
     for kind in ("mean", "median"):
-        values = {name: getattr(getattr(found, name), kind) for name in STATISTICS}
-        lines.append(f"{kind}: {'; '.join(format_lines(values, uniform, found.top_count))}")
+        text = "; ".join(format_lines(found.values(kind), found.values("uniform"), found.top_count))
+        lines.append(f"{kind}: {text}")
     own = "; ".join(format_lines(position.statistics, position.uniform, found.top_count))
     return "\n".join([*lines, f"one position, {image} at {position.at[0]:g},{position.at[1]:g}: {own}"])
 
@@ -255,51 +247,39 @@ def write(
     ]
 
 
-class _Accumulator:
-    """Accumulates statistics of weights; its size does not depend on their number."""
+class _Bins:
+    """Histograms of weights and of their statistics; the size does not depend on the number of weights."""
 
-    def __init__(self, top: int, device: torch.device | str = "cpu") -> None:
-        bins, names = (HIGHEST - LOWEST) * PER_DECADE, len(STATISTICS)
+    def __init__(self, top: int, device: torch.device) -> None:
+        bins = (HIGHEST - LOWEST) * PER_DECADE
         self.top = top
         self.counts = torch.zeros(bins, dtype=torch.int64, device=device)  # weights, by size
         self.mass = torch.zeros(bins, dtype=torch.float64, device=device)
-        self.logs = torch.zeros(names, 2 * LOG_BINS + 1, dtype=torch.int64, device=device)  # statistics, by size
-        self.sums = torch.zeros(2, names, dtype=torch.float64, device=device)  # statistics, also of equal weights
-
-    @property
-    def queries(self) -> int:
-        return int(self.logs[0].sum())
+        self.logs = torch.zeros(len(STATISTICS), 2 * LOG_BINS + 1, dtype=torch.int64, device=device)  # statistics
 
     def add(self, weights: Tensor) -> Tensor:
         """Add weights (..., queries, N) and return their statistics, (4, ..., queries)."""
-        count = weights.shape[-1]
         values = measure(weights, self.top)
-        flat = values.flatten(1)
-        self.sums[0] += flat.sum(1)
-        self.sums[1] += flat.shape[1] * flat.new_tensor(list(uniform(count, self.top).values()))
-        for logs, own in zip(self.logs, flat, strict=True):
+        for logs, own in zip(self.logs, values.flatten(1), strict=True):
             index = (own.log() / LOG_STEP).round().clamp(-LOG_BINS, LOG_BINS).long() + LOG_BINS
             logs += torch.bincount(index, minlength=len(logs))
-        weights = weights.flatten()
-        index = (((weights * count).log10() - LOWEST) * PER_DECADE).floor().clamp(0, len(self.counts) - 1).long()
+        flat = weights.flatten()
+        relative = (flat * weights.shape[-1]).log10()
+        index = ((relative - LOWEST) * PER_DECADE).floor().clamp(0, len(self.counts) - 1).long()
         self.counts += torch.bincount(index, minlength=len(self.counts))
-        self.mass += torch.bincount(index, weights=weights.double(), minlength=len(self.mass))
+        self.mass += torch.bincount(index, weights=flat.double(), minlength=len(self.mass))
         return values
 
     def all_reduce(self) -> None:
         """Sum over all processes; every process has to call it once."""
-        for tensor in (self.counts, self.mass, self.logs, self.sums):
+        for tensor in (self.counts, self.mass, self.logs):
             tensor.copy_(all_reduce(tensor.cpu()))
 
-    def summaries(self) -> dict[str, Summary]:
-        ranks = torch.tensor([max(1, math.ceil(share * self.queries)) for share in QUANTILES])
-        means, uniform_means = (self.sums / max(self.queries, 1)).tolist()
-        found = {}
-        for index, name in enumerate(STATISTICS):
-            bins = torch.searchsorted(self.logs[index].cumsum(0).cpu(), ranks).tolist()
-            values = [math.exp((number - LOG_BINS) * LOG_STEP) for number in bins]
-            found[name] = Summary(means[index], uniform_means[index], dict(zip(QUANTILES, values, strict=True)))
-        return found
+    def quantiles(self, name: str) -> dict[float, float]:
+        below = self.logs[STATISTICS.index(name)].cumsum(0).cpu()
+        ranks = torch.tensor([max(1, math.ceil(share * int(below[-1]))) for share in QUANTILES])
+        values = [math.exp((number - LOG_BINS) * LOG_STEP) for number in torch.searchsorted(below, ranks).tolist()]
+        return dict(zip(QUANTILES, values, strict=True))
 
     def histogram(self) -> Histogram:
         edges = tuple(10 ** (LOWEST + i / PER_DECADE) for i in range(len(self.counts) + 1))

@@ -15,17 +15,12 @@ Window = tuple[float, float, float, float]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class PositionNodes:
-    """The nodes of one position.
-
-    ``x`` and ``y`` are its centre; ``nodes`` have x, y and attention weight. Positions are in pixels of the image, and
-    may be outside of it. With ``node_view`` > 1, ``windows`` are the windows that nodes average, None for a node that
-    reads only zeros.
-    """
+    """The nodes of one position, in pixels of the image; they may be outside of it."""
 
     x: float
     y: float
-    nodes: tuple[tuple[float, float, float], ...]
-    windows: tuple[Window | None, ...] = ()
+    nodes: tuple[tuple[float, float, float], ...]  # x, y, attention weight
+    windows: tuple[Window | None, ...] = ()  # that nodes average, with node_view > 1; None if a node reads only zeros
 
     def describe(self) -> str:
         """Describe the nodes: number, reach and largest weight."""
@@ -40,37 +35,24 @@ class PositionNodes:
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """The nodes and weights of every position of a layer's map.
+    """The nodes and weights of every position of a layer's (h, w) map.
 
     A RepGraph layer (``kind`` "nodes") has S nodes for each cell of ``grid`` x ``grid`` positions. A layer that attends
     to all positions (``kind`` "affinity": non-local, and the position attention of DANet) is represented by the S
     positions with the largest weights, in descending order; weights are means over its heads. Positions in the padding
     of a detector's batch are left out.
-
-    Attributes:
-        path: Path of the layer in the network.
-        title: Short description.
-        nodes: x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid)).
-        weights: float32 (groups, S, h, w); their sum over S is 1, or ``share``.
-        shape: Height and width (h, w) of the map.
-        step: Distance between neighbouring positions in pixels: horizontal, vertical.
-        grid: Side of the cells that share their nodes.
-        share: For "affinity", the part of the total weight that the S positions have, (h, w).
-        node_view: A node is the mean of ``node_view`` x ``node_view`` positions.
-        round, rounds: Number of this round, from 1, and number of rounds. Nodes read the output of the previous round.
     """
 
-    path: str
+    path: str  # of the layer in the network
     title: str
     kind: Literal["nodes", "affinity"]
-    nodes: np.ndarray
-    weights: np.ndarray
-    shape: tuple[int, int]
-    step: tuple[float, float]
+    nodes: np.ndarray  # x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid))
+    weights: np.ndarray  # float32 (groups, S, h, w); their sum over S is 1, or less for "affinity"
+    shape: tuple[int, int]  # (h, w)
+    step: tuple[float, float]  # distance between neighbouring positions in pixels: horizontal, vertical
     grid: int = 1
-    share: np.ndarray | None = None
-    node_view: int = 1
-    round: int = 1
+    node_view: int = 1  # a node is the mean of node_view x node_view positions
+    round: int = 1  # nodes read the output of the round before
     rounds: int = 1
 
     @property
@@ -127,11 +109,10 @@ class LayerAttention:
         height, width = self.shape
         weights, nodes = self.group_weights(group), self.position_nodes().astype(np.float64)
         columns, rows = (nodes[:, 0] + 0.5) / self.step[0] - 0.5, (nodes[:, 1] + 0.5) / self.step[1] - 0.5
-        total = np.zeros(height * width)
-        for down, across in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        total = np.zeros(self.shape)
+        for down, across in np.ndindex(2, 2):
             row, column = np.floor(rows) + down, np.floor(columns) + across
             part = weights * (1 - abs(rows - row)) * (1 - abs(columns - column))
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            index = (row[inside] * width + column[inside]).astype(np.int64)
-            total += np.bincount(index, part[inside], height * width)
-        return total.reshape(height, width)
+            np.add.at(total, (row[inside].astype(int), column[inside].astype(int)), part[inside])
+        return total

@@ -1,12 +1,13 @@
 """Run an image through a network and collect the nodes and attention weights of its layers."""
 
+import contextlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ DenseLayer = NonLocal | PositionAttention  # every position attends to all other
 Layer = RepGraph | PyramidRepGraph | DenseLayer
 
 
-@dataclass
+@dataclass(frozen=True)
 class Frame:
     """Sizes (H, W) of an image, of the network's input, and of the input with its padding."""
 
@@ -60,9 +61,6 @@ class Frame:
         sizes = zip(self.resized, self.padded, shape, strict=True)
         rows, columns = (min(count, math.ceil(resized * count / padded)) for resized, padded, count in sizes)
         return rows, columns
-
-
-Hook = Callable[[Any, Frame], None]
 
 
 def collect_attention(
@@ -89,14 +87,12 @@ def attention_and_output(
     model: nn.Module, image: Tensor, *, layers: Sequence[str] | None = None, strongest: int = STRONGEST
 ) -> tuple[dict[str, LayerAttention], Any]:
     """Return the result of :func:`collect_attention`, and the network's output for the batch of one image."""
-    found: dict[str, LayerAttention] = {}
-
-    def collect(path: str, layer: Layer, x: Any, frame: Frame) -> None:
-        for each in _layer_attention(path, layer, x, frame, strongest):
-            found[path if each.rounds == 1 else f"{path}, round {each.round}"] = each
-
-    hooks = {path: partial(collect, path, layer) for path, layer in find_layers(model, layers).items()}
-    return found, run_with_hooks(model, image, hooks)
+    chosen = find_layers(model, layers)
+    inputs, frame, output = run_with_inputs(model, image, list(chosen))
+    with evaluation_mode(model):
+        found = [_layer_attention(path, chosen[path], maps, frame, strongest) for path, maps in inputs.items()]
+    entries = itertools.chain.from_iterable(found)
+    return {e.path if e.rounds == 1 else f"{e.path}, round {e.round}": e for e in entries}, output
 
 
 def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray | Detections:
@@ -148,42 +144,46 @@ def find_layer(model: nn.Module, name: str | None = None, kind: Any = Layer) -> 
     return found[-1]
 
 
-def run_with_hooks(model: nn.Module, image: Tensor, hooks: Mapping[str, Hook]) -> Any:
-    """Run an image, uint8 RGB (3, H, W), through a network in evaluation mode, and return the output for the batch.
+def run_with_inputs(
+    model: nn.Module, image: Tensor, paths: Sequence[str]
+) -> tuple[dict[str, list[Tensor]], Frame, Any]:
+    """Run an image, uint8 RGB (3, H, W), through a network in evaluation mode.
 
-    ``hooks`` are functions by path of a layer that get its input (1, C, h, w), or a list of maps, before it first runs.
+    Returns:
+        The inputs of the layers at ``paths`` in the order they run, each a list of maps (1, C, h, w); the sizes of the
+        image; and the network's output for the batch.
     """
     if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
         kind = f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
         raise UsageError(f"the image is {kind}; expected a uint8 tensor (3, height, width)")
+    inputs: dict[str, list[Tensor]] = {}
     size = (image.shape[1], image.shape[2])
-    frame, pending = Frame(size, size, size), dict(hooks)
+    frame = Frame(size, size, size)
 
-    def call(path: str, _: nn.Module, args: tuple[Any, ...]) -> None:
-        if path in pending:
-            pending.pop(path)(args[0], frame)
+    def keep_input(path: str, _: nn.Module, args: tuple[Any, ...]) -> None:
+        maps = [args[0]] if isinstance(args[0], Tensor) else args[0]
+        inputs.setdefault(path, [each.clone() for each in maps])  # the network can change them in place
 
     def note_resizing(_: nn.Module, args: tuple[Any, ...], result: Any) -> None:
-        height, width = result[0].image_sizes[0]
-        frame.resized, frame.padded = (int(height), int(width)), tuple(result[0].tensors.shape[-2:])
+        nonlocal frame
+        frame = Frame(size, tuple(result[0].image_sizes[0]), tuple(result[0].tensors.shape[-2:]))
 
     # torchvision's module that resizes and pads the images of a detector
     transforms = [module for module in model.modules() if type(module).__name__ == "GeneralizedRCNNTransform"]
-    handles = [model.get_submodule(path).register_forward_pre_hook(partial(call, path)) for path in hooks]
-    handles += [transform.register_forward_hook(note_resizing) for transform in transforms]
     device, dtype = device_and_dtype(model, image)
     pixels = image.as_subclass(Tensor).to(device)
     mean, std = getattr(model, "mean", MEAN), getattr(model, "std", STD)
     given = [(pixels / 255).to(dtype)] if transforms else normalise(pixels[None], mean, std).to(dtype)
-    try:
-        with evaluation_mode(model):
-            output = model(given)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for path in pending:
-        raise UsageError(f"layer {path} did not run; the network does not use it in evaluation mode")
-    return output
+    with evaluation_mode(model), contextlib.ExitStack() as stack:
+        for path in paths:
+            stack.callback(model.get_submodule(path).register_forward_pre_hook(partial(keep_input, path)).remove)
+        for transform in transforms:
+            stack.callback(transform.register_forward_hook(note_resizing).remove)
+        output = model(given)
+    for path in paths:
+        if path not in inputs:
+            raise UsageError(f"layer {path} did not run; the network does not use it in evaluation mode")
+    return inputs, frame, output
 
 
 def iterate_weights(layer: DenseLayer, x: Tensor, chunk: int = CHUNK, index: int | None = None) -> Iterator[Tensor]:
@@ -215,61 +215,54 @@ def check_inside(at: tuple[float, float], size: Sequence[int], name: str = "the 
         raise UsageError(f"position {x:g},{y:g} is outside of {name}, which has {width} x {height} pixels")
 
 
-def _layer_attention(path: str, layer: Layer, given: Any, frame: Frame, strongest: int) -> list[LayerAttention]:
-    """Return an entry for each round of a layer; layers other than RepGraph have one round."""
-    x = given[0] if isinstance(layer, PyramidRepGraph) else given
-    shape, step = (x.shape[2], x.shape[3]), frame.step(x.shape[2:])
+def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, strongest: int) -> list[LayerAttention]:
+    """Return an entry for each round of a layer; layers that attend to all positions have one round."""
+    x, steps = maps[0], [frame.step(each.shape[2:]) for each in maps]
+    shape = (x.shape[2], x.shape[3])
     rows, columns = frame.valid(shape)
-    grid, share = 1, None
-    if isinstance(layer, PyramidRepGraph):
-        steps = [frame.step(each.shape[2:]) for each in given]
-        _, *found = layer.forward(given, return_nodes=True)  # forward: hooks must not run again
-        rounds = [
-            (to_pixels(nodes[0, ..., :rows, :columns], steps).flatten(0, 1), _of_all_groups(weights, rows, columns))
-            for nodes, weights in zip(*found, strict=True)
-        ]
-    elif isinstance(layer, RepGraph):
-        _, *found = layer.forward(given, return_nodes=True)
-        grid = max(shape) if layer.grid == "map" else int(layer.grid)
-        cells = math.ceil(rows / grid), math.ceil(columns / grid)
-        rounds = [
-            (to_pixels(nodes[0, :, :, : cells[0], : cells[1]], [step]), weights[0, :, :, :rows, :columns])
-            for nodes, weights in (zip(*found, strict=True) if layer.rounds > 1 else [found])
-        ]
-    else:
+    grid = 1
+    kind: Literal["nodes", "affinity"] = "nodes"
+    rounds: list[tuple[Tensor, Tensor]] = []  # nodes (S, 2, cell rows, cells), weights (groups, S, rows, columns)
+    if isinstance(layer, DenseLayer):
         count = min(strongest, shape[0] * shape[1])
         tops = [part[0].mean(0).topk(count, dim=1) for part in iterate_weights(layer, x)]
         weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
         indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
-        rounds = [(to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), [step]), weights)]
-        share = weights[0].sum(0).float().cpu().numpy()
+        rounds = [(to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), steps), weights)]
+        kind = "affinity"
+    elif isinstance(layer, PyramidRepGraph):
+        _, *found = layer.forward(maps, return_nodes=True)
+        for nodes, weights in zip(*found, strict=True):  # groups have their own nodes: merge them into one group
+            merged = (weights[0, ..., :rows, :columns] / weights.shape[1]).flatten(0, 1)[None]
+            rounds.append((to_pixels(nodes[0, ..., :rows, :columns], steps).flatten(0, 1), merged))
+    else:
+        _, *found = layer.forward(x, return_nodes=True)
+        grid = max(shape) if layer.grid == "map" else int(layer.grid)
+        cells = math.ceil(rows / grid), math.ceil(columns / grid)
+        for nodes, weights in zip(*found, strict=True) if layer.rounds > 1 else [found]:
+            inside = nodes[0, :, :, : cells[0], : cells[1]]
+            rounds.append((to_pixels(inside, steps), weights[0, :, :, :rows, :columns]))
     if not all(bool(t.isfinite().all()) for each in rounds for t in each):
         raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
-    kind: Any = "nodes" if share is None else "affinity"
-    rest: Any = {"grid": grid, "share": share, "node_view": getattr(layer, "node_view", 1), "rounds": len(rounds)}
+    rest: Any = {"grid": grid, "node_view": getattr(layer, "node_view", 1), "rounds": len(rounds)}
     entries = []
     for number, (nodes, weights) in enumerate(rounds, 1):
-        title = _title(path, layer, f"round {number} of {len(rounds)}" if len(rounds) > 1 else "")
+        title = _title(path, layer, f", round {number} of {len(rounds)}" if len(rounds) > 1 else "")
         arrays = nodes.cpu().numpy(), weights.float().cpu().numpy()
-        entries.append(LayerAttention(path, title, kind, *arrays, (rows, columns), step, round=number, **rest))
+        entries.append(LayerAttention(path, title, kind, *arrays, (rows, columns), steps[0], round=number, **rest))
     return entries
 
 
-def _of_all_groups(weights: Tensor, rows: int, columns: int) -> Tensor:
-    """Merge weights (1, G, N, h, w) of groups with their own nodes into one group, (1, G N, h, w)."""
-    return (weights[0, ..., :rows, :columns] / weights.shape[1]).flatten(0, 1)[None]
-
-
-def _title(path: str, layer: Layer, number: str = "") -> str:
+def _title(path: str, layer: Layer, number: str) -> str:
     """Return stage, round and kind of a layer, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
-    parts = [next((title for kind, title in TITLES.items() if isinstance(layer, kind)), type(layer).__name__)]
+    title = next((title for kind, title in TITLES.items() if isinstance(layer, kind)), type(layer).__name__)
     if isinstance(layer, RepGraph):
-        parts.append(f"{layer.nodes} nodes" + (f", grid {layer.grid}" if layer.grid != 1 else ""))
+        title += f", {layer.nodes} nodes" + (f", grid {layer.grid}" if layer.grid != 1 else "")
     if isinstance(layer, PyramidRepGraph):
-        parts.append(f"{layer.nodes} nodes on each of {layer.maps} maps")
+        title += f", {layer.nodes} nodes on each of {layer.maps} maps"
     if getattr(layer, "groups", 1) > 1:
-        parts.append(f"{layer.groups} groups")
+        title += f", {layer.groups} groups"
     place = path.removesuffix(f".{NAME}").removesuffix(".position").removesuffix(".context")
     if stage := re.search(r"layer(\d)\.\d+.*", place):
         place = f"{stage.group()} (res{int(stage.group(1)) + 1})"
-    return ": ".join(filter(None, (", ".join(filter(None, (place, number))), ", ".join(parts))))
+    return f"{place}{number}: {title}" if place else title

@@ -3,7 +3,7 @@
 import io
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter
 
 from repgraph import files
 from repgraph.errors import UsageError
-from repgraph.visualize.affinity import STATISTICS, AffinityStatistics, Histogram, PositionAffinity, format_lines
+from repgraph.visualize.affinity import AffinityStatistics, Histogram, PositionAffinity, format_lines
 
 WIDTH = 6.9  # inches: the text of a page with two columns
 POSITION_COLOUR, NODE_COLOUR, OUTLINE = "#1466d8", "#e2212f", "#fff"
@@ -25,18 +25,14 @@ TEXT, GREY, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"  # the las
 MAX_HEIGHT = 200  # inches: of a page of PDF
 MAX_SIDE, MAX_PIXELS = 2**16, 2**28  # of images that Matplotlib draws; about 1 GiB
 HIDDEN = 1e-3  # share of the smallest weights that the histogram's first bar absorbs
-AXIS_START = 1e-5  # smallest weight times N on the axis
-MAP_MIN = 0.1  # smallest weight times N in the colours of the map
+AXIS_START, MAP_MIN = 1e-5, 0.1  # smallest weight times N on the axis, and in the colours of the map
 
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+_SIZES = {
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
+}
 _STYLE: dict[str, Any] = {
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
     "axes.linewidth": 0.6,
     "axes.edgecolor": GREY,
     "axes.spines.top": False,
@@ -50,7 +46,7 @@ _LOCK = threading.RLock()  # Matplotlib's style is global
 @contextmanager
 def figure_style(width: float = WIDTH) -> Iterator[None]:
     """Draw and save figures in the style of a paper, independent of the user's matplotlibrc."""
-    sizes = {name: value * font_scale(width) for name, value in _STYLE.items() if name.endswith("size")}
+    sizes = {name: size * font_scale(width) for name, size in _SIZES.items()}
     with _LOCK, matplotlib.style.context(["default", _STYLE | sizes]):
         yield
 
@@ -92,15 +88,18 @@ def draw_affinity(
     Call it within :func:`figure_style`. The bars are shares of the number of weights, the line is the share of their
     sum, by the weight times N.
     """
-    means = {name: getattr(found, name).mean for name in STATISTICS}
-    uniform = {name: getattr(found, name).uniform for name in STATISTICS}
     count = len(found.images)
     panels = [
-        (f"all positions of {count} image{'s' * (count > 1)}", found.histogram, means, uniform),
+        (
+            f"all positions of {count} image{'s' * (count > 1)}",
+            found.histogram,
+            found.values("mean"),
+            found.values("uniform"),
+        ),
         ("one position", position.histogram, position.statistics, position.uniform),
     ]
     figure = Figure((width, 0.24 * width + 1.17 * font_scale(width)), layout="constrained")
-    *axes, map_axis = (figure.add_subplot(1, 3, number) for number in (1, 2, 3))
+    *axes, map_axis = figure.subplots(1, 3)
     first = min(int(np.argmax(np.cumsum(histogram.weights) > HIDDEN)) for _, histogram, _, _ in panels)
     first = max(first, int(np.searchsorted(found.histogram.edges, 0.999 * AXIS_START)))
     last = max(int(np.flatnonzero(histogram.weights)[-1]) for _, histogram, _, _ in panels)
@@ -120,12 +119,11 @@ def draw_affinity(
 
 def _draw_histogram(axis: Axes, histogram: Histogram, first: int, last: int) -> None:
     edges = np.asarray(histogram.edges)[first : last + 2]
-
-    def shown(values: Sequence[float]) -> np.ndarray:
-        return np.array([sum(values[: first + 1]), *values[first + 1 : last + 1]])
-
-    axis.stairs(shown(histogram.weights), edges, fill=True, color=BLUE, alpha=0.45, label="share of the weights")
-    axis.stairs(shown(histogram.mass), edges, color=ORANGE, linewidth=1.3, label="share of their sum")
+    weights, mass = (
+        [sum(values[: first + 1]), *values[first + 1 : last + 1]] for values in (histogram.weights, histogram.mass)
+    )
+    axis.stairs(weights, edges, fill=True, color=BLUE, alpha=0.45, label="share of the weights")
+    axis.stairs(mass, edges, color=ORANGE, linewidth=1.3, label="share of their sum")
     axis.axvline(1, color=TEXT, linewidth=0.8, linestyle="--", label="equal weights")
     axis.set_xscale("log")
     axis.set_xlim(edges[0], edges[-1])

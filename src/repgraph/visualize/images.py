@@ -18,15 +18,12 @@ from repgraph.inference.inputs import check_not_overwritten, find_images, printa
 
 @dataclass(frozen=True)
 class ImageList:
-    """Images that are read when needed.
-
-    ``read`` returns the image at an index, uint8 RGB (3, H, W), and its ground truth or None; ``labels`` describe it.
-    """
+    """Images that are read when needed."""
 
     names: Sequence[str]
-    read: Callable[[int], tuple[Tensor, Any]]
+    read: Callable[[int], tuple[Tensor, Any]]  # returns an image, uint8 RGB (3, H, W), and its ground truth or None
     description: str
-    labels: Labels
+    labels: Labels  # of the ground truth
 
     def __len__(self) -> int:
         return len(self.names)
@@ -64,13 +61,11 @@ def open_images(
         raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
     if masks and network.is_detector:
         raise UsageError("--truth is for segmentation; for a detector, use --split and --data")
-    labels = network.labels_or_numbers()
-    sources = find_images(given)[:limit]
+    labels, sources = network.labels_or_numbers(), find_images(given)[:limit]
     check_not_overwritten([source.path for source in sources] + list(masks or ()), outputs)
     if masks and len(masks) != len(sources):
         raise UsageError(f"--truth has {len(masks)} masks for {len(sources)} images; expected one for each image")
-
-    items = [Item(source.name, source.path, mask) for source, mask in zip(sources, masks or [], strict=False)]
+    items = [Item(source.name, source.path, mask) for source, mask in zip(sources, masks or (), strict=False)]
     pairs = SegmentationData("images", Path(), "", labels, items)
 
     def read(index: int) -> tuple[Tensor, Any]:
@@ -87,10 +82,8 @@ def _images_of_split(data: Any, chosen: Sequence[str], limit: int | None) -> Ima
     known |= {str(index): index for index in range(len(names))} | {name: index for index, name in enumerate(names)}
     for text in chosen:
         if text not in known:
-            raise UsageError(
-                f"{data.name} {data.split} has no image {text!r}; "
-                f"expected a number from 0 to {len(names) - 1}, or a name such as {names[0]!r}"
-            )
+            expected = f"a number from 0 to {len(names) - 1}, or a name such as {names[0]!r}"
+            raise UsageError(f"{data.name} {data.split} has no image {text!r}; expected {expected}")
     indices = ([known[text] for text in chosen] or list(range(len(data))))[:limit]
     description = f"{data.name} {data.split}, {_count(len(indices))}"
     shown = [printable(names[index]) for index in indices]

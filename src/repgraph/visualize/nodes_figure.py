@@ -67,12 +67,11 @@ def figure_rows(
         check_inside(pixel, size, name)
     attention, output = attention_and_output(model, image, layers=[layer])
     prediction = to_prediction(output, size, name)
-    pixels = image.as_subclass(Tensor).permute(1, 2, 0).cpu().numpy()
     if isinstance(prediction, Detections):
-        predicted = np.asarray(detections.draw(pixels, prediction, labels.names))
+        predicted = np.asarray(detections.draw(image, prediction, labels.names))
     else:
-        predicted = np.asarray(overlay.overlay(pixels, prediction, labels, legend=False))
-    picture = pixels if under == "image" else predicted
+        predicted = np.asarray(overlay.overlay(image, prediction, labels, legend=False))
+    picture = np.asarray(overlay.as_picture(image)) if under == "image" else predicted
     positions = at or choose_positions(prediction, size, count)
     rows = []
     for each in attention.values():

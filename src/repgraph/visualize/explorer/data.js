@@ -1,6 +1,8 @@
 "use strict";
 // The data of the page: images, nodes of layers, and underlays, as packing.py writes them. Unpacked when first shown.
 
+const WHOLE = 65535; // 16-bit integers are fractions of a range
+const POWERS = { reach: 1, received: 2 }; // maps of a layer: the value at a fraction of the colour bar, to this power
 const PATHS = 30; // strongest paths to the nodes of each earlier round
 const MARGIN = 0.02; // in positions: a node this close to one position outside of the map reads nothing but zeros
 
@@ -16,57 +18,50 @@ function bytes(text) {
 const data = JSON.parse(document.getElementById("data").textContent);
 const colours = bytes(data.colours); // [256, 3]
 
-/** Return a canvas whose pixels are set by paint(index, pixel), where pixel is red, green, blue, alpha. */
-function painted(width, height, paint) {
-  const canvas = document.createElement("canvas");
-  canvas.width = width;
-  canvas.height = height;
-  const context = canvas.getContext("2d");
-  const picture = context.createImageData(width, height);
-  for (let i = 0; i < width * height; i++) paint(i, picture.data.subarray(4 * i, 4 * i + 4));
-  context.putImageData(picture, 0, 0);
-  return canvas;
+/** Return red, green and blue at a fraction of the colour bar. */
+function colourAt(share) {
+  const index = 3 * Math.round(255 * share);
+  return colours.subarray(index, index + 3);
 }
 
-/** A map of a layer, reach or received, for the mean of the groups and for each group. */
-class Maps {
-  constructor(packed, rows, columns) {
-    Object.assign(this, { top: packed.top, root: packed.root, rows, columns });
-    this.values = bytes(packed.values);
-    this.canvases = [];
+/** Return a canvas whose pixels are opaque in the colours of colour(index), or transparent without one. */
+function painted(width, height, colour) {
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const context = canvas.getContext("2d");
+  const picture = context.createImageData(width, height);
+  for (let i = 0; i < width * height; i++) {
+    const found = colour(i);
+    if (found) picture.data.set([...found, 255], 4 * i);
   }
-
-  /** Return the value at a fraction of the colour bar. */
-  value(share) {
-    return this.top * (this.root ? share * share : share);
-  }
-
-  at(set, row, column) {
-    return this.value(this.values[(set * this.rows + row) * this.columns + column] / 255);
-  }
-
-  canvas(set) {
-    this.canvases[set] ??= painted(this.columns, this.rows, (i, pixel) => {
-      const colour = 3 * this.values[set * this.rows * this.columns + i];
-      pixel.set([colours[colour], colours[colour + 1], colours[colour + 2], 255]);
-    });
-    return this.canvases[set];
-  }
+  context.putImageData(picture, 0, 0);
+  return canvas;
 }
 
 /** Nodes and weights of every position of a layer's map, in one of its rounds; before is the round before. */
 class Layer {
   constructor(packed, image, before) {
-    const { rows, columns } = packed;
     Object.assign(this, packed, {
       image,
       before,
       nodes: shorts(packed.nodes), // [cell rows, cells, count, 2]
       tops: shorts(packed.tops), // [rows, columns, sets], square roots of the largest weights
       weights: bytes(packed.weights), // [rows, columns, sets, count], square roots of the quotients to the largest
-      share: packed.share ? bytes(packed.share) : null, // [rows, columns], square roots
-      maps: { reach: new Maps(packed.reach, rows, columns), received: new Maps(packed.received, rows, columns) },
     });
+    for (const name in POWERS) this[name] = { top: packed[name].top, values: shorts(packed[name].values), canvases: [] };
+  }
+
+  /** Return reach or received attention of a position, for the mean of the groups (set 0) or for a group. */
+  mapAt(name, set, row, column) {
+    const { top, values } = this[name];
+    return (top * values[(set * this.rows + row) * this.columns + column]) / WHOLE;
+  }
+
+  mapCanvas(name, set) {
+    const { values, canvases } = this[name];
+    const start = set * this.rows * this.columns;
+    const colour = (i) => colourAt((values[start + i] / WHOLE) ** (1 / POWERS[name]));
+    canvases[set] ??= painted(this.columns, this.rows, colour);
+    return canvases[set];
   }
 
   /** Return row and column of the position nearest to a pixel. */
@@ -95,7 +90,6 @@ class Layer {
     return across && down && { left: across[0], top: down[0], right: across[1], bottom: down[1] };
   }
 
-  /** Return whether a node is outside of the image. */
   isOutside({ x, y }) {
     const { width, height } = this.image;
     return x < -0.5 || y < -0.5 || x > width - 0.5 || y > height - 0.5;
@@ -108,37 +102,33 @@ class Layer {
   walk(nodes, set) {
     if (!this.before) return [];
     const paths = nodes.filter((node) => !this.isOutside(node)).flatMap((from) => {
-      const next = this.before.nodesAt(...this.before.positionAt(from.x, from.y), set).nodes;
+      const next = this.before.nodesAt(from.x, from.y, set).nodes;
       return next.map(({ x, y, weight }) => ({ from, x, y, weight: from.weight * weight }));
     });
     const strongest = paths.sort((a, b) => b.weight - a.weight).slice(0, PATHS);
     return [strongest, ...this.before.walk(strongest, set)];
   }
 
-  /** Return the nodes of a position in pixels of the image, by descending weight, with statistics. */
-  nodesAt(row, column, set) {
+  /** Return the position at a pixel, with its nodes in pixels of the image by descending weight, and statistics. */
+  nodesAt(pixelX, pixelY, set) {
+    const [row, column] = this.positionAt(pixelX, pixelY);
     const [x, y] = this.centre(row, column);
     const cell = (Math.floor(row / this.grid) * this.cells + Math.floor(column / this.grid)) * this.count;
     const own = (row * this.columns + column) * this.sets + set;
-    const top = (this.tops[own] / 65535) ** 2;
-    const nodes = [];
-    let outside = 0;
-    for (let n = 0; n < this.count; n++) {
-      const root = this.weights[own * this.count + n] / 255;
+    const nodes = Array.from({ length: this.count }, (_, n) => {
       const node = {
         x: this.origin[0] + this.unit[0] * this.nodes[2 * (cell + n)],
         y: this.origin[1] + this.unit[1] * this.nodes[2 * (cell + n) + 1],
-        weight: top * root * root,
+        weight: ((this.tops[own] / WHOLE) * (this.weights[own * this.count + n] / 255)) ** 2,
       };
-      if (this.node_view > 1) node.window = this.window(node.x, node.y);
-      node.distance = Math.hypot(node.x - x, node.y - y);
-      if (this.isOutside(node)) outside++;
-      nodes.push(node);
-    }
+      const window = this.node_view > 1 ? this.window(node.x, node.y) : null;
+      return { ...node, window, distance: Math.hypot(node.x - x, node.y - y) };
+    });
     nodes.sort((a, b) => b.weight - a.weight);
-    const share = this.share ? (this.share[row * this.columns + column] / 255) ** 2 : 1;
-    const reach = this.maps.reach.at(set, row, column);
-    return { x, y, row, column, nodes, outside, share, reach, received: this.maps.received.at(set, row, column) };
+    const outside = nodes.filter((node) => this.isOutside(node)).length;
+    const share = nodes.reduce((sum, node) => sum + node.weight, 0);
+    const [reach, received] = ["reach", "received"].map((name) => this.mapAt(name, set, row, column));
+    return { x, y, row, column, nodes, outside, share, reach, received };
   }
 }
 
@@ -158,29 +148,24 @@ class Underlay {
     return this.unpacked;
   }
 
-  /** Return the class or object at a pixel of the image, or null. */
+  /** Return the class or object at a pixel of the image, if there is one. */
   at(x, y) {
     const column = Math.min(Math.floor(((x + 0.5) * this.width) / this.image.width), this.width - 1);
     const row = Math.min(Math.floor(((y + 0.5) * this.height) / this.image.height), this.height - 1);
-    return this.entries[this.labels[row * this.width + column]] ?? null;
+    return this.entries[this.labels[row * this.width + column]];
   }
 
   get canvas() {
-    this.drawn ??= painted(this.width, this.height, (i, pixel) => {
-      const entry = this.entries[this.labels[i]];
-      if (entry) pixel.set([...entry.colour, 255]);
-    });
+    this.drawn ??= painted(this.width, this.height, (i) => this.entries[this.labels[i]]?.colour);
     return this.drawn;
   }
 }
 
-/** An image of the page. */
 class Picture {
   constructor(packed) {
     Object.assign(this, packed, { pins: [], unpacked: [] });
     this.underlays = packed.underlays.map((one) => new Underlay(one, this));
-    this.photo = new Image();
-    this.photo.src = packed.photo;
+    this.photo = Object.assign(new Image(), { src: packed.photo });
   }
 
   layer(index) {

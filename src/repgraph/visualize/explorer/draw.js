@@ -15,9 +15,10 @@ function clear(canvas, view) {
 }
 
 /** Draw the photograph, and over it classes, objects or a map of the layer. */
-function drawBase(canvas, view, image, shown, opacity) {
+function drawBase(canvas, view, shown, opacity) {
+  const { image } = view;
   const context = clear(canvas, view);
-  const box = [view.left, view.top, view.scale * image.width, view.scale * image.height];
+  const box = view.box(image.width, image.height);
   context.imageSmoothingQuality = "high";
   context.imageSmoothingEnabled = view.scale * image.width < 6 * image.photo.naturalWidth;
   if (image.photo.complete && image.photo.naturalWidth) context.drawImage(image.photo, ...box);
@@ -28,13 +29,7 @@ function drawBase(canvas, view, image, shown, opacity) {
   context.clip();
   context.imageSmoothingEnabled = false;
   context.globalAlpha = opacity;
-  if (shown.underlay) {
-    context.drawImage(shown.underlay.canvas, ...box);
-  } else {
-    const { layer, maps, set } = shown;
-    const size = [view.scale * layer.step[0] * layer.columns, view.scale * layer.step[1] * layer.rows];
-    context.drawImage(maps.canvas(set), view.left, view.top, ...size);
-  }
+  context.drawImage(shown.canvas, ...view.box(...shown.size));
   context.restore();
   if (shown.underlay) drawBoxes(context, view, shown.underlay);
 }
@@ -47,11 +42,21 @@ function strokeBox(context, [left, top], [right, bottom], width, colour, outline
   }
 }
 
-function disc(context, x, y, radius, fillStyle) {
+/** Draw a disc, and its outline if that has a width. */
+function disc(context, [x, y], radius, fillStyle, lineWidth = 0) {
   context.beginPath();
   context.arc(x, y, radius, 0, 2 * Math.PI);
-  context.fillStyle = fillStyle;
+  Object.assign(context, { fillStyle, lineWidth, strokeStyle: OUTLINE });
   context.fill();
+  if (lineWidth) context.stroke();
+}
+
+function line(context, start, end, lineWidth, strokeStyle) {
+  Object.assign(context, { lineWidth, strokeStyle, lineCap: "round" });
+  context.beginPath();
+  context.moveTo(...start);
+  context.lineTo(...end);
+  context.stroke();
 }
 
 function drawBoxes(context, view, underlay) {
@@ -65,24 +70,24 @@ function drawBoxes(context, view, underlay) {
     const above = Math.max(0, Math.min(top - 18, view.height - 18));
     context.fillStyle = "rgba(12, 14, 18, 0.78)";
     context.fillRect(left, above, width, 18);
-    context.fillStyle = "#fff";
+    context.fillStyle = OUTLINE;
     context.fillText(name, left + 5, above + 13);
   }
 }
 
-/** Return the radius of a node on the screen; small weights stay visible. */
-function nodeRadius(view, image, weight) {
-  const unit = Math.min(640, view.fitting(image) * Math.min(image.width, image.height));
+/** Return the radius of a node; small weights stay visible. */
+function nodeRadius(view, weight) {
+  const unit = Math.min(640, view.fitting * Math.min(view.image.width, view.image.height));
   return Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight)));
 }
 
 /** Draw all pins and the current position; return the position's nodes with their place on the screen. */
-function drawMarks(canvas, view, image, layer, pins, current, windows, walked) {
+function drawMarks(canvas, view, layer, pins, current, windows, walked) {
   const context = clear(canvas, view);
   const nodes = (position) => {
     const drawn = position.nodes.map((node) => {
       const [across, down] = view.toScreen(node.x, node.y);
-      return { ...node, across, down, radius: nodeRadius(view, image, node.weight) };
+      return { ...node, across, down, radius: nodeRadius(view, node.weight) };
     });
     if (layer.kind === "affinity") drawCells(context, view, layer, drawn);
     else drawNodes(context, view, position, drawn);
@@ -101,23 +106,14 @@ function drawMarks(canvas, view, image, layer, pins, current, windows, walked) {
 }
 
 function drawNodes(context, view, position, drawn) {
-  const [x, y] = view.toScreen(position.x, position.y);
+  const start = view.toScreen(position.x, position.y);
   const weakestFirst = [...drawn].reverse();
-  context.lineCap = "round";
-  for (const node of weakestFirst) {
-    context.lineWidth = 1 + 4 * node.weight;
-    context.strokeStyle = `rgba(${NODE}, ${0.45 + 0.5 * node.weight})`;
-    context.beginPath();
-    context.moveTo(x, y);
-    context.lineTo(node.across, node.down);
-    context.stroke();
+  for (const { across, down, weight } of weakestFirst) {
+    line(context, start, [across, down], 1 + 4 * weight, `rgba(${NODE}, ${0.45 + 0.5 * weight})`);
   }
-  for (const node of weakestFirst) {
-    disc(context, node.across, node.down, node.radius, `rgba(${NODE}, ${0.72 + 0.2 * node.weight})`);
-    context.lineWidth = 1.5;
-    context.strokeStyle = OUTLINE;
-    context.stroke();
-    disc(context, node.across, node.down, 1.2, OUTLINE); // the exact point
+  for (const { across, down, radius, weight } of weakestFirst) {
+    disc(context, [across, down], radius, `rgba(${NODE}, ${0.72 + 0.2 * weight})`, 1.5);
+    disc(context, [across, down], 1.2, OUTLINE); // the exact point
   }
 }
 
@@ -128,14 +124,9 @@ function drawPaths(context, view, walked) {
     const top = paths[0]?.weight || 1;
     for (const { from, x, y, weight } of [...paths].reverse()) {
       const share = Math.sqrt(weight / top);
-      const end = view.toScreen(x, y);
-      context.lineWidth = 0.8 + 1.2 * share;
-      context.strokeStyle = `rgba(${PATH}, ${faint * (0.2 + 0.4 * share)})`;
-      context.beginPath();
-      context.moveTo(...view.toScreen(from.x, from.y));
-      context.lineTo(...end);
-      context.stroke();
-      disc(context, ...end, 1.5 + 2.5 * share, `rgba(${PATH}, ${faint * (0.4 + 0.6 * share)})`);
+      const [start, end] = [view.toScreen(from.x, from.y), view.toScreen(x, y)];
+      line(context, start, end, 0.8 + 1.2 * share, `rgba(${PATH}, ${faint * (0.2 + 0.4 * share)})`);
+      disc(context, end, 1.5 + 2.5 * share, `rgba(${PATH}, ${faint * (0.4 + 0.6 * share)})`);
     }
   });
 }
@@ -154,11 +145,9 @@ function drawWindows(context, view, position) {
 /** Draw the strongest positions of a layer that attends to all positions, coloured by weight. */
 function drawCells(context, view, layer, drawn) {
   const top = drawn[0].weight || 1;
-  const width = view.scale * layer.step[0];
-  const height = view.scale * layer.step[1];
+  const [width, height] = layer.step.map((step) => view.scale * step);
   for (const node of [...drawn].reverse()) {
-    const colour = 3 * Math.round((255 * node.weight) / top);
-    context.fillStyle = `rgb(${colours[colour]}, ${colours[colour + 1]}, ${colours[colour + 2]})`;
+    context.fillStyle = `rgb(${colourAt(node.weight / top)})`;
     context.fillRect(node.across - width / 2, node.down - height / 2, width + 0.5, height + 0.5);
   }
 }
@@ -171,23 +160,15 @@ function drawPosition(context, view, layer, position, text) {
   context.strokeStyle = POSITION;
   context.strokeRect(x - across / 2, y - down / 2, across, down);
   if (layer.grid > 1) {
-    const row = Math.floor(position.row / layer.grid) * layer.grid;
-    const column = Math.floor(position.column / layer.grid) * layer.grid;
+    const [row, column] = [position.row, position.column].map((at) => at - (at % layer.grid));
     const rows = Math.min(layer.grid, layer.rows - row);
     const columns = Math.min(layer.grid, layer.columns - column);
     context.setLineDash([5, 4]);
     context.strokeRect(view.left + column * across, view.top + row * down, columns * across, rows * down);
     context.setLineDash([]);
   }
-  disc(context, x, y, text ? 9 : 6, POSITION);
-  context.lineWidth = 2;
-  context.strokeStyle = OUTLINE;
-  context.stroke();
-  if (text) {
-    context.font = "700 11px system-ui, sans-serif";
-    context.textAlign = "center";
-    context.textBaseline = "middle";
-    context.fillStyle = OUTLINE;
-    context.fillText(text, x, y + 0.5);
-  }
+  disc(context, [x, y], text ? 9 : 6, POSITION, 2);
+  const font = "700 11px system-ui, sans-serif";
+  Object.assign(context, { font, textAlign: "center", textBaseline: "middle", fillStyle: OUTLINE });
+  context.fillText(text, x, y + 0.5);
 }

@@ -1,7 +1,7 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: 0, layer: 0, group: 0, underlay: "none", opacity: 0.6, windows: false, walk: true, point: null };
-const view = new View();
+const state = { image: -1, layer: 0, group: 0, underlay: "none", opacity: 0.6, windows: false, walk: true, point: null };
+const view = new View(pictures[0]);
 const stage = find("stage");
 const surface = find("marks"); // without the buttons of the stage
 let current = null; // the position with its nodes
@@ -16,10 +16,12 @@ const layer = () => image().layer(state.layer);
 
 /** Return what is drawn over the photograph: an underlay of the image, or a map of the layer. */
 function shown() {
-  const name = state.underlay;
-  if (name === "reach" || name === "received") return { name, maps: layer().maps[name], layer: layer(), set: state.group };
-  const underlay = image().underlays.find((one) => one.title === name);
-  return underlay ? { name, underlay } : null;
+  const { step, columns, rows } = layer();
+  if (state.underlay in POWERS) {
+    return { canvas: layer().mapCanvas(state.underlay, state.group), size: [step[0] * columns, step[1] * rows] };
+  }
+  const underlay = image().underlays.find((one) => one.title === state.underlay);
+  return underlay && { underlay, canvas: underlay.canvas, size: [image().width, image().height] };
 }
 
 function draw(base) {
@@ -30,11 +32,11 @@ function draw(base) {
 function drawNow() {
   frame = 0;
   const start = performance.now();
-  if (baseIsStale) drawBase(find("base"), view, image(), shown(), state.opacity);
-  current = layer().nodesAt(...layer().positionAt(state.point.x, state.point.y), state.group);
-  const pinned = image().pins.map((pin) => layer().nodesAt(...layer().positionAt(pin.x, pin.y), state.group));
+  if (baseIsStale) drawBase(find("base"), view, shown(), state.opacity);
+  const [position, ...pinned] = [state.point, ...image().pins].map(({ x, y }) => layer().nodesAt(x, y, state.group));
+  current = position;
   walked = state.walk ? layer().walk(current.nodes, state.group) : [];
-  drawn = drawMarks(surface, view, image(), layer(), pinned, current, state.windows, walked);
+  drawn = drawMarks(surface, view, layer(), pinned, current, state.windows, walked);
   showStatus(image(), state.point);
   showNodes(layer(), current);
   speak(layer(), current);
@@ -56,7 +58,7 @@ function choose(change) {
   if (state.group >= layer().sets || state.group < 0) state.group = 0;
   if (!underlayNames(image()).includes(state.underlay)) state.underlay = "none";
   fillChoices(state, image(), layer(), choose);
-  fillLegend(view, image(), layer(), shown(), state);
+  fillLegend(view, layer(), shown(), state);
   showPins(image().pins, layer(), changePins);
   draw(true);
 }
@@ -87,7 +89,7 @@ function changePins(index, count, ...added) {
 
 function zoom(factor, across, down) {
   const at = view.toScreen(state.point.x, state.point.y);
-  view.zoom(factor, across ?? at[0], down ?? at[1], image());
+  view.zoom(factor, across ?? at[0], down ?? at[1]);
   draw(true);
 }
 
@@ -96,7 +98,7 @@ function step(rows, columns) {
   const [x, y] = layer().centre(row + rows, column + columns);
   const inside = (at, size) => Math.min(Math.max(at, 0), size - 1);
   state.point = { x: inside(x, image().width), y: inside(y, image().height) };
-  view.show(state.point.x, state.point.y, image());
+  view.show(state.point.x, state.point.y);
   draw(true);
 }
 
@@ -138,8 +140,8 @@ surface.addEventListener("pointermove", (event) => {
   const after = gesture();
   travelled += Math.hypot(after.x - before.x, after.y - before.y);
   if (mouse && travelled < 4) return;
-  view.zoom(after.apart / before.apart, after.x, after.y, image());
-  view.move(after.x - before.x, after.y - before.y, image());
+  view.zoom(after.apart / before.apart, after.x, after.y);
+  view.move(after.x - before.x, after.y - before.y);
   draw(true);
 });
 
@@ -203,8 +205,8 @@ for (const button of document.querySelectorAll("[data-key]")) {
 
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
-  view.resize(width, height, image());
-  fillLegend(view, image(), layer(), shown(), state);
+  view.resize(width, height);
+  fillLegend(view, layer(), shown(), state);
   draw(true);
 }).observe(stage);
 
@@ -224,6 +226,4 @@ window.explorer = {
 find("title").textContent = data.title || "RepGraph explorer";
 find("about").textContent = data.about;
 fillStrip(choose);
-state.layer = pictures[0].layers.length - 1; // the head's, if it has one
-state.point = { x: (image().width - 1) / 2, y: (image().height - 1) / 2 };
-choose({});
+choose({ image: 0, layer: Infinity }); // the last layer is the head's, if it has one

@@ -1,7 +1,6 @@
-"""The explorer page: an image's attention and predictions as data, in a template with scripts and styles beside it.
+"""The explorer page: one file with the data of images, and the template, scripts and styles beside this module.
 
-The page is one file. Its content policy allows no requests and no scripts but its own; names are data in the page, and
-the scripts show them as text.
+Its content policy allows no requests and no scripts but its own; names are data, and the scripts show them as text.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,19 +9,20 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
-from PIL import Image
+from PIL.Image import Resampling
 from torch import Tensor, nn
 
 from repgraph.data.coco import masks as coco_masks
 from repgraph.data.labels import Labels
 from repgraph.drawing.detections import SCORE
+from repgraph.drawing.overlay import as_picture
 from repgraph.drawing.page import data_uri, read_asset, render
 from repgraph.errors import UsageError
 from repgraph.inference import Detections, Trained
 from repgraph.inference.network import memory_hints
 from repgraph.visualize.attention import LayerAttention
 from repgraph.visualize.collect import attention_and_output, to_prediction
-from repgraph.visualize.explorer.packing import class_underlay, encode, object_underlay, pack_layers, shrink
+from repgraph.visualize.explorer.packing import MAX_SIDE, class_underlay, encode, object_underlay, pack_layers
 
 SCRIPTS = ("data.js", "view.js", "draw.js", "panel.js", "main.js")  # in this order
 PREDICTION, TRUTH = "prediction", "ground truth"
@@ -30,16 +30,12 @@ PREDICTION, TRUTH = "prediction", "ground truth"
 
 @dataclass(frozen=True)
 class ExplorerImage:
-    """An image of the page, uint8 RGB (3, H, W).
-
-    ``truth`` has classes (H, W) with 255 for unlabelled pixels, or the objects of an
-    :class:`~repgraph.data.coco.InstanceData`. ``picture`` is shown in place of the image: the same at another size.
-    """
+    """An image of the page."""
 
     name: str
-    image: Tensor
-    truth: Any = None
-    picture: Tensor | None = None
+    image: Tensor  # uint8 RGB (3, H, W)
+    truth: Any = None  # classes (H, W) with 255 for unlabelled pixels, or objects as in repgraph.data.coco.InstanceData
+    picture: Tensor | None = None  # shown in place of the image: the same at another size
 
 
 def explore(
@@ -73,10 +69,7 @@ def explore(
         underlays = [_predicted(to_prediction(output, size, image.name), labels, score)]
         if image.truth is not None:
             underlays.append(_true(image.truth, size, labels))
-        pixels = image.image.as_subclass(Tensor).permute(1, 2, 0).cpu().numpy()
-        packed.append(pack_image(image.name, pixels, list(attention.values()), underlays))
-        if image.picture is not None:
-            packed[-1]["photo"] = data_uri(image.picture.permute(1, 2, 0).cpu().numpy(), photo=True)
+        packed.append(pack_image(image.name, image.image.cpu(), list(attention.values()), underlays, image.picture))
         if progress:
             progress(len(packed))
     if not packed:
@@ -85,16 +78,21 @@ def explore(
 
 
 def pack_image(
-    name: str, pixels: np.ndarray, layers: Sequence[LayerAttention], underlays: Sequence[dict[str, Any]]
+    name: str,
+    image: Any,
+    layers: Sequence[LayerAttention],
+    underlays: Sequence[dict[str, Any]],
+    picture: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Return the data of one image (H, W, 3) for the page."""
-    height, width = pixels.shape[:2]
-    photo = Image.fromarray(np.ascontiguousarray(pixels))
+    """Return the data of one image for the page; ``picture`` is shown in its place."""
+    width, height = as_picture(image).size
+    photo = as_picture(image if picture is None else picture)
+    photo.thumbnail((MAX_SIDE, MAX_SIDE), Resampling.BOX)
     return {
         "name": name,
         "width": width,
         "height": height,
-        "photo": data_uri(shrink(photo, Image.Resampling.BOX), photo=True),
+        "photo": data_uri(photo, photo=True),
         "underlays": list(underlays),
         "layers": pack_layers(layers, (height, width)),
     }
@@ -118,8 +116,7 @@ def _predicted(prediction: np.ndarray | Detections, labels: Labels, score: float
         return class_underlay(PREDICTION, prediction, labels)
     count = int((prediction.scores >= score).sum())  # they are sorted by score
     masks = map(coco_masks.decode, (prediction.masks or [])[:count])
-    classes = (prediction.labels[:count] - 1).tolist()
-    scores = prediction.scores[:count].tolist()
+    classes, scores = (prediction.labels[:count] - 1).tolist(), prediction.scores[:count].tolist()
     return object_underlay(PREDICTION, prediction.size, prediction.boxes[:count], classes, masks, labels, scores)
 
 
@@ -127,6 +124,5 @@ def _true(truth: Any, size: Sequence[int], labels: Labels) -> dict[str, Any]:
     if not isinstance(truth, dict):
         return class_underlay(TRUTH, truth, labels)
     order = np.argsort(np.asarray(truth["area"]), kind="stable")  # small ones on top
-    boxes, masks = np.asarray(truth["boxes"])[order], np.asarray(truth["masks"])[order]
-    classes = (np.asarray(truth["labels"])[order] - 1).tolist()
-    return object_underlay(TRUTH, size, boxes, classes, masks, labels)
+    boxes, classes, masks = (np.asarray(truth[name])[order] for name in ("boxes", "labels", "masks"))
+    return object_underlay(TRUTH, size, boxes, (classes - 1).tolist(), masks, labels)

@@ -138,25 +138,25 @@ function showStatus(image, point) {
 }
 
 function scaleBar(title, ...labels) {
-  const canvas = painted(256, 1, (i, pixel) => pixel.set([...colours.subarray(3 * i, 3 * i + 3), 255]));
+  const canvas = painted(256, 1, (i) => colourAt(i / 255));
   const parts = [element("div", title), canvas, ...labels.map((label) => element("span", label))];
   return element("div", parts, { className: "scale" });
 }
 
 /** Explain the marks and colours of the picture. */
-function fillLegend(view, image, layer, shown, state) {
+function fillLegend(view, layer, shown, state) {
   find("sizes").hidden = layer.kind === "affinity";
   [0.01, 0.1, 0.5].forEach((weight, i) => {
-    find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, image, weight)}px`;
+    find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, weight)}px`;
   });
   find("window").hidden = layer.node_view < 2 || !state.windows;
   find("path").hidden = !layer.before || !state.walk;
   const rows = [];
   if (layer.kind === "affinity") rows.push(scaleBar("attention of the strongest positions", "0", "strongest"));
-  if (shown?.maps) {
-    const labels = [0, 0.5, 1].map((share) => number(shown.maps.value(share)));
+  if (state.underlay in POWERS) {
+    const labels = [0, 0.5, 1].map((share) => number(layer[state.underlay].top * share ** POWERS[state.underlay]));
     const titles = { reach: "mean distance of the nodes, pixels", received: "attention received, relative to the mean" };
-    rows.push(scaleBar(titles[shown.name], ...labels));
+    rows.push(scaleBar(titles[state.underlay], ...labels));
   }
   if (shown?.underlay) {
     const entries = shown.underlay.entries.map(({ colour, name, share }) => {

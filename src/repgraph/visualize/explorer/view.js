@@ -1,21 +1,27 @@
 // The image on the stage: screen = left + scale * (x + 0.5), because pixel centres are at integers.
 
 class View {
-  constructor() {
-    Object.assign(this, { width: 1, height: 1, scale: 1, left: 0, top: 0, whole: true });
+  constructor(image) {
+    Object.assign(this, { image, width: 1, height: 1, scale: 1, left: 0, top: 0, whole: true });
   }
 
-  /** Return the scale that shows the whole image, with a margin for nodes outside of it. */
-  fitting(image) {
+  /** The scale that shows the whole image, with a margin for nodes outside of it. */
+  get fitting() {
     const margin = Math.min(36, 0.05 * Math.min(this.width, this.height));
-    return Math.min((this.width - 2 * margin) / image.width, (this.height - 2 * margin) / image.height);
+    return Math.min((this.width - 2 * margin) / this.image.width, (this.height - 2 * margin) / this.image.height);
   }
 
+  /** Show the whole of an image. */
   fit(image) {
-    this.scale = this.fitting(image);
+    Object.assign(this, { image, whole: true });
+    this.scale = this.fitting;
     this.left = (this.width - this.scale * image.width) / 2;
     this.top = (this.height - this.scale * image.height) / 2;
-    this.whole = true;
+  }
+
+  /** Return left, top, width and height on the screen of an area at the image's corner. */
+  box(width, height) {
+    return [this.left, this.top, this.scale * width, this.scale * height];
   }
 
   toScreen(x, y) {
@@ -27,37 +33,35 @@ class View {
   }
 
   /** Zoom about a point of the screen. */
-  zoom(factor, across, down, image) {
-    const least = this.fitting(image);
+  zoom(factor, across, down) {
+    const least = this.fitting;
     const scale = Math.min(Math.max(this.scale * factor, least), Math.max(40, 8 * least));
-    if (scale === least) return this.fit(image);
+    if (scale === least) return this.fit(this.image);
     const [x, y] = this.toImage(across, down);
-    Object.assign(this, { scale, whole: false });
-    this.left = across - scale * (x + 0.5);
-    this.top = down - scale * (y + 0.5);
-    this.move(0, 0, image);
+    Object.assign(this, { scale, whole: false, left: across - scale * (x + 0.5), top: down - scale * (y + 0.5) });
+    this.move(0, 0);
   }
 
   /** Move the image, but keep the centre of the stage on it. */
-  move(right, below, image) {
+  move(right, below) {
     if (this.whole) return;
     const [x, y] = [this.width / 2, this.height / 2];
-    this.left = Math.min(x, Math.max(x - this.scale * image.width, this.left + right));
-    this.top = Math.min(y, Math.max(y - this.scale * image.height, this.top + below));
+    this.left = Math.min(x, Math.max(x - this.scale * this.image.width, this.left + right));
+    this.top = Math.min(y, Math.max(y - this.scale * this.image.height, this.top + below));
   }
 
   /** Move a pixel to the centre of the stage if it is near the border of the stage or outside. */
-  show(x, y, image) {
+  show(x, y) {
     const [across, down] = this.toScreen(x, y);
     const [right, below] = [this.width / 2 - across, this.height / 2 - down];
-    if (Math.max(Math.abs(right) / this.width, Math.abs(below) / this.height) > 0.4) this.move(right, below, image);
+    if (Math.max(Math.abs(right) / this.width, Math.abs(below) / this.height) > 0.4) this.move(right, below);
   }
 
   /** Change the size of the stage; what is in its centre stays there. */
-  resize(width, height, image) {
+  resize(width, height) {
     const [right, below] = [(width - this.width) / 2, (height - this.height) / 2];
     Object.assign(this, { width, height });
-    if (this.whole) this.fit(image);
-    else this.move(right, below, image);
+    if (this.whole) this.fit(this.image);
+    else this.move(right, below);
   }
 }
