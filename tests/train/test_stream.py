@@ -16,7 +16,7 @@ from repgraph.errors import UsageError
 from repgraph.recipes import Data, Recipe
 from repgraph.train import stream
 from repgraph.train.segmentation import Segmentation
-from repgraph.train.stream import Augmented, BatchSampler, batch_indices, grouped_batch_indices
+from repgraph.train.stream import Augmented, batch_indices, batch_keys, grouped_batch_indices
 
 forks = pytest.mark.filterwarnings(
     "ignore:This process.*is multi-threaded:DeprecationWarning", "ignore:This DataLoader will create:UserWarning"
@@ -48,7 +48,7 @@ class Images:
 
 
 def load(images, workers=0, start=0, seed=0):
-    sampler = BatchSampler(lambda iteration: batch_indices(seed, len(images), iteration, 4), start, 6)
+    sampler = batch_keys(lambda iteration: batch_indices(seed, len(images), iteration, 4), start, 6)
     collate = Segmentation(Recipe(name="x", data=Data(name="folder"))).collate
     return stream.batches(Augmented(images, TrainTransform((17, 23)), seed), sampler, collate, workers=workers)
 
@@ -123,8 +123,8 @@ def test_devices_share_a_batch(world_size):
     def indices(iteration):
         return grouped_batch_indices(3, [[*range(9)], [*range(9, 14)]], iteration, 8)
 
-    parts = [list(BatchSampler(indices, 2, 8, rank, world_size)) for rank in range(world_size)]
-    for number, batch in enumerate(BatchSampler(indices, 2, 8)):
+    parts = [list(batch_keys(indices, 2, 8, rank, world_size)) for rank in range(world_size)]
+    for number, batch in enumerate(batch_keys(indices, 2, 8)):
         assert [key for part in parts for key in part[number]] == batch
         assert all(len(part[number]) == 8 // world_size for part in parts)
 

@@ -157,10 +157,8 @@ class Optim(Optimizer):
     auxiliary_weight: float = Field(0.4, ge=0)
     ohem: float = Field(0.0, ge=0, lt=1)  # if > 0, learn only from pixels whose true class has a lower probability
     ohem_least: NotNegative = 10_000  # minimum number of such pixels per image, on average
-    # Weights of the classes in cross-entropy; empty: equal. Dice and Lovász do not use them.
+    # Weights of the classes in cross-entropy; empty: equal.
     class_weights: Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_as_tuple)] = ()
-    dice: float = Field(0.0, ge=0)  # weight of the soft Dice loss, added to cross-entropy
-    lovasz: float = Field(0.0, ge=0)  # weight of the Lovász-softmax loss
 
     @model_validator(mode="after")
     def _check(self) -> Self:

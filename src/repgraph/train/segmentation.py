@@ -18,7 +18,7 @@ from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
 from repgraph.recipes import Recipe
-from repgraph.train.loss import count_labelled, cross_entropy, dice, hard_pixels, lovasz_softmax
+from repgraph.train.loss import count_labelled, cross_entropy, hard_pixels
 from repgraph.train.stream import Transform
 from repgraph.train.task import Task, Validation
 
@@ -95,7 +95,7 @@ class Segmentation(Task):
         return (normalise(part.images, model.mean, model.std).contiguous(memory_format=layout),)
 
     def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the part's sum of losses divided by the labelled pixels of the whole batch, and Dice and Lovász."""
+        """Return the part's sum of losses divided by the labelled pixels of the whole batch."""
         optim = self.recipe.optim
         result = model(*self.inputs(model, part))
         logits, auxiliary = result if isinstance(result, tuple) else (result, None)
@@ -104,10 +104,6 @@ class Segmentation(Task):
             targets = hard_pixels(logits, part.masks, optim.ohem, optim.ohem_least * len(part.masks))
             total = all_reduce(count_labelled(targets, self.class_weights)) * self.recipe.train.accumulate
         loss = cross_entropy(logits, targets, total, self.class_weights)
-        if optim.dice > 0:  # exact over devices; the mean over the parts of each
-            loss = loss + optim.dice * dice(logits, part.masks) / self.recipe.train.accumulate
-        if optim.lovasz > 0:  # the mean over the parts of all devices
-            loss = loss + optim.lovasz * lovasz_softmax(logits, part.masks) / shares
         if auxiliary is None:
             return loss, [loss, torch.zeros_like(loss)]
         auxiliary_loss = cross_entropy(auxiliary, part.masks, amount, self.class_weights)

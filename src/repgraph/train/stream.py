@@ -72,19 +72,14 @@ class Failure(NamedTuple):
     message: str
 
 
-class BatchSampler:
-    """The (iteration, index) of the images in one process's part of the batches ``start`` to ``stop`` (excluded)."""
-
-    def __init__(
-        self, indices: Callable[[int], list[int]], start: int, stop: int, rank: int = 0, world_size: int = 1
-    ) -> None:
-        self.indices, self.start, self.stop, self.rank, self.world_size = indices, start, stop, rank, world_size
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for iteration in range(self.start, self.stop):
-            batch = self.indices(iteration)
-            part = slice(self.rank * len(batch) // self.world_size, (self.rank + 1) * len(batch) // self.world_size)
-            yield [(iteration, index) for index in batch[part]]
+def batch_keys(
+    indices: Callable[[int], list[int]], start: int, stop: int, rank: int = 0, world_size: int = 1
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield (iteration, index) of the images in a process's part of the batches ``start`` to ``stop`` (excluded)."""
+    for iteration in range(start, stop):
+        batch = indices(iteration)
+        part = slice(rank * len(batch) // world_size, (rank + 1) * len(batch) // world_size)
+        yield [(iteration, index) for index in batch[part]]
 
 
 class Augmented(Dataset[Any]):
@@ -114,13 +109,13 @@ def _collate(collate: Collate, items: Sequence[Any]) -> Any:
 
 
 def batches(
-    data: Augmented, sampler: BatchSampler, collate: Collate, *, workers: int = 0, pin_memory: bool = False
+    data: Augmented, keys: Iterator[Any], collate: Collate, *, workers: int = 0, pin_memory: bool = False
 ) -> Iterator[Any]:
-    """Yield the batches of a sampler, loaded by worker processes (0: in this process); ``close()`` ends them."""
+    """Yield the batches of :func:`batch_keys`, loaded by worker processes (0: in this one); ``close()`` ends them."""
     options: dict[str, Any] = dict(prefetch_factor=2, worker_init_fn=_init_worker) if workers else {}
     loader: DataLoader[Any] = DataLoader(
         data,
-        batch_sampler=sampler,  # type: ignore[arg-type]  # any iterable of lists of keys
+        batch_sampler=keys,  # type: ignore[arg-type]  # any iterable of lists of keys
         collate_fn=partial(_collate, collate),
         num_workers=workers,
         pin_memory=pin_memory,

@@ -1,8 +1,9 @@
 """The interface of a task to the training loop: its data, network, batches, losses and scores."""
 
+import contextlib
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, out_of_memory
 from repgraph.evaluation.segmentation import OnProgress
 from repgraph.models.hub import Hub, building, from_checkpoint
 from repgraph.recipes import AnyRecipe, Recipe
@@ -147,6 +148,24 @@ class Task(ABC):
     @abstractmethod
     def image_size(self) -> str:
         """The settings of the image size, for messages."""
+
+    @contextlib.contextmanager
+    def explained_errors(self) -> Iterator[None]:
+        """Raise a UsageError with a remedy if a batch is too large for memory, or too small for batch norm."""
+        try:
+            yield
+        except (RuntimeError, MemoryError, ValueError) as error:
+            train = self.recipe.train
+            given = f"train.batch={train.batch}, train.accumulate={train.accumulate}, {self.image_size}"
+            if out_of_memory(error):
+                hint = f"use fewer images, a larger train.accumulate, or {self.batch_hint}"
+                raise UsageError(f"out of memory with {given}; {hint}") from error
+            if "more than 1 value per channel" in str(error):
+                raise UsageError(
+                    f"batch norm needs more than one value per channel, and {given} leaves one; use more images, a "
+                    "larger crop, or train.norm=frozen"
+                ) from error
+            raise
 
 
 def make_task(recipe: AnyRecipe) -> Task:

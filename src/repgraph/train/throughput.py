@@ -36,7 +36,7 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
     total = iterations + warmup
     recipe = with_values(recipe, {"train.iterations": total})
     where = devices.find(recipe.train)
-    session = prepare(recipe, where, None)
+    session = prepare(recipe, where)
     fabric = devices.make_fabric(recipe.train, where)
     rates = []
     with devices.backend_settings(recipe.train, where, session.task.fixed_size):
@@ -52,8 +52,7 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
                         begin = _synchronized_time(where)
                     if batch is None or name == "the data":
                         batch = next(stream)
-                    moved = fabric.to_device(batch._replace(iteration=number))
-                    step(fabric, session.task, model, optimizer, moved, average=session.average)
+                    step(fabric, session, model, optimizer, fabric.to_device(batch._replace(iteration=number)))
                 rates.append(iterations * recipe.train.batch / (_synchronized_time(where) - begin))
         cuda_graphs.discard(session.model)
     return Throughput(real=rates[1], fixed=rates[0])
