@@ -1,6 +1,6 @@
 """Object detection and instance segmentation: Mask R-CNN on images of any size, box and mask AP."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference.detection import stretch_narrow
 from repgraph.models import MaskRCNN, mask_rcnn
 from repgraph.recipes import DetectionRecipe
-from repgraph.train.stream import Transform, grouped_batch_indices
+from repgraph.train.stream import Transform
 from repgraph.train.task import Task, Validation
 
 MIN_BOX_SIDE = 1 / 16  # pixels; thinner boxes may vanish in resizing
@@ -34,7 +34,6 @@ class Batch(NamedTuple):
 class Detection(Task):
     """Mask R-CNN."""
 
-    network_class = MaskRCNN
     losses = ("loss", "loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg")
     scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in SUMMARY)
     best = "mask_ap"
@@ -84,14 +83,12 @@ class Detection(Task):
 
         return augment
 
-    def batch_indices(self, images: Any) -> Callable[[int], list[int]]:
+    def groups(self, images: Any) -> list[Sequence[int]]:
         """Put either landscape or portrait images into a batch, if ``data.by_orientation`` is set."""
-        train = self.recipe.train
         if not self.recipe.data.by_orientation:
-            return super().batch_indices(images)
+            return super().groups(images)
         landscape = [height <= width for height, width in images.sizes]
-        groups = [[index for index, each in enumerate(landscape) if each is kind] for kind in (True, False)]
-        return lambda iteration: grouped_batch_indices(train.seed, groups, iteration, train.batch)
+        return [[index for index, each in enumerate(landscape) if each is kind] for kind in (True, False)]
 
     def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Batch:
         names = ("boxes", "labels", "masks")

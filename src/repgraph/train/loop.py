@@ -154,7 +154,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         for line in describe(session) if show else ():
             progress.print(line)
         stack.enter_context(
-            devices.watched_processes(fabric, where, lambda reason: _report_lost_process(reason, folder, progress))
+            devices.watched_processes(fabric, lambda reason: _report_lost_process(reason, folder, progress))
         )
         wrapped, optimizer = set_up(fabric, session)
         losses = RunningLoss(task.losses, fabric.device, stored["sums"], where.rank)

@@ -34,7 +34,6 @@ class Batch(NamedTuple):
 class Segmentation(Task):
     """RGNet and its baselines."""
 
-    network_class = RGNet
     losses = ("loss", "auxiliary_loss")
     scores = SUMMARY
     best = "miou"

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from repgraph.data.dataset import Cached
 from repgraph.errors import UsageError
 from repgraph.layers.modes import evaluation_mode
+from repgraph.models.hub import from_checkpoint
 from repgraph.progress import format_duration
 from repgraph.recipes import AnyRecipe, with_values
 from repgraph.train import cuda_graphs, run_folder
 from repgraph.train.devices import Devices
 from repgraph.train.optimizer import load_state, make_optimizer
-from repgraph.train.stream import Augmented, batch_keys, batches, num_workers
+from repgraph.train.stream import Augmented, batch_indices, batch_keys, batches, num_workers
 from repgraph.train.task import Task, make_task
 
 SLOW = 3600  # seconds of training on a CPU above which a warning is printed
@@ -78,9 +80,13 @@ def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None
     identity = run_folder.identity(training=images, testing=validation_images)
     if checkpoint is not None:
         run_folder.check_same_data(identity, checkpoint, recipe.data.root)
-    model, average = task.network(images.labels, checkpoint), None
-    if train.ema:
-        average = Average(model if checkpoint is None else task.trained_network(checkpoint), train.ema)
+    if checkpoint is None:
+        validated = model = task.network(images.labels)
+    else:
+        validated = model = from_checkpoint(checkpoint, None, "the checkpoint")
+        if checkpoint.get("unaveraged"):
+            model = from_checkpoint(checkpoint | {"state_dict": checkpoint["unaveraged"]}, None, "the checkpoint")
+    average = Average(validated, train.ema) if train.ema else None
     if len(images) == 0:
         raise UsageError(f"{images} has no images to train on")
     if recipe.data.limit:
@@ -116,9 +122,10 @@ def set_up(fabric: Fabric, session: Session) -> tuple[Any, Any]:
 def make_stream(session: Session) -> Any:
     """Return this process's batches from the session's first iteration to the last."""
     task, where, recipe = session.task, session.devices, session.recipe
-    data = Augmented(session.images, task.transform(session.model), recipe.train.seed, task.image_hint)
-    indices = task.batch_indices(session.images)
-    keys = batch_keys(indices, session.start, recipe.train.iterations, where.rank, where.world_size)
+    train = recipe.train
+    data = Augmented(session.images, task.transform(session.model), train.seed, task.image_hint)
+    indices = partial(batch_indices, train.seed, task.groups(session.images), train.batch)
+    keys = batch_keys(indices, session.start, train.iterations, where.rank, where.world_size)
     workers = num_workers(recipe.data.workers, where.local_size)
     return batches(data, keys, task.collate, workers=workers, pin_memory=where.kind == "cuda")
 

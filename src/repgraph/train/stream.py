@@ -39,31 +39,24 @@ def _permutation(seed: int, length: int, epoch: int) -> list[int]:
     return torch.randperm(length, generator=generator(seed, "order", epoch)).tolist()
 
 
-def batch_indices(seed: int, length: int, iteration: int, batch: int) -> list[int]:
-    """Return the images of an iteration's batch.
+def batch_indices(seed: int, groups: Sequence[Sequence[int]], batch: int, iteration: int) -> list[int]:
+    """Return the images of an iteration's batch, all of them from one of one or two groups.
 
-    Every epoch has each image once, in a new order; a batch may span two epochs.
+    Every epoch of a group has each of its images once, in a new order; a batch may span two epochs. A group's share of
+    the batches is its share of the images, to within one batch over any stretch of iterations.
     """
-    positions = range(iteration * batch, (iteration + 1) * batch)
-    return [_permutation(seed, length, at // length)[at % length] for at in positions]
-
-
-def grouped_batch_indices(seed: int, groups: Sequence[Sequence[int]], iteration: int, batch: int) -> list[int]:
-    """Return the images of an iteration's batch, all of them from one of two groups.
-
-    A group's share of the batches is its share of the images, to within one batch over any stretch of iterations.
-    """
-    groups = [group for group in groups if group]
-    if len(groups) == 1:
-        return [groups[0][at] for at in batch_indices(seed, len(groups[0]), iteration, batch)]
-    first, second = groups
-    length = len(first) + len(second)
-    start = seed_from(seed, "groups") % length
-    # Number of batches of the second group before this iteration, and before the next.
-    before, after = ((number * len(second) + start) // length for number in (iteration, iteration + 1))
-    group, turn = (second, before) if after > before else (first, iteration - before)
-    group_seed = seed_from(seed, "group", int(after > before))
-    return [group[at] for at in batch_indices(group_seed, len(group), turn, batch)]
+    first, *others = [group for group in groups if group]
+    group, turn = first, iteration
+    if others:
+        (second,) = others
+        length = len(first) + len(second)
+        start = seed_from(seed, "groups") % length
+        # Number of batches of the second group before this iteration, and before the next.
+        before, after = ((number * len(second) + start) // length for number in (iteration, iteration + 1))
+        group, turn = (second, before) if after > before else (first, iteration - before)
+        seed = seed_from(seed, "group", int(after > before))
+    positions, length = range(turn * batch, (turn + 1) * batch), len(group)
+    return [group[_permutation(seed, length, at // length)[at % length]] for at in positions]
 
 
 class Failure(NamedTuple):

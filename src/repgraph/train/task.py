@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,9 +14,9 @@ from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
 from repgraph.errors import UsageError, out_of_memory
 from repgraph.evaluation.segmentation import OnProgress
-from repgraph.models.hub import Hub, building, from_checkpoint
+from repgraph.models.hub import building
 from repgraph.recipes import AnyRecipe, Recipe
-from repgraph.train.stream import Transform, batch_indices, seed_from
+from repgraph.train.stream import Transform, seed_from
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,6 @@ class Validation:
 class Task(ABC):
     """Defines the data, batches, losses and scores of one kind of training."""
 
-    network_class: ClassVar[type[Hub]]
     losses: ClassVar[tuple[str, ...]]  # names of the losses that are logged; the first one is shown
     scores: ClassVar[tuple[str, ...]]  # names of the scores of a validation
     best: ClassVar[str]  # the score by which networks are compared
@@ -80,11 +79,8 @@ class Task(ABC):
             )
         return images, validation
 
-    def network(self, labels: Labels, checkpoint: dict[str, Any] | None = None) -> Any:
-        """Return the recipe's network with its initial weights, or with the weights in training of a checkpoint."""
-        if checkpoint is not None:
-            state = checkpoint.get("unaveraged") or checkpoint["state_dict"]
-            return self.trained_network({**checkpoint, "state_dict": state})
+    def network(self, labels: Labels) -> Any:
+        """Return the recipe's network with its initial weights."""
         given = self.recipe.model
         if not given.weights:
             raise UsageError(
@@ -94,10 +90,6 @@ class Task(ABC):
         torch.manual_seed(seed_from(self.recipe.train.seed, "network"))
         with building("model"):
             return self.build(labels)
-
-    def trained_network(self, checkpoint: dict[str, Any]) -> Any:
-        """Return the network in a checkpoint that is validated: with ``train.ema``, the average."""
-        return from_checkpoint(checkpoint, self.network_class, "the checkpoint")
 
     def model_options(self) -> dict[str, Any]:
         """Return the recipe's model as keyword arguments; empty options are None."""
@@ -112,10 +104,9 @@ class Task(ABC):
     def transform(self, model: Any) -> Transform:
         """Return the augmentation of an image and its target."""
 
-    def batch_indices(self, images: Any) -> Callable[[int], list[int]]:
-        """Return a function from an iteration to the images of its batch, over all processes."""
-        train, length = self.recipe.train, len(images)
-        return lambda iteration: batch_indices(train.seed, length, iteration, train.batch)
+    def groups(self, images: Any) -> list[Sequence[int]]:
+        """Return one or two groups of images; all images of a batch are from one group."""
+        return [range(len(images))]
 
     @abstractmethod
     def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Any:
