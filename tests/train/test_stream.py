@@ -70,7 +70,7 @@ def test_batches_are_the_same(expected, images, workers, start):
     torch.manual_seed(1)
     for ours, theirs in zip(load(images, workers, start), expected[start:], strict=True):
         assert ours.iteration == theirs.iteration
-        assert torch.equal(ours.images, theirs.images) and torch.equal(ours.masks, theirs.masks)
+        assert torch.equal(ours.images, theirs.images) and torch.equal(ours.targets, theirs.targets)
 
 
 def test_batches_depend_on_seed_and_iteration():

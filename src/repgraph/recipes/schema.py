@@ -96,9 +96,7 @@ class Model(Section):
     """The arguments of :func:`repgraph.models.rgnet`; the number of classes comes from the data."""
 
     backbone: str = Field("resnet50", min_length=1)
-    weights: str = (
-        ""  # a file, a run, "timm:NAME", "pretrained" (may download) or "none"; empty is an error in training
-    )
+    weights: str = ""  # a file, a run, "timm:NAME", "pretrained" (may download) or "none"; training needs one of them
     decoder: Literal["dilated", "pyramid"] = "dilated"
     output_stride: Positive | None = None  # of the backbone; null is 8, and 32 for a pyramid
     context: str = Field("repgraph", min_length=1)  # see RGNet, or a name given to repgraph.models.register_context

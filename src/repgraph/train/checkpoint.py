@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from pydantic import BaseModel, Field
+from torch import Tensor
 
-from repgraph.constants import LAST
+from repgraph.constants import CHECKPOINTS, LAST
 from repgraph.errors import UsageError, interrupted
 from repgraph.files import explained, replacing, validate
 from repgraph.models.weights import read_pickle
@@ -18,41 +20,59 @@ from repgraph.train.session import Session
 
 
 class _Momenta(BaseModel, strict=True, arbitrary_types_allowed=True):
-    state: dict[int, dict[str, torch.Tensor]]
+    state: dict[int, dict[str, Tensor]]
 
 
 class _Content(BaseModel, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False):
-    """The types of the values in :func:`content`."""
+    """The types of a checkpoint's values."""
 
-    state_dict: dict[str, torch.Tensor]
-    unaveraged: dict[str, torch.Tensor] = {}
+    state_dict: dict[str, Tensor]
+    unaveraged: dict[str, Tensor] = {}
     optimizer_states: list[_Momenta] = Field(min_length=1)
     scaler: dict[str, Any] = {}
     iteration: int = Field(ge=0)
     best: dict[str, float]
-    sums: torch.Tensor
+    sums: Tensor
     recipe: dict[str, Any]
     config: dict[str, Any]
     data: dict[str, Any] = {}
     versions: dict[str, str | None] = {}
 
 
-def content(session: Session, **state: Any) -> dict[str, Any]:
-    """Return everything needed to resume a run exactly, as tensors and plain data.
+def save(
+    session: Session, fabric: Fabric, optimizer: Any, folder: Path, now: int, best: dict[str, Any], sums: Tensor
+) -> None:
+    """Write everything needed to resume a run exactly; if that fails, it fails in every process.
 
     ``state_dict`` has the weights that are validated. If they are averages (``train.ema``), ``unaveraged`` has the
-    weights in training. ``state`` has ``optimizer_states``, ``scaler`` (of gradients, in fp16), ``iteration`` (number
-    of those done), ``best`` (the best score and its iteration) and ``sums`` (of the losses since the last log).
+    weights in training.
+
+    Args:
+        now: Number of iterations done.
+        best: The best score and its iteration; if it is this one, the checkpoint is also ``best.ckpt``.
+        sums: Of the losses since they were last logged.
     """
-    return {
-        "state_dict": _prefixed(session.network.state_dict()),
-        "unaveraged": {} if session.average is None else _prefixed(session.model.state_dict()),
-        **state,
-        "recipe": to_dict(session.recipe),
-        "config": session.model.config,
-        "data": session.identity,
-        "versions": versions(),
-    }
+    error = ""
+    if session.devices.is_first:
+        content = {
+            "state_dict": _prefixed(session.network.state_dict()),
+            "unaveraged": {} if session.average is None else _prefixed(session.model.state_dict()),
+            "optimizer_states": [optimizer.optimizer.state_dict()],
+            "scaler": fabric.strategy.precision.state_dict(),
+            "iteration": now,
+            "best": best,
+            "sums": sums.cpu(),
+            "recipe": to_dict(session.recipe),
+            "config": session.model.config,
+            "data": session.identity,
+            "versions": versions(),
+        }
+        try:
+            write(folder / CHECKPOINTS, content, best=best["iteration"] == now)
+        except UsageError as problem:
+            error = str(problem)
+    if error := fabric.broadcast(error):
+        raise UsageError(error)
 
 
 def _prefixed(state: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Object detection and instance segmentation: Mask R-CNN on images of any size, box and mask AP."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +17,10 @@ from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference.detection import stretch_narrow
 from repgraph.models import MaskRCNN, mask_rcnn
 from repgraph.recipes import DetectionRecipe
-from repgraph.train.stream import Transform
+from repgraph.train.stream import Batch, Transform
 from repgraph.train.task import Task, Validation
 
 MIN_BOX_SIDE = 1 / 16  # pixels; thinner boxes may vanish in resizing
-
-
-class Batch(NamedTuple):
-    """One device's part of a batch: uint8 images (3, H, W) and their objects, as torchvision's detectors take them."""
-
-    iteration: int
-    images: list[Tensor]
-    targets: list[dict[str, Tensor]]
 
 
 class Detection(Task):
@@ -90,15 +82,11 @@ class Detection(Task):
         landscape = [height <= width for height, width in images.sizes]
         return [[index for index, each in enumerate(landscape) if each is kind] for kind in (True, False)]
 
-    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Batch:
+    def collate(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+        """Return images (3, H, W) and objects as torchvision's detectors take them."""
         names = ("boxes", "labels", "masks")
         images = [image.as_subclass(Tensor) for image, _ in pairs]
-        return Batch(iteration, images, [{n: target[n].as_subclass(Tensor) for n in names} for _, target in pairs])
-
-    def split_batch(self, batch: Batch, parts: int) -> list[Batch]:
-        size = len(batch.images) // parts
-        starts = range(0, len(batch.images), size)
-        return [Batch(batch.iteration, batch.images[at : at + size], batch.targets[at : at + size]) for at in starts]
+        return images, [{name: target[name].as_subclass(Tensor) for name in names} for _, target in pairs]
 
     def amount(self, batch: Batch) -> Tensor:
         """Return the number of objects in this process's images."""

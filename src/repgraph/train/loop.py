@@ -10,7 +10,7 @@ killed resumes exactly, on the CPU bit for bit.
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -109,26 +109,13 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
                 f"train.iterations is {total}, but {session.start} iterations are done; give a larger number"
             )
         if where.is_first:
-            for line in _changes(stored, session) if show else ():
+            for line in run_folder.changes(stored, session.recipe, checkpoint) if show and checkpoint else ():
                 print(line, file=show, flush=True)
             if total != stored.train.iterations:
                 files.write(folder / RECIPE, to_json(with_values(stored, {"train.iterations": total})))
             if path is not None and path.name != LAST:
                 checkpoints.link(path, path.with_name(LAST))
         return _fit(session, folder, show)
-
-
-def _changes(stored: AnyRecipe, session: Session) -> Iterator[str]:
-    """Describe the differences from the session that wrote a checkpoint."""
-    recipe, done, before = session.recipe, session.start, stored.train.iterations
-    total = recipe.train.iterations
-    if changed := run_folder.changed_versions(session.checkpoint or {}):
-        yield f"the environment changed ({changed}): resume will not be bit-exact"
-    if total != before and total > done:
-        rate = recipe.optim.lr * recipe.rate(done)
-        yield f"{total} iterations instead of {before}: the schedule is stretched; the learning rate is now {rate:.3g}"
-    if total == done:
-        yield f"this run has finished; to continue it, give --iterations N, more than {total}"
 
 
 def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
@@ -154,7 +141,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         for line in describe(session) if show else ():
             progress.print(line)
         stack.enter_context(
-            devices.watched_processes(fabric, lambda reason: _report_lost_process(reason, folder, progress))
+            devices.watched_processes(fabric, lambda reason: progress.print(run_folder.record_lost(folder, reason)))
         )
         wrapped, optimizer = set_up(fabric, session)
         losses = RunningLoss(task.losses, fabric.device, stored["sums"], where.rank)
@@ -208,7 +195,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                 score = -1.0 if validation is None else validation.metrics[task.best]
                 if score > best[task.best]:
                     best |= {task.best: score, "iteration": now}
-                _save(session, fabric, folder, optimizer, losses.total(), now, best)
+                checkpoints.save(session, fabric, optimizer, folder, now, best, losses.total())
                 timed_from, begin = now, time.perf_counter()
             if report.signal and now < last:
                 stop = Stop(report.signal, f"stopped by {Signals(report.signal).name} after iteration {now}")
@@ -233,7 +220,7 @@ def step(
     amount = task.amount(batch)
     logged = torch.zeros(len(task.losses), dtype=torch.float64, device=fabric.device)
     with task.explained_errors():
-        for number, part in enumerate(task.split_batch(batch, parts), 1):
+        for number, part in enumerate(batch.split(parts), 1):
             if recipe.train.graph:
                 with fabric.autocast():
                     cuda_graphs.record(model.module, *task.inputs(model.module, part))
@@ -266,14 +253,6 @@ def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: in
     return ""
 
 
-def _report_lost_process(reason: str, folder: Path, progress: Progress) -> None:
-    """Report and record that another process died."""
-    exists = (folder / CHECKPOINTS / LAST).exists()
-    advice = f"resume with: repgraph train --resume {folder}" if exists else "there is no checkpoint"
-    progress.print(f"repgraph train: {reason}; {advice}")
-    run_folder.record_end(folder, reason)
-
-
 def _validate(session: Session, folder: Path, now: int, progress: Progress) -> Validation:
     network = session.network
     if session.devices.world_size > 1:
@@ -291,22 +270,6 @@ def _validate(session: Session, folder: Path, now: int, progress: Progress) -> V
         progress.update(now, "")  # the bar shows the time left again
         progress.print(f"{now}/{progress.total}  {validation.summary}")
     return validation
-
-
-def _save(
-    session: Session, fabric: Fabric, folder: Path, optimizer: Any, sums: torch.Tensor, now: int, best: dict[str, Any]
-) -> None:
-    """Write a checkpoint; if that fails, it fails in every process."""
-    error = ""
-    if session.devices.is_first:
-        state = dict(optimizer_states=[optimizer.optimizer.state_dict()], scaler=fabric.strategy.precision.state_dict())
-        content = checkpoints.content(session, **state, iteration=now, best=best, sums=sums.cpu())
-        try:
-            checkpoints.write(folder / CHECKPOINTS, content, best=best["iteration"] == now)
-        except UsageError as problem:
-            error = str(problem)
-    if error := fabric.broadcast(error):
-        raise UsageError(error)
 
 
 def _write_model(session: Session, folder: Path) -> None:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,7 @@ from repgraph.layers import reach
 from repgraph.layers.node_reach import NODE_LAYERS
 from repgraph.models.weights import fits
 from repgraph.train.session import Session
+from repgraph.train.stream import Batch
 from repgraph.train.task import Task
 
 METRICS, EVENTS = "metrics.csv", "tensorboard"
@@ -36,27 +36,24 @@ class LossReport:
 
 
 class RunningLoss:
-    """Sums of the losses by name, kept on the device: iterations do not synchronize.
+    """The number of iterations and the sums of the losses, kept on the device: iterations do not synchronize.
 
-    ``sums`` of a checkpoint: the number of iterations, and the losses over all processes, which continue in rank 0.
+    Rank 0 counts the iterations, and continues the ``sums`` of a checkpoint.
     """
 
     def __init__(self, names: Sequence[str], device: torch.device, sums: Tensor | None = None, rank: int = 0) -> None:
-        self.names = names
-        self.sums = torch.zeros(1 + len(names), dtype=torch.float64)
+        self.names, self.rank = names, rank
+        self.sums = torch.zeros(1 + len(names), dtype=torch.float64, device=device)
         if sums is not None:
             if not fits(sums, self.sums) or not sums.isfinite().all():
                 raise UsageError(f"the checkpoint has no sums of {len(names)} losses; resume from another one")
-            self.sums.copy_(sums)
-        if rank > 0:
-            self.sums[1:] = 0
-        self.sums = self.sums.to(device)
+            self.sums += sums.to(device) * (rank == 0)
         self.amount = torch.zeros((), dtype=torch.float64, device=device)
         self.first_bad = torch.full((), float(NEVER), dtype=torch.float64, device=device)
 
     def add(self, iteration: int, losses: Tensor, amount: Tensor) -> None:
         """Add an iteration; ``amount`` is as in :meth:`Task.amount`."""
-        self.sums[0] += 1
+        self.sums[0] += self.rank == 0
         self.sums[1:] += losses
         self.amount += amount
         self.first_bad = torch.where(losses.isfinite().all(), self.first_bad, self.first_bad.clamp(max=iteration))
@@ -75,8 +72,8 @@ class RunningLoss:
         return LossReport(means, None if bad == NEVER else int(bad), -int(negated_signal))
 
     def total(self) -> Tensor:
-        """Return the number of iterations and the losses summed over all processes, for a checkpoint."""
-        return torch.cat((self.sums[:1], all_reduce(self.sums[1:].clone())))
+        """Return the sums over all processes, for a checkpoint."""
+        return all_reduce(self.sums.clone())
 
     def had_labels(self) -> bool:
         """Return whether any process had labels since the last call; all processes have to call it."""
@@ -92,13 +89,13 @@ def columns(task: Task, model: nn.Module) -> list[str]:
     return [*task.losses, "rate", "images_per_second", "peak_memory_mib", *reaches, *(f"val_{n}" for n in task.scores)]
 
 
-def current(session: Session, device: torch.device, batch: Any) -> dict[str, float]:
+def current(session: Session, device: torch.device, batch: Batch) -> dict[str, float]:
     """Return the learning rate, the peak memory, and the reach of the nodes in the iteration of ``batch``."""
     recipe, task, model = session.recipe, session.task, session.model
     found = {"rate": recipe.optim.lr * recipe.rate(batch.iteration), "peak_memory_mib": _peak_memory(device) / 2**20}
     if session.devices.is_first and any(isinstance(layer, NODE_LAYERS) for layer in model.modules()):
         # Compiled code does not record offsets: run the network on one image.
-        inputs = task.inputs(model, task.split_batch(batch, len(batch.images))[0]) if recipe.train.compile else ()
+        inputs = task.inputs(model, batch.split(len(batch.images))[0]) if recipe.train.compile else ()
         for path, each in reach(model, *inputs).items():
             found |= {f"reach_{kind}/{path}": getattr(each, kind) for kind in ("mean", "p95")}
     return found

@@ -162,6 +162,13 @@ def record_end(folder: Path, reason: str) -> None:
             _write_sessions(folder, found)
 
 
+def record_lost(folder: Path, reason: str) -> str:
+    """Record that another process of the session died, and return a message."""
+    record_end(folder, reason)
+    advice = f"resume with: repgraph train --resume {folder}" if last_checkpoint(folder) else "there is no checkpoint"
+    return f"repgraph train: {reason}; {advice}"
+
+
 def sessions(folder: Path) -> list[SessionRecord]:
     """Return the recorded sessions; empty if the file cannot be read."""
     path = folder / VERSIONS
@@ -190,10 +197,17 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def changed_versions(checkpoint: dict[str, Any]) -> str:
-    """Return what changed since a checkpoint was written, such as ``torch 2.11.0 -> 2.15.0``."""
+def changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> Iterator[str]:
+    """Describe the differences from the session that wrote a checkpoint."""
     then, now = checkpoint.get("versions", {}), versions()
-    return ", ".join(f"{name} {then[name]} -> {now[name]}" for name in now if then.get(name) not in (None, now[name]))
+    if changed := [f"{name} {then[name]} -> {now[name]}" for name in now if then.get(name) not in (None, now[name])]:
+        yield f"the environment changed ({', '.join(changed)}): resume will not be bit-exact"
+    done, before, total = int(checkpoint["iteration"]), stored.train.iterations, recipe.train.iterations
+    if total == done:
+        yield f"this run has finished; to continue it, give --iterations N, more than {total}"
+    elif total != before:
+        rate = recipe.optim.lr * recipe.rate(done)
+        yield f"{total} iterations instead of {before}: the schedule is stretched; the learning rate is now {rate:.3g}"
 
 
 def identity(**splits: Any) -> dict[str, Any]:

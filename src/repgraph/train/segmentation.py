@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +19,8 @@ from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
 from repgraph.recipes import Recipe
 from repgraph.train.loss import count_labelled, cross_entropy, hard_pixels
-from repgraph.train.stream import Transform
+from repgraph.train.stream import Batch, Transform
 from repgraph.train.task import Task, Validation
-
-
-class Batch(NamedTuple):
-    """One device's part of a batch: uint8 images (B, 3, h, w) and masks (B, h, w)."""
-
-    iteration: int
-    images: Tensor
-    masks: Tensor
 
 
 class Segmentation(Task):
@@ -75,19 +67,16 @@ class Segmentation(Task):
         data = self.recipe.data
         return TrainTransform(data.crop, data.scales, data.flip, model.mean, data.photometric)
 
-    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Batch:
-        images, masks = ([pair[k].as_subclass(Tensor) for pair in pairs] for k in (0, 1))
-        return Batch(iteration, torch.stack(images), torch.stack(masks))
-
-    def split_batch(self, batch: Batch, parts: int) -> list[Batch]:
-        chunks = zip(batch.images.tensor_split(parts), batch.masks.tensor_split(parts), strict=True)
-        return [Batch(batch.iteration, images, masks) for images, masks in chunks]
+    def collate(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[Tensor, Tensor]:
+        """Return images (B, 3, h, w) and masks (B, h, w)."""
+        images, masks = (torch.stack([each.as_subclass(Tensor) for each in part]) for part in zip(*pairs, strict=True))
+        return images, masks
 
     def amount(self, batch: Batch) -> Tensor:
         """Return the number of labelled pixels, or the sum of their class weights, over all processes."""
         if self.class_weights is not None:
-            self.class_weights = self.class_weights.to(batch.masks.device)
-        return all_reduce(count_labelled(batch.masks, self.class_weights))
+            self.class_weights = self.class_weights.to(batch.targets.device)
+        return all_reduce(count_labelled(batch.targets, self.class_weights))
 
     def inputs(self, model: Any, part: Batch) -> tuple[Tensor]:
         layout = torch.channels_last if self.recipe.train.channels_last else torch.contiguous_format
@@ -98,14 +87,14 @@ class Segmentation(Task):
         optim = self.recipe.optim
         result = model(*self.inputs(model, part))
         logits, auxiliary = result if isinstance(result, tuple) else (result, None)
-        targets, total = part.masks, amount
+        targets, total = part.targets, amount
         if optim.ohem > 0:  # the number of hard pixels is only known per part: take the mean over the parts
-            targets = hard_pixels(logits, part.masks, optim.ohem, optim.ohem_least * len(part.masks))
+            targets = hard_pixels(logits, part.targets, optim.ohem, optim.ohem_least * len(part.targets))
             total = all_reduce(count_labelled(targets, self.class_weights)) * self.recipe.train.accumulate
         loss = cross_entropy(logits, targets, total, self.class_weights)
         if auxiliary is None:
             return loss, [loss, torch.zeros_like(loss)]
-        auxiliary_loss = cross_entropy(auxiliary, part.masks, amount, self.class_weights)
+        auxiliary_loss = cross_entropy(auxiliary, part.targets, amount, self.class_weights)
         return loss + optim.auxiliary_weight * auxiliary_loss, [loss, auxiliary_loss]
 
     def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:

@@ -22,7 +22,7 @@ from repgraph.recipes import AnyRecipe, with_values
 from repgraph.train import cuda_graphs, run_folder
 from repgraph.train.devices import Devices
 from repgraph.train.optimizer import load_state, make_optimizer
-from repgraph.train.stream import Augmented, batch_indices, batch_keys, batches, num_workers
+from repgraph.train.stream import Augmented, Batch, batch_indices, batch_keys, batches, num_workers
 from repgraph.train.task import Task, make_task
 
 SLOW = 3600  # seconds of training on a CPU above which a warning is printed
@@ -145,10 +145,10 @@ def describe(session: Session) -> Iterator[str]:
     yield from session.task.notes
 
 
-def slow_warning(session: Session, fabric: Fabric, batch: Any) -> str:
+def slow_warning(session: Session, fabric: Fabric, batch: Batch) -> str:
     """Estimate the time of training on a CPU from the forward pass of one image; return a warning if it is long."""
     task, model, train = session.task, session.model, session.recipe.train
-    inputs = task.inputs(model, task.split_batch(batch, len(batch.images))[0])
+    inputs = task.inputs(model, batch.split(len(batch.images))[0])
     with evaluation_mode(model), fabric.autocast():
         model(*inputs)  # the first call compiles kernels
         begin = time.perf_counter()

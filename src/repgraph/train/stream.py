@@ -20,7 +20,7 @@ MAX_WORKERS = 16
 SIGTERM_GRACE = 600  # seconds that workers keep running after SIGTERM, for the training process to finish its iteration
 
 Transform = Callable[[Any, Any, torch.Generator], tuple[Any, Any]]
-Collate = Callable[[int, Sequence[tuple[Any, Any]]], Any]
+Collate = Callable[[Sequence[tuple[Any, Any]]], tuple[Any, Any]]
 
 
 def seed_from(*parts: int | str) -> int:
@@ -57,6 +57,20 @@ def batch_indices(seed: int, groups: Sequence[Sequence[int]], batch: int, iterat
         seed = seed_from(seed, "group", int(after > before))
     positions, length = range(turn * batch, (turn + 1) * batch), len(group)
     return [group[_permutation(seed, length, at // length)[at % length]] for at in positions]
+
+
+class Batch(NamedTuple):
+    """One device's part of a batch: uint8 images and their targets, as tensors or lists (see :meth:`Task.collate`)."""
+
+    iteration: int
+    images: Any
+    targets: Any
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Split the batch into equal parts."""
+        size = len(self.images) // parts
+        starts = range(0, len(self.images), size)
+        return [Batch(self.iteration, self.images[at : at + size], self.targets[at : at + size]) for at in starts]
 
 
 class Failure(NamedTuple):
@@ -96,14 +110,14 @@ class Augmented(Dataset[Any]):
             return Failure(f"image {index} of {self.images}: out of memory; {self.memory_hint}")
 
 
-def _collate(collate: Collate, items: Sequence[Any]) -> Any:
+def _collate(collate: Collate, items: Sequence[Any]) -> Batch | Failure:
     failure = next((item for item in items if isinstance(item, Failure)), None)
-    return failure or collate(items[0][0], [(image, target) for _, image, target in items])
+    return failure or Batch(items[0][0], *collate([(image, target) for _, image, target in items]))
 
 
 def batches(
     data: Augmented, keys: Iterator[Any], collate: Collate, *, workers: int = 0, pin_memory: bool = False
-) -> Iterator[Any]:
+) -> Iterator[Batch]:
     """Yield the batches of :func:`batch_keys`, loaded by worker processes (0: in this one); ``close()`` ends them."""
     options: dict[str, Any] = dict(prefetch_factor=2, worker_init_fn=_init_worker) if workers else {}
     loader: DataLoader[Any] = DataLoader(

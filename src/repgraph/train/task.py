@@ -16,7 +16,7 @@ from repgraph.errors import UsageError, out_of_memory
 from repgraph.evaluation.segmentation import OnProgress
 from repgraph.models.hub import building
 from repgraph.recipes import AnyRecipe, Recipe
-from repgraph.train.stream import Transform, seed_from
+from repgraph.train.stream import Batch, Transform, seed_from
 
 
 @dataclass(frozen=True)
@@ -109,23 +109,19 @@ class Task(ABC):
         return [range(len(images))]
 
     @abstractmethod
-    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Any:
-        """Make a batch, a named tuple with ``iteration``, from augmented images and targets."""
+    def collate(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Return the images and the targets of a batch, from pairs of augmented ones."""
 
     @abstractmethod
-    def split_batch(self, batch: Any, parts: int) -> Sequence[Any]:
-        """Split a batch for gradient accumulation."""
-
-    @abstractmethod
-    def amount(self, batch: Any) -> Tensor:
+    def amount(self, batch: Batch) -> Tensor:
         """Return the number of labelled pixels or objects in a batch."""
 
     @abstractmethod
-    def inputs(self, model: Any, part: Any) -> tuple[Any, ...]:
+    def inputs(self, model: Any, part: Batch) -> tuple[Any, ...]:
         """Return the network's arguments for a part of a batch."""
 
     @abstractmethod
-    def loss(self, model: Any, part: Any, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+    def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
         """Return the loss to minimize and the losses to log, as shares of the losses of the whole batch.
 
         They sum to the losses of the batch over all ``shares`` parts of all devices; ``amount`` is for the batch.
