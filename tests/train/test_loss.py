@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from repgraph.train.loss import count_labelled, cross_entropy, hard_pixels
+from repgraph.train.segmentation import count_labelled, cross_entropy, hard_pixels
 
 WEIGHTS = torch.tensor([0.5, 2.0, 0.0, 1.0], dtype=torch.float64)
 
