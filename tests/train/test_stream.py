@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-from functools import partial
 
 import pytest
 import torch
@@ -14,10 +13,10 @@ from torchvision.tv_tensors import Image, Mask
 from repgraph.data.dataset import Cached
 from repgraph.data.transforms import TrainTransform
 from repgraph.errors import UsageError
-from repgraph.recipes import Data, Recipe
+from repgraph.recipes import Data, Recipe, Train
 from repgraph.train import stream
 from repgraph.train.segmentation import Segmentation
-from repgraph.train.stream import Augmented, batch_indices, batch_keys
+from repgraph.train.stream import Batches, batch_indices
 
 forks = pytest.mark.filterwarnings(
     "ignore:This process.*is multi-threaded:DeprecationWarning", "ignore:This DataLoader will create:UserWarning"
@@ -48,10 +47,13 @@ class Images:
         return "images"
 
 
-def load(images, workers=0, start=0, seed=0):
-    keys = batch_keys(partial(batch_indices, seed, [range(len(images))], 4), start, 6)
-    collate = Segmentation(Recipe(name="x", data=Data(name="folder"))).collate
-    return stream.batches(Augmented(images, TrainTransform((17, 23)), seed), keys, collate, workers=workers)
+def make_batches(images, seed=0, batch=4, rank=0, world_size=1):
+    task = Segmentation(Recipe(name="x", data=Data(name="folder"), train=Train(batch=batch, seed=seed)))
+    return Batches(images, task, TrainTransform((17, 23)), rank, world_size)
+
+
+def load(images, workers=0, start=0):
+    return stream.load(make_batches(images), start, 6, workers=workers)
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +76,7 @@ def test_batches_are_the_same(expected, images, workers, start):
 
 
 def test_batches_depend_on_seed_and_iteration():
-    def image(seed, iteration):
-        return Augmented(Images(), TrainTransform((17, 23)), seed)[iteration, 3][1]
-
-    found = [image(*key) for key in ((0, 0), (0, 1), (1, 0))]
+    found = [make_batches(Images(), seed).augmented(iteration, 3)[0] for seed, iteration in ((0, 0), (0, 1), (1, 0))]
     assert len({tuple(each.flatten().tolist()) for each in found}) == 3
     assert batch_indices(0, [range(7)], 7, 0) != batch_indices(1, [range(7)], 7, 0)
 
@@ -121,11 +120,10 @@ def test_batches_of_one_group(first, second, batch, seed, start):
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_devices_share_a_batch(world_size):
-    indices = partial(batch_indices, 3, [range(9), range(9, 14)], 8)
-    parts = [list(batch_keys(indices, 2, 8, rank, world_size)) for rank in range(world_size)]
-    for number, batch in enumerate(batch_keys(indices, 2, 8)):
-        assert [key for part in parts for key in part[number]] == batch
-        assert all(len(part[number]) == 8 // world_size for part in parts)
+    for iteration in range(2, 8):
+        parts = [make_batches(Images(), 3, 8, rank, world_size).indices(iteration) for rank in range(world_size)]
+        assert [index for part in parts for index in part] == batch_indices(3, [range(7)], 8, iteration)
+        assert all(len(part) == 8 // world_size for part in parts)
 
 
 def test_seeds_differ_in_every_part():

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from repgraph.progress import format_duration
 from repgraph.recipes import AnyRecipe, with_values
 from repgraph.train import cuda_graphs, run_folder
 from repgraph.train.devices import Devices
-from repgraph.train.stream import Augmented, Batch, batch_indices, batch_keys, batches, num_workers
+from repgraph.train.stream import Batch, Batches, load, num_workers
 from repgraph.train.task import Task, make_task
 
 SLOW = 3600  # seconds of training on a CPU above which a warning is printed
@@ -157,13 +156,11 @@ def load_state(optimizer: torch.optim.Optimizer, states: dict[int, dict[str, Any
 
 def make_stream(session: Session) -> Any:
     """Return this process's batches from the session's first iteration to the last."""
-    task, where, recipe = session.task, session.devices, session.recipe
-    train = recipe.train
-    data = Augmented(session.images, task.transform(session.model), train.seed, task.image_hint)
-    indices = partial(batch_indices, train.seed, task.groups(session.images), train.batch)
-    keys = batch_keys(indices, session.start, train.iterations, where.rank, where.world_size)
+    where, recipe = session.devices, session.recipe
+    transform = session.task.transform(session.model)
+    batches = Batches(session.images, session.task, transform, where.rank, where.world_size)
     workers = num_workers(recipe.data.workers, where.local_size)
-    return batches(data, keys, task.collate, workers=workers, pin_memory=where.kind == "cuda")
+    return load(batches, session.start, recipe.train.iterations, workers=workers, pin_memory=where.kind == "cuda")
 
 
 def describe(session: Session) -> Iterator[str]:

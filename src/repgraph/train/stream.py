@@ -8,7 +8,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,6 @@ MAX_WORKERS = 16
 SIGTERM_GRACE = 600  # seconds that workers keep running after SIGTERM, for the training process to finish its iteration
 
 Transform = Callable[[Any, Any, torch.Generator], tuple[Any, Any]]
-Collate = Callable[[Sequence[tuple[Any, Any]]], tuple[Any, Any]]
 
 
 def seed_from(*parts: int | str) -> int:
@@ -34,7 +33,7 @@ def generator(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(seed_from(*parts))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _permutation(seed: int, length: int, epoch: int) -> list[int]:
     return torch.randperm(length, generator=generator(seed, "order", epoch)).tolist()
 
@@ -79,56 +78,44 @@ class Failure(NamedTuple):
     message: str
 
 
-def batch_keys(
-    indices: Callable[[int], list[int]], start: int, stop: int, rank: int = 0, world_size: int = 1
-) -> Iterator[list[tuple[int, int]]]:
-    """Yield (iteration, index) of the images in a process's part of the batches ``start`` to ``stop`` (excluded)."""
-    for iteration in range(start, stop):
-        batch = indices(iteration)
-        part = slice(rank * len(batch) // world_size, (rank + 1) * len(batch) // world_size)
-        yield [(iteration, index) for index in batch[part]]
+class Batches(Dataset[Any]):
+    """A process's part of the batch of each iteration, or a :class:`Failure`; ``task`` is a :class:`Task`."""
 
+    def __init__(self, images: Any, task: Any, transform: Transform, rank: int = 0, world_size: int = 1) -> None:
+        self.images, self.task, self.transform, self.rank, self.world_size = images, task, transform, rank, world_size
+        self.groups = task.groups(images)
 
-class Augmented(Dataset[Any]):
-    """Augmented images and targets by keys (iteration, index), or a :class:`Failure`."""
+    def indices(self, iteration: int) -> list[int]:
+        train = self.task.recipe.train
+        share = train.batch // self.world_size
+        return batch_indices(train.seed, self.groups, train.batch, iteration)[self.rank * share :][:share]
 
-    def __init__(self, images: Any, transform: Transform, seed: int, memory_hint: str = "") -> None:
-        self.images, self.transform, self.seed, self.memory_hint = images, transform, seed, memory_hint
-
-    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Any, Any] | Failure:
-        iteration, index = key
+    def augmented(self, iteration: int, index: int) -> tuple[Any, Any]:
+        """Return an image and its target as they are used in an iteration."""
         try:
             image, target = self.images[index]
             if target is None:
                 raise UsageError(f"image {index} of {self.images} has no labels to learn from")
-            return iteration, *self.transform(image, target, generator(self.seed, "augment", iteration, index))
-        except UsageError as error:
-            return Failure(str(error))
+            return self.transform(image, target, generator(self.task.recipe.train.seed, "augment", iteration, index))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            return Failure(f"image {index} of {self.images}: out of memory; {self.memory_hint}")
+            raise UsageError(f"image {index} of {self.images}: out of memory; {self.task.image_hint}") from error
+
+    def __getitem__(self, iteration: int) -> Batch | Failure:
+        try:
+            pairs = [self.augmented(iteration, index) for index in self.indices(iteration)]
+            return Batch(iteration, *self.task.collate(pairs))
+        except UsageError as error:
+            return Failure(str(error))
 
 
-def _collate(collate: Collate, items: Sequence[Any]) -> Batch | Failure:
-    failure = next((item for item in items if isinstance(item, Failure)), None)
-    return failure or Batch(items[0][0], *collate([(image, target) for _, image, target in items]))
-
-
-def batches(
-    data: Augmented, keys: Iterator[Any], collate: Collate, *, workers: int = 0, pin_memory: bool = False
-) -> Iterator[Batch]:
-    """Yield the batches of :func:`batch_keys`, loaded by worker processes (0: in this one); ``close()`` ends them."""
+def load(batches: Batches, start: int, stop: int, *, workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
+    """Yield batches, loaded by worker processes (0: in this process); ``close()`` ends them."""
     options: dict[str, Any] = dict(prefetch_factor=2, worker_init_fn=_init_worker) if workers else {}
-    loader: DataLoader[Any] = DataLoader(
-        data,
-        batch_sampler=keys,  # type: ignore[arg-type]  # any iterable of lists of keys
-        collate_fn=partial(_collate, collate),
-        num_workers=workers,
-        pin_memory=pin_memory,
-        **options,
-    )
-    for batch in loader:
+    for batch in DataLoader(
+        batches, batch_size=None, sampler=range(start, stop), num_workers=workers, pin_memory=pin_memory, **options
+    ):
         if isinstance(batch, Failure):
             raise UsageError(batch.message)
         yield batch
