@@ -82,9 +82,8 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
     if devices.world_size > 1:
         more: dict[str, Any] = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
         gpus = torch.cuda.device_count()
-        if devices.kind == "cpu" or devices.local_size > gpus:  # NCCL needs a GPU for each process
-            more["process_group_backend"] = "gloo"
         if devices.kind == "cuda" and devices.local_size > gpus:
+            more["process_group_backend"] = "gloo"  # NCCL needs a GPU for each process
             more["parallel_devices"] = [torch.device("cuda", i % gpus) for i in range(devices.local_size)]
             options |= {"accelerator": "auto", "devices": "auto"}
         options["strategy"] = DDPStrategy(**more)

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import hashlib
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,15 @@ import torch
 from filelock import FileLock, Timeout
 from pydantic import AwareDatetime, BaseModel
 
-from repgraph import __version__, files
+from repgraph import files, info
 from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
-from repgraph.info import command_line, installed
 from repgraph.recipes import RESUMABLE, AnyRecipe, from_dict, to_dict
 
 VERSIONS, SCORES = "versions.json", "scores.json"
 PREVIOUS, BEST, LOCK = "previous.ckpt", "best.ckpt", ".lock"  # in the folder of checkpoints
 LOCK_TIMEOUT = 10.0  # seconds: workers of a killed process hold the lock for a moment
-_PACKAGES = ("torchvision", "timm", "lightning_fabric", "numpy", "huggingface_hub", "safetensors")
+PACKAGES = ("torchvision", "timm", "lightning_fabric", "huggingface_hub", "safetensors")  # and those of repgraph info
 
 
 class End(BaseModel):
@@ -143,7 +141,7 @@ def recorded_session(folder: Path, recipe: AnyRecipe, start: int, record: bool =
         yield end
         return
     details: dict[str, Any] = dict(from_iteration=start, seed=recipe.train.seed, versions=versions())
-    _write_sessions(folder, [*sessions(folder), SessionRecord(command=command_line(), started=_now(), **details)])
+    _write_sessions(folder, [*sessions(folder), SessionRecord(command=info.command_line(), started=_now(), **details)])
     try:
         yield end
     except BaseException as error:
@@ -188,13 +186,9 @@ def _now() -> datetime.datetime:
 
 def versions() -> dict[str, str | None]:
     """Return everything that changes the last bits of results: versions, the GPU, and the number of threads."""
-    found: dict[str, str | None] = {"repgraph": __version__, "python": sys.version.split()[0]}
-    found["torch"] = str(torch.__version__)
-    found |= {package: installed(package) for package in _PACKAGES}
-    found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
-    found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    found["threads"] = str(torch.get_num_threads())
-    return found
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    packages = {name: info.installed(name) for name in PACKAGES}
+    return info.versions() | packages | {"gpu": gpu, "threads": str(torch.get_num_threads())}
 
 
 def changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> Iterator[str]:
