@@ -1,6 +1,7 @@
 """Recipes from and to JSON, and settings such as ``optim.lr=0.02``."""
 
 import contextlib
+import copy
 import difflib
 import json
 import re
@@ -80,7 +81,7 @@ def with_values(recipe: R, values: Mapping[str, Any]) -> R:
     changed = recipe.model_dump()
     for name, value in values.items():
         place, key = _find(changed, name)
-        place[key] = value
+        place[key] = copy.copy(value)  # a later name may change an entry of it
     return _validated(type(recipe), changed)
 
 
