@@ -30,6 +30,7 @@ class Detection(Task):
     scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in SUMMARY)
     best = "mask_ap"
     fixed_size = False
+    size_settings = ("model.min_size", "model.max_size")
     batch_hint = "smaller images"
     image_hint = "use fewer data.workers, or exclude large images"
     no_labels = "there was no object since the last checkpoint, so little was learned; check the annotations"
@@ -108,11 +109,6 @@ class Detection(Task):
         kinds = {"box": scores.box, "mask": scores.mask or scores.box}
         metrics = {f"{kind}_{name}": getattr(each, name) for kind, each in kinds.items() for name in SUMMARY}
         return Validation(scores, summary(scores), metrics)
-
-    @property
-    def image_size(self) -> str:
-        model = self.recipe.model
-        return f"model.min_size={model.min_size}, model.max_size={model.max_size}"
 
 
 def drop_thin_boxes(target: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Segmentation(Task):
     scores = SUMMARY
     best = "miou"
     fixed_size = True
+    size_settings = ("data.crop",)
     batch_hint = "a smaller crop"
     image_hint = "use a smaller data.crop or data.scales"
     no_labels = "no pixel was labelled since the last checkpoint, so nothing was learned; check the masks"
@@ -107,10 +108,6 @@ class Segmentation(Task):
             limit = self.recipe.data.val_limit or None
             scores = evaluate(model, data, settings, limit=limit, progress=progress).scores
         return Validation(scores, summary(scores), {name: getattr(scores, name) for name in self.scores})
-
-    @property
-    def image_size(self) -> str:
-        return f"data.crop={self.recipe.data.crop}"
 
 
 def count_labelled(masks: Tensor, weights: Tensor | None = None) -> Tensor:

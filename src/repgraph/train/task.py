@@ -5,6 +5,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -33,6 +34,7 @@ class Task(ABC):
     scores: ClassVar[tuple[str, ...]]  # names of the scores of a validation
     best: ClassVar[str]  # the score by which networks are compared
     fixed_size: ClassVar[bool]  # whether all batches have one size
+    size_settings: ClassVar[tuple[str, ...]]  # settings of the image size, for messages
     batch_hint: ClassVar[str]  # what to reduce if a batch does not fit into memory
     image_hint: ClassVar[str]  # what to change if an image does not fit into memory
     no_labels: ClassVar[str]  # warning if nothing in a period was labelled
@@ -131,19 +133,14 @@ class Task(ABC):
     def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
         """Validate the network, in every process; all raise ``NotFinite`` if any process gets non-finite numbers."""
 
-    @property
-    @abstractmethod
-    def image_size(self) -> str:
-        """The settings of the image size, for messages."""
-
     @contextlib.contextmanager
     def explained_errors(self) -> Iterator[None]:
         """Raise a UsageError with a remedy if a batch is too large for memory, or too small for batch norm."""
         try:
             yield
         except (RuntimeError, MemoryError, ValueError) as error:
-            train = self.recipe.train
-            given = f"train.batch={train.batch}, train.accumulate={train.accumulate}, {self.image_size}"
+            names = ("train.batch", "train.accumulate", *self.size_settings)
+            given = ", ".join(f"{name}={attrgetter(name)(self.recipe)}" for name in names)
             if out_of_memory(error):
                 hint = f"use fewer images, a larger train.accumulate, or {self.batch_hint}"
                 raise UsageError(f"out of memory with {given}; {hint}") from error

@@ -1,6 +1,7 @@
 """Throughput of training with the data and with one batch in memory: the difference is the time spent on loading."""
 
 import contextlib
+import itertools
 import time
 from dataclasses import dataclass
 from typing import TextIO
@@ -46,12 +47,10 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
             if show is not None and where.is_first:
                 print(f"{total} iterations with {name}", file=show, flush=True)
             with contextlib.closing(make_stream(session)) as stream:
-                batch = None
-                for number in range(total):
+                batches = stream if name == "the data" else itertools.repeat(next(stream), total)
+                for number, batch in enumerate(batches):
                     if number == warmup:
                         begin = _synchronized_time(where)
-                    if batch is None or name == "the data":
-                        batch = next(stream)
                     step(fabric, session, model, optimizer, fabric.to_device(batch._replace(iteration=number)))
                 rates.append(iterations * recipe.train.batch / (_synchronized_time(where) - begin))
         cuda_graphs.discard(session.model)
