@@ -37,7 +37,7 @@ def test_paths_that_cannot_be_written(tmp_path, check):
     with pytest.raises(UsageError, match=r"cannot write .*: Is a directory"):
         check(tmp_path)
     os.mkfifo(tmp_path / "pipe")  # like a device
-    with pytest.raises(UsageError, match=r"cannot write .*pipe: Is not a regular file"):
+    with pytest.raises(UsageError, match=r"cannot write .*pipe: Not a regular file"):
         check(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 

@@ -8,7 +8,7 @@ import pytest
 
 import repgraph.progress
 from repgraph.data.files import prefetch
-from repgraph.progress import Clock, Progress
+from repgraph.progress import Progress
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -89,16 +89,3 @@ def test_only_problems_are_printed_without_a_stream(capsys):
         progress.update(1, line=True)
         progress.print("a.png is damaged")
     assert capsys.readouterr() == ("", "a.png is damaged\n")
-
-
-def test_clock_does_not_count_pauses(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(repgraph.progress.time, "perf_counter", lambda: now[0])
-    clock = Clock()
-    now[0] = 3.0
-    with clock.paused():
-        now[0] = 10.0
-    now[0] = 11.0
-    assert clock.lap() == 4.0
-    now[0] = 13.0
-    assert clock.lap() == 2.0

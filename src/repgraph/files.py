@@ -22,10 +22,12 @@ M = TypeVar("M", bound="BaseModel")
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes ``path`` if the block succeeds and is removed otherwise."""
-    _check_regular(path)
+    check_regular(path)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         yield part
+        with part.open("r+b") as file:
+            os.fsync(file.fileno())
         os.replace(part, path)
         with contextlib.suppress(OSError):  # sync the directory entry too, where the file system supports it
             folder = os.open(path.parent, os.O_RDONLY)
@@ -36,22 +38,20 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def _check_regular(path: Path) -> None:
-    """Raise OSError if there is something at ``path`` that is not a file, such as a folder or a device."""
-    if path.is_dir():
-        raise IsADirectoryError(None, "Is a directory")
-    if path.exists() and not path.is_file():
-        raise OSError(None, "Is not a regular file")
+def check_regular(path: Path) -> None:
+    """Raise an OSError for a folder, and for a pipe or a device, which may block when it is read."""
+    if os.path.isdir(path):
+        raise IsADirectoryError("Is a directory")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError("Not a regular file")
 
 
 def write(path: Path, content: bytes | str) -> Path:
     """Write a file, creating its folder; on failure the previous file is still there."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part, part.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+        with replacing(path) as part:
+            part.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
@@ -66,7 +66,7 @@ def inside(folder: Path, name: str) -> Path:
 def check_writable(path: Path) -> None:
     """Raise an error if ``path`` cannot be written; call it before the work. Nothing is created."""
     with explained(path, "; give another --out"):
-        _check_regular(path)
+        check_regular(path)
         folder = next(folder for folder in path.parents if folder.exists())
         part = folder / f".{secrets.token_hex(8)}.part"
         part.touch()
@@ -104,12 +104,6 @@ def walk(folder: Path) -> tuple[list[Path], list[Path]]:
             else:
                 found.append(inner)
     return found, loops
-
-
-def check_regular(path: Path) -> None:
-    """Raise an OSError for a pipe or a device, which may block when it is read."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError("Not a regular file")
 
 
 def read_json(path: Path, remedy: str = "", error_type: type[UsageError] = UsageError) -> Any:
@@ -157,6 +151,9 @@ def explained(path: Path, hint: str = "") -> Iterator[None]:
     """Turn errors in writing a file into a one-line :class:`UsageError`."""
     try:
         yield
-    except OSError as error:
-        reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror or error
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # torch.save raises a RuntimeError
+        if not isinstance(cause, OSError):
+            raise
+        reason = "Not a directory" if isinstance(cause, FileExistsError) else cause.strerror or cause
         raise UsageError(f"cannot write {path}: {reason}{hint}") from error

@@ -1,10 +1,8 @@
 """Progress bars in a terminal, and occasional lines elsewhere."""
 
-import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import Any, Self, TextIO
 
 from repgraph.errors import one_line
@@ -73,26 +71,6 @@ class Progress:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=self.out or sys.stderr, flush=True)
-
-
-class Clock:
-    """Seconds between laps, without pauses."""
-
-    def __init__(self) -> None:
-        self._since, self._pauses = time.perf_counter(), 0.0
-
-    def lap(self) -> float:
-        now = time.perf_counter()
-        seconds, self._since, self._pauses = now - self._since - self._pauses, now, 0.0
-        return seconds
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._pauses += time.perf_counter() - begin
 
 
 def format_duration(seconds: float) -> str:

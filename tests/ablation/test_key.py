@@ -38,7 +38,7 @@ CHANGES = {
     "train.batch": "8", "train.iterations": "8", "train.accumulate": "2", "train.seed": "1", "train.precision": "fp32",
     "train.norm": "local", "train.compile": "true", "train.channels_last": "false", "train.deterministic": "true",
     "test.mode": "slide", "test.stride": "0.5", "optim.optimizer": "adamw", "optim.betas": "0.8,0.9",
-    "optim.warmup": "5", "optim.layer_decay": "0.5", "optim.dice": "1", "optim.lovasz": "1", "train.ema": "0.9",
+    "optim.warmup": "5", "optim.layer_decay": "0.5", "train.ema": "0.9",
     "data.photometric": "1",
 }  # fmt: skip
 

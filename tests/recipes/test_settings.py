@@ -58,9 +58,13 @@ def test_mistakes_in_settings(recipe, setting, message):
     assert str(caught.value).startswith(message)
 
 
-def test_recipes_cannot_be_changed_in_place():
+def test_recipes_and_values_are_not_changed_in_place():
     with pytest.raises(ValidationError, match="frozen"):
         SEGMENTATION.optim.lr = 1.0
+    options, before = {"nodes": 4}, recipes.to_dict(SEGMENTATION)
+    values = {"model.context_options": options, "model.context_options.scale": 1}
+    assert recipes.with_values(SEGMENTATION, values).model.context_options == {"nodes": 4, "scale": 1}
+    assert options == {"nodes": 4} and recipes.to_dict(SEGMENTATION) == before
 
 
 def test_files(tmp_path):

@@ -14,6 +14,7 @@ from tests.train.tiny import assert_same, at_iteration, fail, gradients, last, r
 from repgraph.errors import UsageError
 from repgraph.train import resume, train
 from repgraph.train.detection import Detection
+from repgraph.train.stream import batch_indices
 from repgraph.train.task import make_task
 
 
@@ -77,7 +78,8 @@ def test_images_of_one_orientation_in_a_batch(objects):
     task = make_task(recipe(objects))
     images, _ = task.splits()
     landscape = [width >= height for height, width in images.sizes]
-    found = [{landscape[index] for index in task.batch_indices(images)(iteration)} for iteration in range(10)]
+    batches = [batch_indices(0, task.groups(images), 2, iteration) for iteration in range(10)]
+    found = [{landscape[index] for index in batch} for batch in batches]
     assert {True} in found and {False} in found and {True, False} not in found
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from repgraph.train.loss import count_labelled, cross_entropy, dice, hard_pixels, lovasz_softmax
+from repgraph.train.segmentation import count_labelled, cross_entropy, hard_pixels
 
 WEIGHTS = torch.tensor([0.5, 2.0, 0.0, 1.0], dtype=torch.float64)
 
@@ -50,48 +50,11 @@ def test_mean_over_labelled_pixels(problem, weights, dtype):
     torch.testing.assert_close(logits.grad.double(), gradient / total, **precision)
 
 
-def dice_of_a_class(probabilities, own):
-    """Return 1 - Dice of a class; ``own`` is 1 on its pixels."""
-    return 1 - 2 * (probabilities * own).sum() / (probabilities.sum() + own.sum())
-
-
-def lovasz_of_a_class(probabilities, own):
-    """Return the Lovász extension of 1 - IoU: wrong pixels are added one by one, largest errors first."""
-    errors, wrong = (own - probabilities).abs(), torch.zeros_like(own, dtype=torch.bool)
-    found, before = 0.0, 0.0
-    for pixel in errors.argsort(descending=True).tolist():
-        wrong[pixel] = True
-        loss = wrong.sum() / (own.bool() | wrong).sum().double()
-        found, before = found + errors[pixel] * (loss - before), loss
-    return found
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize(("loss", "of_a_class"), [(dice, dice_of_a_class), (lovasz_softmax, lovasz_of_a_class)])
-def test_losses_of_regions(problem, loss, of_a_class, dtype):
-    """Class 2 is absent and does not count."""
-    logits, masks = problem[0].to(dtype).requires_grad_(), problem[1]
-    masks[masks == 2] = 255
-    exact = logits.detach().double().requires_grad_()
-    probabilities, labelled = exact.softmax(1).movedim(1, 0)[:, masks != 255], masks[masks != 255]
-    expected = sum(of_a_class(probabilities[k], (labelled == k).double()) for k in (0, 1, 3)) / 3
-    found = loss(logits, masks)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-12 if dtype == torch.float64 else 1e-6)
-    found.backward()
-    expected.backward()
-    precision = dict(rtol=1e-10, atol=1e-14) if dtype == torch.float64 else dict(rtol=1e-2, atol=1e-4)
-    torch.testing.assert_close(logits.grad.double(), exact.grad, **precision)
-
-
 def test_nothing_labelled_is_no_loss_and_no_gradient(problem):
     logits, masks = problem[0].requires_grad_(), problem[1].fill_(255)
     loss = cross_entropy(logits, masks, count_labelled(masks))
     loss.backward()
     assert loss.item() == 0.0 and not logits.grad.any()
-    for other in (dice, lovasz_softmax):
-        loss = other(logits, masks)
-        loss.backward()
-        assert loss.item() == 0.0 and not logits.grad.any()
     assert (hard_pixels(logits, masks, 0.7, 5) == 255).all()
 
 

@@ -71,8 +71,8 @@ def test_two_processes_match_one(one, data, tmp_path, nodes):
     assert (tmp_path / "1.log").read_text() == ""
 
 
-def test_two_processes_with_dice_and_averages(data, tmp_path):
-    more = (*ONE_STEP, "data.val_split=val", "optim.dice=2", "train.ema=0.5")
+def test_two_processes_with_averages(data, tmp_path):
+    more = (*ONE_STEP, "data.val_split=val", "train.ema=0.5")
     train(recipe(data, *more), tmp_path / "one")
     assert processes.torchrun(command(data, tmp_path / "run", *more), tmp_path) == [0, 0]
     assert_close(tmp_path / "run", tmp_path / "one")
@@ -101,8 +101,8 @@ from repgraph.train import loop
 
 step = loop.step
 
-def stepped(fabric, task, model, optimizer, batch, *more):
-    step(fabric, task, model, optimizer, batch, *more)
+def stepped(fabric, session, model, optimizer, batch, *more):
+    step(fabric, session, model, optimizer, batch, *more)
     if batch.iteration == 5 and fabric.global_rank == 1:
         os.kill(os.getpid(), 9)
 

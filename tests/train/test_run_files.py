@@ -15,7 +15,7 @@ from tests.train.tiny import rows
 from repgraph.errors import UsageError
 from repgraph.train.checkpoint import read, write
 from repgraph.train.metrics import MetricsLog, RunningLoss
-from repgraph.train.optimizer import load_state
+from repgraph.train.session import load_state
 
 CONTENT = {
     "state_dict": {"w": torch.arange(50_000.0)},

@@ -13,10 +13,10 @@ from torchvision.tv_tensors import Image, Mask
 from repgraph.data.dataset import Cached
 from repgraph.data.transforms import TrainTransform
 from repgraph.errors import UsageError
-from repgraph.recipes import Data, Recipe
+from repgraph.recipes import Data, Recipe, Train
 from repgraph.train import stream
 from repgraph.train.segmentation import Segmentation
-from repgraph.train.stream import Augmented, BatchSampler, batch_indices, grouped_batch_indices
+from repgraph.train.stream import Batches, batch_indices
 
 forks = pytest.mark.filterwarnings(
     "ignore:This process.*is multi-threaded:DeprecationWarning", "ignore:This DataLoader will create:UserWarning"
@@ -47,10 +47,13 @@ class Images:
         return "images"
 
 
-def load(images, workers=0, start=0, seed=0):
-    sampler = BatchSampler(lambda iteration: batch_indices(seed, len(images), iteration, 4), start, 6)
-    collate = Segmentation(Recipe(name="x", data=Data(name="folder"))).collate
-    return stream.batches(Augmented(images, TrainTransform((17, 23)), seed), sampler, collate, workers=workers)
+def make_batches(images, seed=0, batch=4, rank=0, world_size=1):
+    task = Segmentation(Recipe(name="x", data=Data(name="folder"), train=Train(batch=batch, seed=seed)))
+    return Batches(images, task, TrainTransform((17, 23)), rank, world_size)
+
+
+def load(images, workers=0, start=0):
+    return stream.load(make_batches(images), start, 6, workers=workers)
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +72,13 @@ def test_batches_are_the_same(expected, images, workers, start):
     torch.manual_seed(1)
     for ours, theirs in zip(load(images, workers, start), expected[start:], strict=True):
         assert ours.iteration == theirs.iteration
-        assert torch.equal(ours.images, theirs.images) and torch.equal(ours.masks, theirs.masks)
+        assert torch.equal(ours.images, theirs.images) and torch.equal(ours.targets, theirs.targets)
 
 
 def test_batches_depend_on_seed_and_iteration():
-    def image(seed, iteration):
-        return Augmented(Images(), TrainTransform((17, 23)), seed)[iteration, 3][1]
-
-    found = [image(*key) for key in ((0, 0), (0, 1), (1, 0))]
+    found = [make_batches(Images(), seed).augmented(iteration, 3)[0] for seed, iteration in ((0, 0), (0, 1), (1, 0))]
     assert len({tuple(each.flatten().tolist()) for each in found}) == 3
-    assert batch_indices(0, 7, 0, 7) != batch_indices(1, 7, 0, 7)
+    assert batch_indices(0, [range(7)], 7, 0) != batch_indices(1, [range(7)], 7, 0)
 
 
 @forks
@@ -98,7 +98,7 @@ def test_unusable_image_is_one_line_and_ends_the_workers(problem, message, worke
 
 @pytest.mark.parametrize(("length", "batch"), [(7, 4), (8, 4), (3, 4), (1, 2), (100, 7)])
 def test_every_image_comes_once_per_epoch(length, batch):
-    seen = [index for iteration in range(60) for index in batch_indices(5, length, iteration, batch)]
+    seen = [index for iteration in range(60) for index in batch_indices(5, [range(length)], batch, iteration)]
     epochs = [seen[at : at + length] for at in range(0, len(seen) - length + 1, length)]
     assert all(sorted(epoch) == list(range(length)) for epoch in epochs)
     assert length <= 4 or len({tuple(epoch) for epoch in epochs}) > 1  # in another order each time
@@ -108,25 +108,22 @@ def test_every_image_comes_once_per_epoch(length, batch):
 def test_batches_of_one_group(first, second, batch, seed, start):
     """A batch has images of one group, each group has its share, and all its images are used before any is repeated."""
     groups = [list(range(first)), list(range(first, first + second))]
-    found = [grouped_batch_indices(seed, groups, iteration, batch) for iteration in range(40)]
+    found = [batch_indices(seed, groups, batch, iteration) for iteration in range(40)]
     assert all(len(each) == batch and any(set(each) <= set(group) for group in groups) for each in found)
     for group in groups:
         seen = [index for each in found for index in each if index in group]
         epochs = [seen[at : at + len(group)] for at in range(0, len(seen), len(group) or 1)]
         assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
-    later = [grouped_batch_indices(seed, groups, iteration, batch) for iteration in range(start, start + 30)]
+    later = [batch_indices(seed, groups, batch, iteration) for iteration in range(start, start + 30)]
     assert abs(sum(each[0] in groups[1] for each in later) - 30 * second / (first + second)) < 1
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_devices_share_a_batch(world_size):
-    def indices(iteration):
-        return grouped_batch_indices(3, [[*range(9)], [*range(9, 14)]], iteration, 8)
-
-    parts = [list(BatchSampler(indices, 2, 8, rank, world_size)) for rank in range(world_size)]
-    for number, batch in enumerate(BatchSampler(indices, 2, 8)):
-        assert [key for part in parts for key in part[number]] == batch
-        assert all(len(part[number]) == 8 // world_size for part in parts)
+    for iteration in range(2, 8):
+        parts = [make_batches(Images(), 3, 8, rank, world_size).indices(iteration) for rank in range(world_size)]
+        assert [index for part in parts for index in part] == batch_indices(3, [range(7)], 8, iteration)
+        assert all(len(part) == 8 // world_size for part in parts)
 
 
 def test_seeds_differ_in_every_part():

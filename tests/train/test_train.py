@@ -26,7 +26,7 @@ from tests.train.tiny import (
 
 from repgraph import models, recipes
 from repgraph.errors import UsageError
-from repgraph.train import checkpoint, loop, resume, train
+from repgraph.train import checkpoint, resume, session, train
 from repgraph.train.task import make_task
 
 
@@ -129,8 +129,8 @@ def test_exact_resume_after_failures(whole, data, tmp_path, monkeypatch):
 
 
 OPTIONS = (
-    *("optim.optimizer=adamw", "optim.lr=0.002", "optim.warmup=6", "optim.layer_decay=0.5", "optim.dice=0.5"),
-    *("optim.lovasz=0.5", "data.photometric=1", "train.ema=0.6", "train.accumulate=2"),
+    *("optim.optimizer=adamw", "optim.lr=0.002", "optim.warmup=6", "optim.layer_decay=0.5"),
+    *("data.photometric=1", "train.ema=0.6", "train.accumulate=2"),
 )
 
 
@@ -301,7 +301,7 @@ def test_a_trained_network_is_the_start_for_other_classes(whole, data, tmp_path)
 
 def test_long_training_on_a_cpu_is_estimated_before_it_starts(data, tmp_path, monkeypatch):
     for limit in (0, 3600):
-        monkeypatch.setattr(loop, "SLOW", limit)
+        monkeypatch.setattr(session, "SLOW", limit)
         shown = io.StringIO()
         train(recipe(data, "train.iterations=2", "data.val_split="), tmp_path / str(limit), show=shown)
         lines = shown.getvalue().splitlines()

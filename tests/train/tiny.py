@@ -82,8 +82,8 @@ def at_iteration(monkeypatch, number: int, act) -> None:
     """Call ``act(model)`` after the step of an iteration, counted from 0."""
     step = loop.step
 
-    def stepped(fabric, task, model, optimizer, batch, *more):
-        step(fabric, task, model, optimizer, batch, *more)
+    def stepped(fabric, session, model, optimizer, batch, *more):
+        step(fabric, session, model, optimizer, batch, *more)
         if batch.iteration == number:
             act(model.module)
 

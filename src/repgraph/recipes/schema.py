@@ -96,9 +96,7 @@ class Model(Section):
     """The arguments of :func:`repgraph.models.rgnet`; the number of classes comes from the data."""
 
     backbone: str = Field("resnet50", min_length=1)
-    weights: str = (
-        ""  # a file, a run, "timm:NAME", "pretrained" (may download) or "none"; empty is an error in training
-    )
+    weights: str = ""  # a file, a run, "timm:NAME", "pretrained" (may download) or "none"; training needs one of them
     decoder: Literal["dilated", "pyramid"] = "dilated"
     output_stride: Positive | None = None  # of the backbone; null is 8, and 32 for a pyramid
     context: str = Field("repgraph", min_length=1)  # see RGNet, or a name given to repgraph.models.register_context
@@ -157,10 +155,8 @@ class Optim(Optimizer):
     auxiliary_weight: float = Field(0.4, ge=0)
     ohem: float = Field(0.0, ge=0, lt=1)  # if > 0, learn only from pixels whose true class has a lower probability
     ohem_least: NotNegative = 10_000  # minimum number of such pixels per image, on average
-    # Weights of the classes in cross-entropy; empty: equal. Dice and Lovász do not use them.
+    # Weights of the classes in cross-entropy; empty: equal.
     class_weights: Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_as_tuple)] = ()
-    dice: float = Field(0.0, ge=0)  # weight of the soft Dice loss, added to cross-entropy
-    lovasz: float = Field(0.0, ge=0)  # weight of the Lovász-softmax loss
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,10 +1,11 @@
 """Recipes from and to JSON, and settings such as ``optim.lr=0.02``."""
 
 import contextlib
+import copy
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -63,12 +64,13 @@ def with_settings(recipe: R, settings: Iterable[str]) -> R:
     """
     from repgraph.recipes.named import renamed
 
-    values: dict[str, Any] = {}
+    plain, values = recipe.model_dump(), {}
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
             raise UsageError(f"setting {setting!r} has no value; write NAME=VALUE, such as optim.lr=0.02")
-        values[name] = _parse(text, _field(type(recipe), name))
+        place, key = _find(plain, name)
+        values[name] = text if name.count(".") == 1 and isinstance(place[key], str) else _parse(text)
     if isinstance(recipe, Recipe) and "data.crop" in values and recipe.test.crop == recipe.data.crop:
         values.setdefault("test.crop", values["data.crop"])
     return renamed(with_values(recipe, values))
@@ -78,12 +80,8 @@ def with_values(recipe: R, values: Mapping[str, Any]) -> R:
     """Return the recipe with values changed, by names such as ``"train.seed"``."""
     changed = recipe.model_dump()
     for name, value in values.items():
-        _field(type(recipe), name)
-        section, field, *key = name.split(".", 2)
-        if key:
-            changed[section][field] = changed[section][field] | {key[0]: value}
-        else:
-            changed[section][field] = value
+        place, key = _find(changed, name)
+        place[key] = copy.copy(value)  # a later name may change an entry of it
     return _validated(type(recipe), changed)
 
 
@@ -94,34 +92,25 @@ def _validated(kind: Any, content: Mapping[str, Any], prefix: str = "") -> Any:
         raise UsageError(f"{prefix}{explain(error, kind)}") from None
 
 
-def _field(kind: type[BaseModel], name: str) -> Any:
-    """Return the annotation of a setting, or raise an error that names the nearest one."""
-    sections = _sections(kind)
-    section, field, *key = name.split(".", 2) if "." in name else (name, "")
-    known = sections[section].model_fields if section in sections else {}
-    annotation = known[field].annotation if field in known else None
-    if annotation is not None and (not key or annotation in (dict[str, Any], dict[str, int])):
-        return Any if key else annotation
-    names = [f"{each}.{inner}" for each, fields in sections.items() for inner in fields.model_fields]
+def _find(plain: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
+    """Return the dictionary of a recipe that holds a setting, and its key; an error names the nearest setting."""
+    section, _, rest = name.partition(".")
+    field, _, key = rest.partition(".")
+    sections = {each: inner for each, inner in plain.items() if isinstance(inner, dict)}
+    known = sections.get(section, {})
+    if field in known and not key:
+        return known, field
+    if isinstance(known.get(field), dict):
+        return known[field], key
     wanted = SYNONYMS.get(field or section, field or section)
-    same = [each for each in names if each.partition(".")[2] == wanted]
+    same = [f"{each}.{inner}" for each in sections for inner in sections[each] if inner == wanted]
     close = same or [f"{section}.{each}" for each in difflib.get_close_matches(field, known, n=1)]
     hint = f"; did you mean {close[0]!r}?" if close else nearest(field if known else section, known or sections)
     raise UsageError(f"unknown setting {name!r}{hint}")
 
 
-def _sections(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    return {
-        name: field.annotation
-        for name, field in kind.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    }
-
-
-def _parse(text: str, annotation: Any) -> Any:
+def _parse(text: str) -> Any:
     """Read a value from the command line: JSON, numbers separated by commas or "x", or the text itself."""
-    if annotation is str:
-        return text
     parts = [part for part in re.split(r"[,x\s]+", text) if part]
     for candidate in (text, f"[{','.join(parts)}]" if len(parts) > 1 else text):
         with contextlib.suppress(UsageError):
@@ -136,14 +125,17 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
     name, given = ".".join(part for part in first["loc"] if isinstance(part, str)), first["input"]
     match first["type"]:
         case "extra_forbidden":
-            known = (_sections(kind)[str(outer[0])] if outer else kind).model_fields
-            return f"unknown {'setting' if outer else 'section'} {name!r}{nearest(last, known)}"
+            return f"unknown {'setting' if outer else 'section'} {name!r}{nearest(last, _fields(kind, outer))}"
         case "missing":
             return f"{name} is required"
         case "literal_error":
-            field = (_sections(kind)[str(outer[0])] if outer else kind).model_fields[str(last)]
-            return f"{name} is {given!r:.100}{nearest(given, get_args(field.annotation))}"
+            return f"{name} is {given!r:.100}{nearest(given, get_args(_fields(kind, outer)[last].annotation))}"
         case "value_error":
             return str(first["ctx"]["error"])
     message = first["msg"][0].lower() + first["msg"][1:]
     return f"{name} is {given!r:.100}: {message}"
+
+
+def _fields(kind: Any, section: Sequence[Any]) -> dict[Any, Any]:
+    """Return the fields of a recipe, or of a section in it."""
+    return (kind.model_fields[section[0]].annotation if section else kind).model_fields

@@ -1,7 +1,7 @@
 """Object detection and instance segmentation: Mask R-CNN on images of any size, box and mask AP."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,28 +17,20 @@ from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference.detection import stretch_narrow
 from repgraph.models import MaskRCNN, mask_rcnn
 from repgraph.recipes import DetectionRecipe
-from repgraph.train.stream import Transform, grouped_batch_indices
+from repgraph.train.stream import Batch, Transform
 from repgraph.train.task import Task, Validation
 
 MIN_BOX_SIDE = 1 / 16  # pixels; thinner boxes may vanish in resizing
 
 
-class Batch(NamedTuple):
-    """One device's part of a batch: uint8 images (3, H, W) and their objects, as torchvision's detectors take them."""
-
-    iteration: int
-    images: list[Tensor]
-    targets: list[dict[str, Tensor]]
-
-
 class Detection(Task):
     """Mask R-CNN."""
 
-    network_class = MaskRCNN
     losses = ("loss", "loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg")
     scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in SUMMARY)
     best = "mask_ap"
     fixed_size = False
+    size_settings = ("model.min_size", "model.max_size")
     batch_hint = "smaller images"
     image_hint = "use fewer data.workers, or exclude large images"
     no_labels = "there was no object since the last checkpoint, so little was learned; check the annotations"
@@ -84,24 +76,18 @@ class Detection(Task):
 
         return augment
 
-    def batch_indices(self, images: Any) -> Callable[[int], list[int]]:
+    def groups(self, images: Any) -> list[Sequence[int]]:
         """Put either landscape or portrait images into a batch, if ``data.by_orientation`` is set."""
-        train = self.recipe.train
         if not self.recipe.data.by_orientation:
-            return super().batch_indices(images)
+            return super().groups(images)
         landscape = [height <= width for height, width in images.sizes]
-        groups = [[index for index, each in enumerate(landscape) if each is kind] for kind in (True, False)]
-        return lambda iteration: grouped_batch_indices(train.seed, groups, iteration, train.batch)
+        return [[index for index, each in enumerate(landscape) if each is kind] for kind in (True, False)]
 
-    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Batch:
+    def collate(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+        """Return images (3, H, W) and objects as torchvision's detectors take them."""
         names = ("boxes", "labels", "masks")
         images = [image.as_subclass(Tensor) for image, _ in pairs]
-        return Batch(iteration, images, [{n: target[n].as_subclass(Tensor) for n in names} for _, target in pairs])
-
-    def split_batch(self, batch: Batch, parts: int) -> list[Batch]:
-        size = len(batch.images) // parts
-        starts = range(0, len(batch.images), size)
-        return [Batch(batch.iteration, batch.images[at : at + size], batch.targets[at : at + size]) for at in starts]
+        return images, [{name: target[name].as_subclass(Tensor) for name in names} for _, target in pairs]
 
     def amount(self, batch: Batch) -> Tensor:
         """Return the number of objects in this process's images."""
@@ -123,11 +109,6 @@ class Detection(Task):
         kinds = {"box": scores.box, "mask": scores.mask or scores.box}
         metrics = {f"{kind}_{name}": getattr(each, name) for kind, each in kinds.items() for name in SUMMARY}
         return Validation(scores, summary(scores), metrics)
-
-    @property
-    def image_size(self) -> str:
-        model = self.recipe.model
-        return f"model.min_size={model.min_size}, model.max_size={model.max_size}"
 
 
 def drop_thin_boxes(target: dict[str, Any]) -> dict[str, Any]:

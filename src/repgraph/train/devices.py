@@ -82,9 +82,8 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
     if devices.world_size > 1:
         more: dict[str, Any] = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
         gpus = torch.cuda.device_count()
-        if devices.kind == "cpu" or devices.local_size > gpus:  # NCCL needs a GPU for each process
-            more["process_group_backend"] = "gloo"
         if devices.kind == "cuda" and devices.local_size > gpus:
+            more["process_group_backend"] = "gloo"  # NCCL needs a GPU for each process
             more["parallel_devices"] = [torch.device("cuda", i % gpus) for i in range(devices.local_size)]
             options |= {"accelerator": "auto", "devices": "auto"}
         options["strategy"] = DDPStrategy(**more)
@@ -93,27 +92,23 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
 
 
 @contextlib.contextmanager
-def watched_processes(fabric: Fabric, devices: Devices, report: Callable[[str], None]) -> Iterator[None]:
-    """End this process if a process that Fabric launched dies, and report why. All processes have to enter it.
-
-    Without this, Fabric kills all processes and prints nothing.
-    """
-    if devices.world_size == 1 or devices.external or not hasattr(os, "waitid"):
-        yield
-        return
-    pids: Any = fabric.all_gather(torch.tensor(os.getpid(), device=fabric.device))
-    for rank in range(1, devices.world_size) if devices.is_first else ():
-        threading.Thread(target=_watch, args=(rank, pids.tolist(), report), daemon=True).start()
+def watched_processes(fabric: Fabric, report: Callable[[str], None]) -> Iterator[None]:
+    """If a process that Fabric launched dies, report why and end all; Fabric alone would print nothing."""
+    launched = getattr(fabric.strategy.launcher, "procs", []) if hasattr(os, "waitid") else []
+    pids = [process.pid for process in launched]
+    for rank, pid in enumerate(pids, 1):
+        threading.Thread(target=_watch, args=(rank, pid, pids, report), daemon=True).start()
     try:
         yield
     except RuntimeError:
-        time.sleep(1)  # if another process died, the thread ends this one
+        if pids:
+            time.sleep(1)  # if another process died, the thread ends this one
         raise
 
 
-def _watch(rank: int, pids: list[int], report: Callable[[str], None]) -> None:
+def _watch(rank: int, pid: int, pids: list[int], report: Callable[[str], None]) -> None:
     try:
-        found = os.waitid(os.P_PID, pids[rank], os.WEXITED | os.WNOWAIT)  # Fabric reaps the process
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # Fabric reaps the process
     except ChildProcessError:
         return
     if found is None or found.si_status == 0:
@@ -123,7 +118,7 @@ def _watch(rank: int, pids: list[int], report: Callable[[str], None]) -> None:
         time.sleep(2)  # an error in all processes is reported by this one
         reason = f"ended with exit code {found.si_status}"
     report(f"the process of rank {rank} {reason}")
-    for pid in pids[1:]:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     os._exit(1)

@@ -3,19 +3,24 @@
 import csv
 import io
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
 from repgraph.files import check_regular, check_writable, explained, replacing
+from repgraph.layers import reach
+from repgraph.layers.node_reach import NODE_LAYERS
 from repgraph.models.weights import fits
+from repgraph.train.session import Session
+from repgraph.train.stream import Batch
+from repgraph.train.task import Task
 
 METRICS, EVENTS = "metrics.csv", "tensorboard"
 NEVER = 2**53  # no iteration; exact as float64
@@ -27,51 +32,48 @@ class LossReport:
 
     losses: dict[str, float]  # means
     not_finite: int | None  # the first iteration whose loss was not finite
-    stop: bool  # whether any process was asked to stop
+    signal: int  # that asked any process to stop, or 0
 
 
 class RunningLoss:
-    """Sums of the losses by name, kept on the device: iterations do not synchronize.
+    """The number of iterations and the sums of the losses, kept on the device: iterations do not synchronize.
 
-    ``sums`` of a checkpoint: the number of iterations, and the losses over all processes, which continue in rank 0.
+    Rank 0 counts the iterations, and continues the ``sums`` of a checkpoint.
     """
 
     def __init__(self, names: Sequence[str], device: torch.device, sums: Tensor | None = None, rank: int = 0) -> None:
-        self.names = names
-        self.sums = torch.zeros(1 + len(names), dtype=torch.float64)
+        self.names, self.rank = names, rank
+        self.sums = torch.zeros(1 + len(names), dtype=torch.float64, device=device)
         if sums is not None:
             if not fits(sums, self.sums) or not sums.isfinite().all():
                 raise UsageError(f"the checkpoint has no sums of {len(names)} losses; resume from another one")
-            self.sums.copy_(sums)
-        if rank > 0:
-            self.sums[1:] = 0
-        self.sums = self.sums.to(device)
+            self.sums += sums.to(device) * (rank == 0)
         self.amount = torch.zeros((), dtype=torch.float64, device=device)
         self.first_bad = torch.full((), float(NEVER), dtype=torch.float64, device=device)
 
     def add(self, iteration: int, losses: Tensor, amount: Tensor) -> None:
         """Add an iteration; ``amount`` is as in :meth:`Task.amount`."""
-        self.sums[0] += 1
+        self.sums[0] += self.rank == 0
         self.sums[1:] += losses
         self.amount += amount
         self.first_bad = torch.where(losses.isfinite().all(), self.first_bad, self.first_bad.clamp(max=iteration))
 
-    def report(self, stop: bool, *, reset: bool) -> LossReport:
+    def report(self, signal: int, *, reset: bool) -> LossReport:
         """Read the sums, and clear them with ``reset``. All processes have to call it after the same iteration.
 
-        ``stop`` is whether this process was asked to stop.
+        ``signal`` is the one that this process received, or 0.
         """
-        count, losses = int(self.sums[0]), self.total()[1:].tolist()
-        least = torch.stack((self.first_bad, self.first_bad.new_full((), -float(stop))))
-        bad, negated_stop = all_reduce(least, dist.ReduceOp.MIN).tolist()
+        count, *losses = self.total().tolist()
+        least = torch.stack((self.first_bad, self.first_bad.new_full((), -signal)))
+        bad, negated_signal = all_reduce(least, dist.ReduceOp.MIN).tolist()
         if reset:
             self.sums.zero_()
         means = {name: loss / max(count, 1) for name, loss in zip(self.names, losses, strict=True)}
-        return LossReport(means, None if bad == NEVER else int(bad), negated_stop < 0)
+        return LossReport(means, None if bad == NEVER else int(bad), -int(negated_signal))
 
     def total(self) -> Tensor:
-        """Return the number of iterations and the losses summed over all processes, for a checkpoint."""
-        return torch.cat((self.sums[:1], all_reduce(self.sums[1:].clone())))
+        """Return the sums over all processes, for a checkpoint."""
+        return all_reduce(self.sums.clone())
 
     def had_labels(self) -> bool:
         """Return whether any process had labels since the last call; all processes have to call it."""
@@ -80,68 +82,85 @@ class RunningLoss:
         return found
 
 
+def columns(task: Task, model: nn.Module) -> list[str]:
+    """Return the names of the values that are logged."""
+    layers = [path for path, layer in model.named_modules() if isinstance(layer, NODE_LAYERS)]
+    reaches = [f"reach_{kind}/{path}" for path in layers for kind in ("mean", "p95")]
+    return [*task.losses, "rate", "images_per_second", "peak_memory_mib", *reaches, *(f"val_{n}" for n in task.scores)]
+
+
+def current(session: Session, device: torch.device, batch: Batch) -> dict[str, float]:
+    """Return the learning rate, the peak memory, and the reach of the nodes in the iteration of ``batch``."""
+    recipe, task, model = session.recipe, session.task, session.model
+    found = {"rate": recipe.optim.lr * recipe.rate(batch.iteration), "peak_memory_mib": _peak_memory(device) / 2**20}
+    if session.devices.is_first and any(isinstance(layer, NODE_LAYERS) for layer in model.modules()):
+        # Compiled code does not record offsets: run the network on one image.
+        inputs = task.inputs(model, batch.split(len(batch.images))[0]) if recipe.train.compile else ()
+        for path, each in reach(model, *inputs).items():
+            found |= {f"reach_{kind}/{path}": getattr(each, kind) for kind in ("mean", "p95")}
+    return found
+
+
+def _peak_memory(device: torch.device) -> float:
+    """Return the peak memory in bytes: of the GPU, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 class MetricsLog:
-    """``metrics.csv`` and TensorBoard events; values that are logged for the same iteration share a row.
+    """``metrics.csv`` and TensorBoard events.
 
     A run that is resumed after iteration ``start`` drops the rows after it, and appends. If ``folder`` is None, as in
     all processes but the first, nothing is logged.
     """
 
     def __init__(self, folder: Path | None, columns: Sequence[str], start: int = 0) -> None:
-        self.columns = ["iteration", *columns]
-        self._row: dict[str, Any] = {}
+        self.columns = columns
         self._file: io.TextIOWrapper | None = None
         if folder is None:
             return
         from torch.utils.tensorboard import SummaryWriter
 
-        self._path = folder / METRICS
+        self._path, header = folder / METRICS, ["iteration", *columns]
         check_writable(folder / EVENTS / "events")  # TensorBoard would fail in a thread of its own
         with explained(self._path):
-            rows = _read_rows(self._path, self.columns, start)
+            rows = _read_rows(self._path, header, start)
             with replacing(self._path) as part, part.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([self.columns, *rows])
+                csv.writer(file).writerows([header, *rows])
             self._file = self._path.open("a", newline="", encoding="utf-8")
             self._events = SummaryWriter(str(folder / EVENTS), purge_step=start + 1 if start else None)
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
-        """Add values to the row of an iteration; :meth:`flush` writes it."""
-        if self._row.get("iteration", iteration) != iteration:
-            self.flush()
-        self._row |= {"iteration": iteration, **values}
-
-    def flush(self) -> None:
-        """Write the row to disk."""
-        row, self._row = self._row, {}
-        if self._file is None or not row:
+        """Append a row of values by column, some of them if there are any."""
+        if self._file is None or not values:
             return
-        iteration = row.pop("iteration")
         with explained(self._path):
-            values = [f"{row[column]:.6g}" if column in row else "" for column in self.columns[1:]]
-            csv.writer(self._file).writerow([iteration, *values])
+            row = [f"{values[column]:.6g}" if column in values else "" for column in self.columns]
+            csv.writer(self._file).writerow([iteration, *row])
             self._file.flush()
             os.fsync(self._file.fileno())
-            for name, value in row.items():
+            for name, value in values.items():
                 self._events.add_scalar(name, value, iteration)
             self._events.flush()
 
     def close(self) -> None:
-        try:
-            self.flush()
-        finally:
-            if self._file is not None:
-                self._file.close()
-                self._events.close()
-                self._file = None
+        if self._file is not None:
+            self._file.close()
+            self._events.close()
 
 
-def _read_rows(path: Path, columns: Sequence[str], stop: int) -> list[list[str]]:
+def _read_rows(path: Path, header: list[str], stop: int) -> list[list[str]]:
     """Return the complete rows up to iteration ``stop``; a last line that was cut short is dropped."""
     if not path.exists() or not stop:
         return []
     check_regular(path)
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
-    header, *rows = [line.split(",") for line in lines]
-    if header != list(columns):
+    found, *rows = [line.split(",") for line in lines]
+    if found != header:
         raise UsageError(f"{path} has other columns than this run: {lines[0]:.200}; move the file away to resume")
-    return [row for row in rows if len(row) == len(columns) and row[0].isdecimal() and float(row[0]) <= stop]
+    return [row for row in rows if len(row) == len(header) and row[0].isdecimal() and float(row[0]) <= stop]

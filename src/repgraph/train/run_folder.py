@@ -4,8 +4,7 @@ import contextlib
 import datetime
 import hashlib
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,15 @@ import torch
 from filelock import FileLock, Timeout
 from pydantic import AwareDatetime, BaseModel
 
-from repgraph import __version__, files
+from repgraph import files, info
 from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
-from repgraph.info import command_line, installed
-from repgraph.recipes import RESUMABLE, AnyRecipe, from_dict, to_json
+from repgraph.recipes import RESUMABLE, AnyRecipe, from_dict, to_dict
 
 VERSIONS, SCORES = "versions.json", "scores.json"
 PREVIOUS, BEST, LOCK = "previous.ckpt", "best.ckpt", ".lock"  # in the folder of checkpoints
 LOCK_TIMEOUT = 10.0  # seconds: workers of a killed process hold the lock for a moment
-_PACKAGES = ("torchvision", "timm", "lightning_fabric", "numpy", "huggingface_hub", "safetensors")
+PACKAGES = ("torchvision", "timm", "lightning_fabric", "huggingface_hub", "safetensors")  # and those of repgraph info
 
 
 class End(BaseModel):
@@ -58,13 +56,6 @@ def check_free(folder: Path) -> None:
         raise UsageError(f"{folder} is not a folder; give another one with --out")
     resume = f", or resume the run: --resume {folder}" if (folder / RECIPE).exists() else ""
     raise UsageError(f"{folder} is not empty; give another folder with --out{resume}")
-
-
-def create(folder: Path, recipe: AnyRecipe) -> None:
-    """Create a run's folder with its recipe and versions."""
-    files.check_writable(folder / RECIPE)
-    files.write(folder / RECIPE, to_json(recipe))
-    record_session(folder, recipe, 0)
 
 
 def _check_name(folder: Path) -> None:
@@ -103,24 +94,26 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run's folder; the operating system releases it when the process ends."""
+def locked(folder: Path, hold: bool = True) -> Iterator[None]:
+    """Hold the lock of a run's folder; of several processes, the first holds it for all."""
+    if not hold:
+        yield
+        return
     path = folder / CHECKPOINTS / LOCK
+    lock = FileLock(path)
     try:
         path.parent.mkdir(exist_ok=True)
-        lock = FileLock(path)
         lock.acquire(timeout=LOCK_TIMEOUT)
     except Timeout:
         raise UsageError(f"another process is training in {folder}; wait until it ends, or stop it") from None
     except NotImplementedError:  # a file system without locks
-        lock = None  # type: ignore[assignment]
+        pass
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
     try:
         yield
     finally:
-        if lock is not None:
-            lock.release()
+        lock.release()
 
 
 def is_locked(folder: Path, timeout: float = 0.0) -> bool:
@@ -137,10 +130,25 @@ def is_locked(folder: Path, timeout: float = 0.0) -> bool:
         return False
 
 
-def record_session(folder: Path, recipe: AnyRecipe, start: int) -> None:
-    """Append command, seed and versions of this session to ``versions.json``."""
+@contextlib.contextmanager
+def recorded_session(folder: Path, recipe: AnyRecipe, start: int, record: bool = True) -> Iterator[End]:
+    """Record this session in ``versions.json``: command, seed and versions, and when it ends, the reason.
+
+    Of several processes, the first records. The block may change the reason.
+    """
+    end = End(at=_now(), reason="finished")
+    if not record:
+        yield end
+        return
     details: dict[str, Any] = dict(from_iteration=start, seed=recipe.train.seed, versions=versions())
-    _write_sessions(folder, [*sessions(folder), SessionRecord(command=command_line(), started=_now(), **details)])
+    _write_sessions(folder, [*sessions(folder), SessionRecord(command=info.command_line(), started=_now(), **details)])
+    try:
+        yield end
+    except BaseException as error:
+        end.reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise
+    finally:
+        record_end(folder, end.reason)
 
 
 def record_end(folder: Path, reason: str) -> None:
@@ -150,6 +158,13 @@ def record_end(folder: Path, reason: str) -> None:
         found[-1].ended = End(at=_now(), reason=reason)
         with contextlib.suppress(UsageError):
             _write_sessions(folder, found)
+
+
+def record_lost(folder: Path, reason: str) -> str:
+    """Record that another process of the session died, and return a message."""
+    record_end(folder, reason)
+    advice = f"resume with: repgraph train --resume {folder}" if last_checkpoint(folder) else "there is no checkpoint"
+    return f"repgraph train: {reason}; {advice}"
 
 
 def sessions(folder: Path) -> list[SessionRecord]:
@@ -171,19 +186,22 @@ def _now() -> datetime.datetime:
 
 def versions() -> dict[str, str | None]:
     """Return everything that changes the last bits of results: versions, the GPU, and the number of threads."""
-    found: dict[str, str | None] = {"repgraph": __version__, "python": sys.version.split()[0]}
-    found["torch"] = str(torch.__version__)
-    found |= {package: installed(package) for package in _PACKAGES}
-    found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
-    found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    found["threads"] = str(torch.get_num_threads())
-    return found
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    packages = {name: info.installed(name) for name in PACKAGES}
+    return info.versions() | packages | {"gpu": gpu, "threads": str(torch.get_num_threads())}
 
 
-def changed_versions(checkpoint: dict[str, Any]) -> str:
-    """Return what changed since a checkpoint was written, such as ``torch 2.11.0 -> 2.15.0``."""
+def changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> Iterator[str]:
+    """Describe the differences from the session that wrote a checkpoint."""
     then, now = checkpoint.get("versions", {}), versions()
-    return ", ".join(f"{name} {then[name]} -> {now[name]}" for name in now if then.get(name) not in (None, now[name]))
+    if changed := [f"{name} {then[name]} -> {now[name]}" for name in now if then.get(name) not in (None, now[name])]:
+        yield f"the environment changed ({', '.join(changed)}): resume will not be bit-exact"
+    done, before, total = int(checkpoint["iteration"]), stored.train.iterations, recipe.train.iterations
+    if total == done:
+        yield f"this run has finished; to continue it, give --iterations N, more than {total}"
+    elif total != before:
+        rate = recipe.optim.lr * recipe.rate(done)
+        yield f"{total} iterations instead of {before}: the schedule is stretched; the learning rate is now {rate:.3g}"
 
 
 def identity(**splits: Any) -> dict[str, Any]:
@@ -213,16 +231,24 @@ def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) 
         )
 
 
+def check_resumable(settings: Sequence[str], folder: Path) -> None:
+    """Raise an error if settings such as ``optim.lr=0.1`` cannot change when a run is resumed."""
+    for name in (setting.partition("=")[0].strip() for setting in settings):
+        if name not in (*RESUMABLE, "train.iterations"):
+            raise UsageError(
+                f"{name} cannot change when a run is resumed: its recipe is {folder / RECIPE}; "
+                f"only train.iterations, {', '.join(RESUMABLE)} can"
+            )
+
+
 def check_same_recipe(recipe: AnyRecipe, checkpoint: dict[str, Any], path: Path) -> None:
     """Raise an error if a checkpoint was written with another recipe."""
-    theirs = from_dict(checkpoint["recipe"], str(path))
-    if theirs.task != recipe.task:
-        raise UsageError(f"{path} is from a {theirs.task} run, but {RECIPE} is for {recipe.task}")
+    now, then = to_dict(recipe), to_dict(from_dict(checkpoint["recipe"], str(path)))
     for section in ("data", "model", "optim", "train", "test"):
-        now, then = getattr(recipe, section).model_dump(), getattr(theirs, section).model_dump()
-        for name, value in now.items():
-            if value != then[name] and f"{section}.{name}" not in (*RESUMABLE, "model.weights", "train.iterations"):
+        for name, value in now[section].items():
+            before, setting = then[section].get(name), f"{section}.{name}"
+            if value != before and setting not in (*RESUMABLE, "model.weights", "train.iterations"):
                 raise UsageError(
-                    f"{path} was written with {section}.{name}={then[name]!r}, but {RECIPE} has {value!r}; "
+                    f"{path} was written with {setting}={before!r}, but {RECIPE} has {value!r}; "
                     "a run is resumed with its own recipe"
                 )

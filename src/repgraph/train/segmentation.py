@@ -1,13 +1,16 @@
 """Semantic segmentation: crops of one size, losses over pixels, mIoU."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from repgraph import data as datasets
+from repgraph.constants import IGNORE
 from repgraph.data.labels import Labels
 from repgraph.data.transforms import TrainTransform, normalise
 from repgraph.distributed import all_reduce
@@ -17,27 +20,18 @@ from repgraph.evaluation.segmentation import SUMMARY, OnProgress
 from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
 from repgraph.recipes import Recipe
-from repgraph.train.loss import count_labelled, cross_entropy, dice, hard_pixels, lovasz_softmax
-from repgraph.train.stream import Transform
+from repgraph.train.stream import Batch, Transform
 from repgraph.train.task import Task, Validation
-
-
-class Batch(NamedTuple):
-    """One device's part of a batch: uint8 images (B, 3, h, w) and masks (B, h, w)."""
-
-    iteration: int
-    images: Tensor
-    masks: Tensor
 
 
 class Segmentation(Task):
     """RGNet and its baselines."""
 
-    network_class = RGNet
     losses = ("loss", "auxiliary_loss")
     scores = SUMMARY
     best = "miou"
     fixed_size = True
+    size_settings = ("data.crop",)
     batch_hint = "a smaller crop"
     image_hint = "use a smaller data.crop or data.scales"
     no_labels = "no pixel was labelled since the last checkpoint, so nothing was learned; check the masks"
@@ -75,41 +69,34 @@ class Segmentation(Task):
         data = self.recipe.data
         return TrainTransform(data.crop, data.scales, data.flip, model.mean, data.photometric)
 
-    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Batch:
-        images, masks = ([pair[k].as_subclass(Tensor) for pair in pairs] for k in (0, 1))
-        return Batch(iteration, torch.stack(images), torch.stack(masks))
-
-    def split_batch(self, batch: Batch, parts: int) -> list[Batch]:
-        chunks = zip(batch.images.tensor_split(parts), batch.masks.tensor_split(parts), strict=True)
-        return [Batch(batch.iteration, images, masks) for images, masks in chunks]
+    def collate(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[Tensor, Tensor]:
+        """Return images (B, 3, h, w) and masks (B, h, w)."""
+        images, masks = (torch.stack([each.as_subclass(Tensor) for each in part]) for part in zip(*pairs, strict=True))
+        return images, masks
 
     def amount(self, batch: Batch) -> Tensor:
         """Return the number of labelled pixels, or the sum of their class weights, over all processes."""
         if self.class_weights is not None:
-            self.class_weights = self.class_weights.to(batch.masks.device)
-        return all_reduce(count_labelled(batch.masks, self.class_weights))
+            self.class_weights = self.class_weights.to(batch.targets.device)
+        return all_reduce(count_labelled(batch.targets, self.class_weights))
 
     def inputs(self, model: Any, part: Batch) -> tuple[Tensor]:
         layout = torch.channels_last if self.recipe.train.channels_last else torch.contiguous_format
         return (normalise(part.images, model.mean, model.std).contiguous(memory_format=layout),)
 
     def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the part's sum of losses divided by the labelled pixels of the whole batch, and Dice and Lovász."""
+        """Return the part's sum of losses divided by the labelled pixels of the whole batch."""
         optim = self.recipe.optim
         result = model(*self.inputs(model, part))
         logits, auxiliary = result if isinstance(result, tuple) else (result, None)
-        targets, total = part.masks, amount
+        targets, total = part.targets, amount
         if optim.ohem > 0:  # the number of hard pixels is only known per part: take the mean over the parts
-            targets = hard_pixels(logits, part.masks, optim.ohem, optim.ohem_least * len(part.masks))
+            targets = hard_pixels(logits, part.targets, optim.ohem, optim.ohem_least * len(part.targets))
             total = all_reduce(count_labelled(targets, self.class_weights)) * self.recipe.train.accumulate
         loss = cross_entropy(logits, targets, total, self.class_weights)
-        if optim.dice > 0:  # exact over devices; the mean over the parts of each
-            loss = loss + optim.dice * dice(logits, part.masks) / self.recipe.train.accumulate
-        if optim.lovasz > 0:  # the mean over the parts of all devices
-            loss = loss + optim.lovasz * lovasz_softmax(logits, part.masks) / shares
         if auxiliary is None:
             return loss, [loss, torch.zeros_like(loss)]
-        auxiliary_loss = cross_entropy(auxiliary, part.masks, amount, self.class_weights)
+        auxiliary_loss = cross_entropy(auxiliary, part.targets, amount, self.class_weights)
         return loss + optim.auxiliary_weight * auxiliary_loss, [loss, auxiliary_loss]
 
     def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
@@ -121,9 +108,52 @@ class Segmentation(Task):
             scores = evaluate(model, data, settings, limit=limit, progress=progress).scores
         return Validation(scores, summary(scores), {name: getattr(scores, name) for name in self.scores})
 
-    @property
-    def image_size(self) -> str:
-        return f"data.crop={self.recipe.data.crop}"
+
+def count_labelled(masks: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the number of labelled pixels in masks (B, H, W) as float64, or the sum of their class weights."""
+    labelled = masks != IGNORE
+    if weights is None:
+        return labelled.sum(dtype=torch.float64)
+    return weights.double()[masks.masked_fill(~labelled, 0).long()].masked_fill(~labelled, 0).sum()
+
+
+def cross_entropy(logits: Tensor, masks: Tensor, total: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the sum of the pixels' cross-entropies divided by ``total``.
+
+    Args:
+        logits: (B, K, H, W).
+        masks: (B, H, W), classes 0 to K - 1 and 255 for pixels to ignore.
+        total: The divisor, such as :func:`count_labelled` of the whole batch; if it is 0, the loss is 0.
+        weights: (K,), one per class.
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    weights = None if weights is None else weights.to(dtype)
+    return _pixel_losses(logits.to(dtype), masks, weights, "sum") / torch.where(total > 0, total, 1.0).to(dtype)
+
+
+@torch.no_grad()
+def hard_pixels(logits: Tensor, masks: Tensor, threshold: float, minimum: int) -> Tensor:
+    """Return masks in which only hard pixels are labelled: those whose class has a probability below ``threshold``.
+
+    At least the ``minimum`` hardest pixels of the batch are kept, including ties.
+    """
+    losses = _pixel_losses(logits.float(), masks, None, "none").flatten()
+    losses = losses.masked_fill(masks.flatten() == IGNORE, -math.inf)
+    kept = losses > -math.log(threshold)
+    if minimum > 0:
+        kept |= losses >= losses.topk(min(minimum, losses.numel())).values[-1]
+    return masks.masked_fill(~kept.view_as(masks), IGNORE)
+
+
+def _pixel_losses(logits: Tensor, masks: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
+    """Return the pixels' cross-entropies (B, H, W), 0 where unlabelled, or their sum."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return F.cross_entropy(logits, masks.long(), weights, ignore_index=IGNORE, reduction=reduction)
+    # These operations are deterministic on a GPU, but need more memory.
+    classes = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
+    losses = torch.where(masks[:, None] == classes, -logits.log_softmax(1), 0.0)
+    losses = (losses if weights is None else losses * weights.view(1, -1, 1, 1)).sum(1)
+    return losses.sum() if reduction == "sum" else losses
 
 
 def summary(scores: Scores) -> str:

@@ -1,23 +1,42 @@
 """A training session: the data, the network, its optimizer, and the stream of batches."""
 
-import copy
+import os
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from timm.layers import convert_sync_batchnorm
+from timm.utils import ModelEmaV3
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from repgraph.data.dataset import Cached
 from repgraph.errors import UsageError
-from repgraph.recipes import AnyRecipe
+from repgraph.layers.modes import evaluation_mode
+from repgraph.models import param_groups
+from repgraph.models.hub import from_checkpoint
+from repgraph.models.weights import fits
+from repgraph.progress import format_duration
+from repgraph.recipes import AnyRecipe, with_values
 from repgraph.train import cuda_graphs, run_folder
 from repgraph.train.devices import Devices
-from repgraph.train.ema import Average
-from repgraph.train.optimizer import load_state, make_optimizer
-from repgraph.train.stream import Augmented, BatchSampler, batches, num_workers
+from repgraph.train.stream import Batch, Batches, load, num_workers
 from repgraph.train.task import Task, make_task
+
+SLOW = 3600  # seconds of training on a CPU above which a warning is printed
+SMALL = "laptop-r50-pyramid"  # a recipe for computers without a GPU
+
+
+class Average(ModelEmaV3):
+    """The moving average of a network's weights (``train.ema``), in ``module``.
+
+    Batch-norm statistics are averaged like weights: copies would vary more, and would not match the averaged weights.
+    """
+
+    def get_decay(self, step: int) -> float:  # type: ignore[override]
+        return min(self.decay, (1 + step) / (10 + step))
 
 
 @dataclass
@@ -28,7 +47,7 @@ class Session:
     task: Task
     devices: Devices
     model: Any
-    average: Average | None  # of the model's weights, with train.ema
+    average: Average | None
     images: Any
     validation_images: Any
     identity: dict[str, Any]
@@ -41,28 +60,33 @@ class Session:
     @property
     def network(self) -> Any:
         """The network to validate and to save: the average if there is one."""
-        return self.model if self.average is None else self.average.network
+        return self.model if self.average is None else self.average.module
 
 
-def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None) -> Session:
+def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None = None) -> Session:
     """Open the data and build the network; nothing is written."""
+    if recipe.data.root:
+        recipe = with_values(recipe, {"data.root": os.path.abspath(os.path.expanduser(recipe.data.root))})
     task, train = make_task(recipe), recipe.train
     cuda_graphs.check(train, where, task.fixed_size)
-    if train.batch % where.world_size:
+    share, rest = divmod(train.batch, where.world_size)
+    if rest:
         raise UsageError(f"train.batch is {train.batch}; expected a multiple of the {where.world_size} devices")
-    if (train.batch // where.world_size) % train.accumulate:
+    if share % train.accumulate:
         raise UsageError(
-            f"train.accumulate is {train.accumulate}; expected a divisor of the {train.batch // where.world_size} "
-            "images of each device"
+            f"train.accumulate is {train.accumulate}; expected a divisor of the {share} images of each device"
         )
     images, validation_images = task.splits()
     identity = run_folder.identity(training=images, testing=validation_images)
     if checkpoint is not None:
         run_folder.check_same_data(identity, checkpoint, recipe.data.root)
-    model, average = task.network(images.labels, checkpoint), None
-    if train.ema:
-        start = copy.deepcopy(model) if checkpoint is None else task.trained_network(checkpoint)
-        average = Average(start, train.ema)
+    if checkpoint is None:
+        validated = model = task.network(images.labels)
+    else:
+        validated = model = from_checkpoint(checkpoint, None, "the checkpoint")
+        if checkpoint.get("unaveraged"):
+            model = from_checkpoint(checkpoint | {"state_dict": checkpoint["unaveraged"]}, None, "the checkpoint")
+    average = Average(validated, train.ema) if train.ema else None
     if len(images) == 0:
         raise UsageError(f"{images} has no images to train on")
     if recipe.data.limit:
@@ -95,24 +119,81 @@ def set_up(fabric: Fabric, session: Session) -> tuple[Any, Any]:
     return fabric.setup(model, optimizer)
 
 
+def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch.optim.Optimizer:
+    """Return SGD or AdamW with the recipe's learning rates for the backbone, new layers and offsets."""
+    optim = recipe.optim
+    groups = param_groups(
+        model,
+        optim.lr,
+        new_lr=optim.lr * optim.head,
+        offset_lr=optim.lr * optim.offset,
+        no_decay=optim.no_decay,
+        layer_decay=optim.layer_decay,
+    )
+    for group in groups:
+        group["initial_lr"] = group["lr"]
+    # PyTorch's fused step may corrupt the momentum when gradients overflow, as in the first iterations in fp16.
+    fused = True if device.type == "cuda" and recipe.train.precision != "fp16" else None
+    if optim.optimizer == "adamw":
+        first, second = optim.betas
+        return torch.optim.AdamW(groups, optim.lr, (first, second), weight_decay=optim.weight_decay, fused=fused)
+    return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=fused)
+
+
+def load_state(optimizer: torch.optim.Optimizer, states: dict[int, dict[str, Any]]) -> None:
+    """Restore the moments in a checkpoint; learning rates and other options come from the recipe."""
+    adam = isinstance(optimizer, torch.optim.AdamW)
+    names: tuple[str, ...] = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
+    if not adam and not optimizer.defaults["momentum"]:
+        names = ()
+    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
+    for index, state in states.items():
+        counted = not adam or fits(state.get("step"), torch.tensor(0.0))
+        if not (counted and index in parameters and all(fits(state.get(name), parameters[index]) for name in names)):
+            raise UsageError(f"the checkpoint has no momentum that fits parameter {index}; resume from another one")
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
 def make_stream(session: Session) -> Any:
     """Return this process's batches from the session's first iteration to the last."""
-    task, where, recipe = session.task, session.devices, session.recipe
-    data = Augmented(session.images, task.transform(session.model), recipe.train.seed, task.image_hint)
-    indices = task.batch_indices(session.images)
-    sampler = BatchSampler(indices, session.start, recipe.train.iterations, where.rank, where.world_size)
+    where, recipe = session.devices, session.recipe
+    transform = session.task.transform(session.model)
+    batches = Batches(session.images, session.task, transform, where.rank, where.world_size)
     workers = num_workers(recipe.data.workers, where.local_size)
-    return batches(data, sampler, task.collate, workers=workers, pin_memory=where.kind == "cuda")
+    return load(batches, session.start, recipe.train.iterations, workers=workers, pin_memory=where.kind == "cuda")
 
 
-def describe(session: Session) -> str:
+def describe(session: Session) -> Iterator[str]:
+    """Yield lines about the network, the data and the schedule."""
     recipe, where, validation = session.recipe, session.devices, session.validation_images
     size = sum(parameter.numel() for parameter in session.model.parameters())
     count = 0 if validation is None else min(len(validation), recipe.data.val_limit or len(validation))
     tested = f", {count} to validate on" if count else ""
     network = f"{recipe.model.backbone} with context {session.model.config['context']!r}"
-    return (
+    yield (
         f"{recipe.name}: {network}, {size / 1e6:.1f} M parameters; "
         f"{recipe.data.name}: {len(session.images)} images{tested}; {where.world_size} x {where.kind}; "
         f"iterations {session.start} to {recipe.train.iterations} of {recipe.train.batch} images"
+    )
+    yield from session.task.notes
+
+
+def slow_warning(session: Session, fabric: Fabric, batch: Batch) -> str:
+    """Estimate the time of training on a CPU from the forward pass of one image; return a warning if it is long."""
+    task, model, train = session.task, session.model, session.recipe.train
+    inputs = task.inputs(model, batch.split(len(batch.images))[0])
+    with evaluation_mode(model), fabric.autocast():
+        model(*inputs)  # the first call compiles kernels
+        begin = time.perf_counter()
+        model(*inputs)
+    # A backward pass takes about twice as long as the forward pass.
+    images = (train.iterations - session.start) * train.batch / fabric.world_size
+    seconds = 3 * images * (time.perf_counter() - begin)
+    if seconds <= SLOW:
+        return ""
+    advise = task.fixed_size and session.recipe.name != SMALL
+    advice = f"; the recipe {SMALL} is for a few dozen photos without a GPU" if advise else ""
+    return (
+        f"warning: there is no GPU; on this CPU, {train.iterations} iterations of {train.batch} images will take "
+        f"about {format_duration(seconds)}; use fewer --iterations, a smaller --batch or backbone{advice}"
     )

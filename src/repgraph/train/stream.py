@@ -8,7 +8,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,6 @@ MAX_WORKERS = 16
 SIGTERM_GRACE = 600  # seconds that workers keep running after SIGTERM, for the training process to finish its iteration
 
 Transform = Callable[[Any, Any, torch.Generator], tuple[Any, Any]]
-Collate = Callable[[int, Sequence[tuple[Any, Any]]], Any]
 
 
 def seed_from(*parts: int | str) -> int:
@@ -34,36 +33,43 @@ def generator(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(seed_from(*parts))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _permutation(seed: int, length: int, epoch: int) -> list[int]:
     return torch.randperm(length, generator=generator(seed, "order", epoch)).tolist()
 
 
-def batch_indices(seed: int, length: int, iteration: int, batch: int) -> list[int]:
-    """Return the images of an iteration's batch.
+def batch_indices(seed: int, groups: Sequence[Sequence[int]], batch: int, iteration: int) -> list[int]:
+    """Return the images of an iteration's batch, all of them from one of one or two groups.
 
-    Every epoch has each image once, in a new order; a batch may span two epochs.
+    Every epoch of a group has each of its images once, in a new order; a batch may span two epochs. A group's share of
+    the batches is its share of the images, to within one batch over any stretch of iterations.
     """
-    positions = range(iteration * batch, (iteration + 1) * batch)
-    return [_permutation(seed, length, at // length)[at % length] for at in positions]
+    first, *others = [group for group in groups if group]
+    group, turn = first, iteration
+    if others:
+        (second,) = others
+        length = len(first) + len(second)
+        start = seed_from(seed, "groups") % length
+        # Number of batches of the second group before this iteration, and before the next.
+        before, after = ((number * len(second) + start) // length for number in (iteration, iteration + 1))
+        group, turn = (second, before) if after > before else (first, iteration - before)
+        seed = seed_from(seed, "group", int(after > before))
+    positions, length = range(turn * batch, (turn + 1) * batch), len(group)
+    return [group[_permutation(seed, length, at // length)[at % length]] for at in positions]
 
 
-def grouped_batch_indices(seed: int, groups: Sequence[Sequence[int]], iteration: int, batch: int) -> list[int]:
-    """Return the images of an iteration's batch, all of them from one of two groups.
+class Batch(NamedTuple):
+    """One device's part of a batch: uint8 images and their targets, as tensors or lists (see :meth:`Task.collate`)."""
 
-    A group's share of the batches is its share of the images, to within one batch over any stretch of iterations.
-    """
-    groups = [group for group in groups if group]
-    if len(groups) == 1:
-        return [groups[0][at] for at in batch_indices(seed, len(groups[0]), iteration, batch)]
-    first, second = groups
-    length = len(first) + len(second)
-    start = seed_from(seed, "groups") % length
-    # Number of batches of the second group before this iteration, and before the next.
-    before, after = ((number * len(second) + start) // length for number in (iteration, iteration + 1))
-    group, turn = (second, before) if after > before else (first, iteration - before)
-    group_seed = seed_from(seed, "group", int(after > before))
-    return [group[at] for at in batch_indices(group_seed, len(group), turn, batch)]
+    iteration: int
+    images: Any
+    targets: Any
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Split the batch into equal parts."""
+        size = len(self.images) // parts
+        starts = range(0, len(self.images), size)
+        return [Batch(self.iteration, self.images[at : at + size], self.targets[at : at + size]) for at in starts]
 
 
 class Failure(NamedTuple):
@@ -72,61 +78,44 @@ class Failure(NamedTuple):
     message: str
 
 
-class BatchSampler:
-    """The (iteration, index) of the images in one process's part of the batches ``start`` to ``stop`` (excluded)."""
+class Batches(Dataset[Any]):
+    """A process's part of the batch of each iteration, or a :class:`Failure`; ``task`` is a :class:`Task`."""
 
-    def __init__(
-        self, indices: Callable[[int], list[int]], start: int, stop: int, rank: int = 0, world_size: int = 1
-    ) -> None:
-        self.indices, self.start, self.stop, self.rank, self.world_size = indices, start, stop, rank, world_size
+    def __init__(self, images: Any, task: Any, transform: Transform, rank: int = 0, world_size: int = 1) -> None:
+        self.images, self.task, self.transform, self.rank, self.world_size = images, task, transform, rank, world_size
+        self.groups = task.groups(images)
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for iteration in range(self.start, self.stop):
-            batch = self.indices(iteration)
-            part = slice(self.rank * len(batch) // self.world_size, (self.rank + 1) * len(batch) // self.world_size)
-            yield [(iteration, index) for index in batch[part]]
+    def indices(self, iteration: int) -> list[int]:
+        train = self.task.recipe.train
+        share = train.batch // self.world_size
+        return batch_indices(train.seed, self.groups, train.batch, iteration)[self.rank * share :][:share]
 
-
-class Augmented(Dataset[Any]):
-    """Augmented images and targets by keys (iteration, index), or a :class:`Failure`."""
-
-    def __init__(self, images: Any, transform: Transform, seed: int, memory_hint: str = "") -> None:
-        self.images, self.transform, self.seed, self.memory_hint = images, transform, seed, memory_hint
-
-    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Any, Any] | Failure:
-        iteration, index = key
+    def augmented(self, iteration: int, index: int) -> tuple[Any, Any]:
+        """Return an image and its target as they are used in an iteration."""
         try:
             image, target = self.images[index]
             if target is None:
                 raise UsageError(f"image {index} of {self.images} has no labels to learn from")
-            return iteration, *self.transform(image, target, generator(self.seed, "augment", iteration, index))
-        except UsageError as error:
-            return Failure(str(error))
+            return self.transform(image, target, generator(self.task.recipe.train.seed, "augment", iteration, index))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            return Failure(f"image {index} of {self.images}: out of memory; {self.memory_hint}")
+            raise UsageError(f"image {index} of {self.images}: out of memory; {self.task.image_hint}") from error
+
+    def __getitem__(self, iteration: int) -> Batch | Failure:
+        try:
+            pairs = [self.augmented(iteration, index) for index in self.indices(iteration)]
+            return Batch(iteration, *self.task.collate(pairs))
+        except UsageError as error:
+            return Failure(str(error))
 
 
-def _collate(collate: Collate, items: Sequence[Any]) -> Any:
-    failure = next((item for item in items if isinstance(item, Failure)), None)
-    return failure or collate(items[0][0], [(image, target) for _, image, target in items])
-
-
-def batches(
-    data: Augmented, sampler: BatchSampler, collate: Collate, *, workers: int = 0, pin_memory: bool = False
-) -> Iterator[Any]:
-    """Yield the batches of a sampler, loaded by worker processes (0: in this process); ``close()`` ends them."""
+def load(batches: Batches, start: int, stop: int, *, workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
+    """Yield batches, loaded by worker processes (0: in this process); ``close()`` ends them."""
     options: dict[str, Any] = dict(prefetch_factor=2, worker_init_fn=_init_worker) if workers else {}
-    loader: DataLoader[Any] = DataLoader(
-        data,
-        batch_sampler=sampler,  # type: ignore[arg-type]  # any iterable of lists of keys
-        collate_fn=partial(_collate, collate),
-        num_workers=workers,
-        pin_memory=pin_memory,
-        **options,
-    )
-    for batch in loader:
+    for batch in DataLoader(
+        batches, batch_size=None, sampler=range(start, stop), num_workers=workers, pin_memory=pin_memory, **options
+    ):
         if isinstance(batch, Failure):
             raise UsageError(batch.message)
         yield batch

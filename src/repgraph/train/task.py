@@ -1,9 +1,11 @@
 """The interface of a task to the training loop: its data, network, batches, losses and scores."""
 
+import contextlib
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -11,11 +13,11 @@ from torch import Tensor, nn
 
 from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, out_of_memory
 from repgraph.evaluation.segmentation import OnProgress
-from repgraph.models.hub import Hub, building, from_checkpoint
+from repgraph.models.hub import building
 from repgraph.recipes import AnyRecipe, Recipe
-from repgraph.train.stream import Transform, batch_indices, seed_from
+from repgraph.train.stream import Batch, Transform, seed_from
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,11 @@ class Validation:
 class Task(ABC):
     """Defines the data, batches, losses and scores of one kind of training."""
 
-    network_class: ClassVar[type[Hub]]
     losses: ClassVar[tuple[str, ...]]  # names of the losses that are logged; the first one is shown
     scores: ClassVar[tuple[str, ...]]  # names of the scores of a validation
     best: ClassVar[str]  # the score by which networks are compared
     fixed_size: ClassVar[bool]  # whether all batches have one size
+    size_settings: ClassVar[tuple[str, ...]]  # settings of the image size, for messages
     batch_hint: ClassVar[str]  # what to reduce if a batch does not fit into memory
     image_hint: ClassVar[str]  # what to change if an image does not fit into memory
     no_labels: ClassVar[str]  # warning if nothing in a period was labelled
@@ -79,11 +81,8 @@ class Task(ABC):
             )
         return images, validation
 
-    def network(self, labels: Labels, checkpoint: dict[str, Any] | None = None) -> Any:
-        """Return the recipe's network with its initial weights, or with the weights in training of a checkpoint."""
-        if checkpoint is not None:
-            state = checkpoint.get("unaveraged") or checkpoint["state_dict"]
-            return self.trained_network({**checkpoint, "state_dict": state})
+    def network(self, labels: Labels) -> Any:
+        """Return the recipe's network with its initial weights."""
         given = self.recipe.model
         if not given.weights:
             raise UsageError(
@@ -93,10 +92,6 @@ class Task(ABC):
         torch.manual_seed(seed_from(self.recipe.train.seed, "network"))
         with building("model"):
             return self.build(labels)
-
-    def trained_network(self, checkpoint: dict[str, Any]) -> Any:
-        """Return the network in a checkpoint that is validated: with ``train.ema``, the average."""
-        return from_checkpoint(checkpoint, self.network_class, "the checkpoint")
 
     def model_options(self) -> dict[str, Any]:
         """Return the recipe's model as keyword arguments; empty options are None."""
@@ -111,29 +106,24 @@ class Task(ABC):
     def transform(self, model: Any) -> Transform:
         """Return the augmentation of an image and its target."""
 
-    def batch_indices(self, images: Any) -> Callable[[int], list[int]]:
-        """Return a function from an iteration to the images of its batch, over all processes."""
-        train, length = self.recipe.train, len(images)
-        return lambda iteration: batch_indices(train.seed, length, iteration, train.batch)
+    def groups(self, images: Any) -> list[Sequence[int]]:
+        """Return one or two groups of images; all images of a batch are from one group."""
+        return [range(len(images))]
 
     @abstractmethod
-    def collate(self, iteration: int, pairs: Sequence[tuple[Any, Any]]) -> Any:
-        """Make a batch, a named tuple with ``iteration``, from augmented images and targets."""
+    def collate(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Return the images and the targets of a batch, from pairs of augmented ones."""
 
     @abstractmethod
-    def split_batch(self, batch: Any, parts: int) -> Sequence[Any]:
-        """Split a batch for gradient accumulation."""
-
-    @abstractmethod
-    def amount(self, batch: Any) -> Tensor:
+    def amount(self, batch: Batch) -> Tensor:
         """Return the number of labelled pixels or objects in a batch."""
 
     @abstractmethod
-    def inputs(self, model: Any, part: Any) -> tuple[Any, ...]:
+    def inputs(self, model: Any, part: Batch) -> tuple[Any, ...]:
         """Return the network's arguments for a part of a batch."""
 
     @abstractmethod
-    def loss(self, model: Any, part: Any, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+    def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
         """Return the loss to minimize and the losses to log, as shares of the losses of the whole batch.
 
         They sum to the losses of the batch over all ``shares`` parts of all devices; ``amount`` is for the batch.
@@ -143,10 +133,23 @@ class Task(ABC):
     def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
         """Validate the network, in every process; all raise ``NotFinite`` if any process gets non-finite numbers."""
 
-    @property
-    @abstractmethod
-    def image_size(self) -> str:
-        """The settings of the image size, for messages."""
+    @contextlib.contextmanager
+    def explained_errors(self) -> Iterator[None]:
+        """Raise a UsageError with a remedy if a batch is too large for memory, or too small for batch norm."""
+        try:
+            yield
+        except (RuntimeError, MemoryError, ValueError) as error:
+            names = ("train.batch", "train.accumulate", *self.size_settings)
+            given = ", ".join(f"{name}={attrgetter(name)(self.recipe)}" for name in names)
+            if out_of_memory(error):
+                hint = f"use fewer images, a larger train.accumulate, or {self.batch_hint}"
+                raise UsageError(f"out of memory with {given}; {hint}") from error
+            if "more than 1 value per channel" in str(error):
+                raise UsageError(
+                    f"batch norm needs more than one value per channel, and {given} leaves one; use more images, a "
+                    "larger crop, or train.norm=frozen"
+                ) from error
+            raise
 
 
 def make_task(recipe: AnyRecipe) -> Task:

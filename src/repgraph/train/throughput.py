@@ -1,6 +1,7 @@
 """Throughput of training with the data and with one batch in memory: the difference is the time spent on loading."""
 
 import contextlib
+import itertools
 import time
 from dataclasses import dataclass
 from typing import TextIO
@@ -36,7 +37,7 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
     total = iterations + warmup
     recipe = with_values(recipe, {"train.iterations": total})
     where = devices.find(recipe.train)
-    session = prepare(recipe, where, None)
+    session = prepare(recipe, where)
     fabric = devices.make_fabric(recipe.train, where)
     rates = []
     with devices.backend_settings(recipe.train, where, session.task.fixed_size):
@@ -46,14 +47,11 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
             if show is not None and where.is_first:
                 print(f"{total} iterations with {name}", file=show, flush=True)
             with contextlib.closing(make_stream(session)) as stream:
-                batch = None
-                for number in range(total):
+                batches = stream if name == "the data" else itertools.repeat(next(stream), total)
+                for number, batch in enumerate(batches):
                     if number == warmup:
                         begin = _synchronized_time(where)
-                    if batch is None or name == "the data":
-                        batch = next(stream)
-                    moved = fabric.to_device(batch._replace(iteration=number))
-                    step(fabric, session.task, model, optimizer, moved, average=session.average)
+                    step(fabric, session, model, optimizer, fabric.to_device(batch._replace(iteration=number)))
                 rates.append(iterations * recipe.train.batch / (_synchronized_time(where) - begin))
         cuda_graphs.discard(session.model)
     return Throughput(real=rates[1], fixed=rates[0])
