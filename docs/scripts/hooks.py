@@ -26,6 +26,11 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Keep figures and their spread on one line."""
+    return markdown.replace(" ± ", "\u00a0±\u00a0")
+
+
 def command_reference() -> str:
     """Return the page of all commands, in Markdown."""
     return "\n".join([INTRODUCTION, *_sections(typer.main.get_command(app), None, "repgraph")])
@@ -43,7 +48,8 @@ def _sections(command: Any, parent: Any, path: str) -> list[str]:
             limits = re.search(r"\s*\[([^\[\]]*)\]$", right)
             text = right[: limits.start()] if limits else right
             details = [_limit(each) for each in limits[1].split("; ")] if limits else []
-            rows[parameter.param_type_name].append(f"| {_code(left)} | {_escape(text)} | {', '.join(details)} |")
+            name = f"`{_placeholder(left)}`".replace("|", r"\|")
+            rows[parameter.param_type_name].append(f"| {name} | {_escape(text)} | {', '.join(details)} |")
     for kind, lines in rows.items():
         if lines:
             parts += [f"| {kind} | | default, range |", "|---|---|---|", *lines, ""]
@@ -65,20 +71,26 @@ def _limit(text: str) -> str:
     return _escape(text.replace("x>=", "at least ").replace(" to 2147483647", " or more"))
 
 
-def _code(text: str) -> str:
-    return f"`{text}`".replace("|", r"\|")
+def _placeholder(text: str) -> str:
+    """Replace types by shorter placeholders: ``--seed <int range>`` is ``--seed N``."""
+    for types, placeholder in ((r"<(int|float)( range)?>", "N"), (r" ?<(str|path)>", ""), (r" ?<list\[str\]>", "...")):
+        text = re.sub(types, placeholder, text)
+    return re.sub(r"<(?:list\[)?(.+?)\]?>", r"\1", text)
 
 
 def _escape(text: str) -> str:
     return re.sub(r"([*_<|])", r"\\\1", text)
 
 
-class Roles(griffe.Extension):
-    """Turn Sphinx roles in docstrings into links, to what has an entry in the reference."""
+class Docstrings(griffe.Extension):
+    """Turn the Sphinx markup of docstrings into Markdown; roles become links to what has an entry in the reference."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
-            obj.docstring.value = re.sub(r":\w+:`(~?)([\w.]+)`", lambda match: _link(match, obj), obj.docstring.value)
+            text = re.sub(r":\w+:`(~?)([\w.]+)`", lambda match: _link(match, obj), obj.docstring.value)
+            text = re.sub(r"^( *)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
+            text = re.sub(r"^ *::$", "", text, flags=re.MULTILINE)  # the indented lines below are a code block anyway
+            obj.docstring.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)
 
 
 def _link(match: re.Match[str], obj: griffe.Object) -> str:

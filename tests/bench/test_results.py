@@ -1,4 +1,4 @@
-"""Figures of docs/speed.md and the README are those of benchmarks/, whose files have the columns that are written now."""
+"""Figures of docs/speed.md and the README are those of benchmarks/, whose files have the columns of the benchmarks."""
 
 import re
 from pathlib import Path
