@@ -1,6 +1,8 @@
-"""MkDocs hooks: generate the command reference, and render the Sphinx roles of docstrings."""
+"""MkDocs hooks: generate the references of commands and settings, and render the Sphinx markup of docstrings."""
 
+import ast
 import re
+from pathlib import Path
 from typing import Any
 
 import griffe
@@ -8,6 +10,7 @@ import typer
 from mkdocs.structure.files import File
 
 from repgraph.cli.app import app
+from repgraph.constants import SCALES
 
 INTRODUCTION = """# Commands
 
@@ -19,16 +22,73 @@ Exit codes: 0 for success, 1 if part of the work failed, 2 for wrong usage or ou
 numbers are not finite, 130 and 143 after SIGINT and SIGTERM.
 """
 
+SCHEMA = Path(__file__).resolve().parents[2] / "src" / "repgraph" / "recipes" / "schema.py"
+SETTINGS = """# Settings of recipes
+
+Generated from the schema, `src/repgraph/recipes/schema.py`. Recipes change the defaults; `repgraph train NAME --print`
+prints the resolved values. `--set SECTION.NAME=VALUE` changes a setting, for example
+`--set optim.lr=0.02 data.crop=384`. Several values are separated by commas. Entries of a dictionary have a third part:
+`model.context_options.nodes=27`. [Train](training.md#settings) explains the most important settings.
+"""
+
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add commands.md."""
+    """Add commands.md and settings.md."""
     files.append(File.generated(config, "commands.md", content=command_reference()))
+    files.append(File.generated(config, "settings.md", content=settings_reference()))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Keep figures and their spread on one line."""
     return markdown.replace(" ± ", "\u00a0±\u00a0")
+
+
+def settings_reference() -> str:
+    """Return the page of the settings of recipes, in Markdown."""
+    source = SCHEMA.read_text(encoding="utf-8")
+    classes = {each.name: each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)}
+    parts, shown = [SETTINGS], set()
+    for title, recipe in (("Segmentation", "Recipe"), ("Detection", "DetectionRecipe")):
+        parts.append(f"## {title}\n")
+        for section, kind, _, _ in _fields(classes[recipe], classes, source):
+            if kind in classes and kind not in shown:
+                shown.add(kind)
+                lines = [
+                    f"| `{section}.{name}` | {_escape(text)} | {f'`{default}`' if default else ''} |"
+                    for name, _, default, text in _fields(classes[kind], classes, source)
+                ]
+                parts += [f"### {section}\n", "| setting | | default |", "|---|---|---|", *lines, ""]
+    return "\n".join([*parts, "`train` is the same as for segmentation.\n"])
+
+
+def _fields(section: ast.ClassDef, classes: dict[str, ast.ClassDef], source: str) -> list[tuple[str, str, str, str]]:
+    """Return name, type, default and comment of the fields of a section, inherited ones first."""
+    found: dict[str, tuple[str, str, str, str]] = {}
+    for base in section.bases:
+        if isinstance(base, ast.Name) and base.id in classes:
+            found |= {field[0]: field for field in _fields(classes[base.id], classes, source)}
+    lines = source.splitlines()
+    for node in section.body:
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and "ClassVar" not in ast.unparse(node)
+        ):
+            value = node.value
+            if isinstance(value, ast.Call) and ast.unparse(value.func) == "Field":
+                value = value.args[0]
+            default = ast.unparse(value).replace("SCALES", str(SCALES)) if value else ""
+            before = lines[node.lineno - 2].strip()
+            within = [line.partition("  # ")[2] for line in lines[node.lineno - 1 : node.end_lineno]]
+            text = before.removeprefix("# ") if before.startswith("# ") else " ".join(filter(None, within))
+            text = text or found.get(node.target.id, ("", "", "", ""))[3]
+            kind = ast.unparse(node.annotation)
+            if kind.startswith("Literal["):
+                choices = kind.removeprefix("Literal").strip("[]").replace("'", "`")
+                text = f"{choices}: {text}" if text else choices
+            found[node.target.id] = (node.target.id, kind, default, text)
+    return list(found.values())
 
 
 def command_reference() -> str:
