@@ -28,10 +28,11 @@ REPLACED = {
     ],
     "models.md": [('"resnet50", weights="resnet50.safetensors"', '"resnet18"')],
     "training.md": [
+        ('"folder-r50-rgnet"), settings', '"scenes-rgnet"), settings'),
         (
-            'recipes.get("folder-r50-rgnet"), ["data.root=my-data", "model.weights=pretrained"]',
-            'recipes.get("scenes-rgnet"), ["train.iterations=1", "train.batch=2", "data.options.length=4"]',
-        )
+            '["data.root=my-data", "model.weights=pretrained"]',
+            '["train.iterations=1", "train.batch=2", "data.options.length=4"]',
+        ),
     ],
 }
 
