@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import griffe
@@ -149,6 +150,9 @@ class Docstrings(griffe.Extension):
         if obj.docstring:
             text = re.sub(r":\w+:`(~?)([\w.]+)`", lambda match: _link(match, obj), obj.docstring.value)
             text = re.sub(r"^( *)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
+            text = re.sub(
+                r"^>>> .+(?:\n.+)*", lambda found: f"Examples:\n{indent(found[0], '    ')}", text, flags=re.MULTILINE
+            )
             text = re.sub(r"^ *::$", "", text, flags=re.MULTILINE)  # the indented lines below are a code block anyway
             obj.docstring.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)
 
