@@ -6,11 +6,13 @@ ARGS ?=
 BIN := $(VENV)/bin
 # Two processes with one thread each: more threads than cores would wait for each other
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Without the note on the end of life of Material for MkDocs
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 STAMP := $(VENV)/.installed
 TRAIN := $(VENV)/.installed-train
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-slow test-all wheel lint format clean
+.PHONY: help demo docs docs-serve install test test-slow test-all wheel lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +30,12 @@ $(TRAIN): pyproject.toml
 
 demo: $(TRAIN)  ## train a small RGNet and the same without its layer on the CPU; the page is demo/index.html
 	$(BIN)/repgraph demo $(ARGS)
+
+docs: $(STAMP)  ## build the documentation in site/; warnings are errors
+	$(MKDOCS) build --strict $(ARGS)
+
+docs-serve: $(STAMP)  ## serve the documentation on http://127.0.0.1:8000, and build it again when a page changes
+	$(MKDOCS) serve $(ARGS)
 
 install: $(STAMP)  ## make .venv and install the project with all it needs for development
 
@@ -56,5 +64,5 @@ format: $(STAMP)  ## format the code, and fix what ruff can fix
 	$(BIN)/ruff format .
 
 clean:  ## remove .venv, builds and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

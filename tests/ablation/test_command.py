@@ -1,14 +1,11 @@
 """``repgraph ablate``: output and exit codes."""
 
-import shlex
+import re
 from pathlib import Path
 
 import pytest
-import typer
 
-from repgraph.ablation import TABLES
 from repgraph.cli import main
-from repgraph.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 SCENES = ["--dataset", "scenes", "--entries", "g5"]
@@ -23,15 +20,14 @@ def call(tmp_path, capsys):
     return run
 
 
-def test_documented_commands_are_valid():
-    command = typer.main.get_command(app).commands["ablate"]
-    text = (ROOT / "docs" / "ablations.md").read_text().replace("\\\n", " ") + command.help
-    lines = [line.strip().split("  ")[0] for line in text.splitlines() if line.strip().startswith("repgraph ablate ")]
-    assert len(lines) > 12
-    for line in lines:
-        arguments = shlex.split(line, comments=True)[2:]
-        assert command.make_context("ablate", arguments).params["table"] in (*TABLES, "all", "tune")
-    assert all(f"| `{name}` |" in text for name in TABLES)
+def test_the_example_of_the_docs(fake, tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    old = '"nodes", "voc", data="VOC2012", weights="resnet50.safetensors", jobs=4'
+    assert old in example
+    monkeypatch.chdir(tmp_path)
+    exec(example.replace(old, '"grid", "scenes", entries=("g5",), seeds=(0,)'), {})
+    assert fake.started() == ["g1-0", "g5-0"] and "g_s = 5" in capsys.readouterr().out
 
 
 def test_failed_and_left(call, fake):

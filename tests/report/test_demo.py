@@ -184,9 +184,3 @@ def test_means_of_classes():
 def test_the_makefile_runs_it():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(r"^demo: .*##.*\n\t\$\(BIN\)/repgraph demo", makefile, re.MULTILINE)
-
-
-def test_the_example_of_the_docs():
-    text = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(compile(example, "demo.md", "exec"), {})

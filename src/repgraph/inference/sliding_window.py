@@ -33,7 +33,7 @@ class Settings(Test):
 
     batch: Positive = 4  # windows that run through the network at once
     precision: Precision = "fp32"  # "bf16" and "fp16" under autocast
-    memory: Positive = 2 * 2**30  # bytes for maps of probabilities in mode "slide"; see docs/inference.md
+    memory: Positive = 2 * 2**30  # bytes for maps of probabilities in mode "slide"; see docs/large-images.md
 
     def __init__(self, **values: Any) -> None:
         try:

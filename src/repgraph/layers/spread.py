@@ -12,7 +12,7 @@ import torch
 
 from repgraph.errors import UsageError
 
-RADIUS = 4.0  # default radius of the ring, in pixels; docs/layers.md has the measurements
+RADIUS = 4.0  # default radius of the ring, in pixels; docs/nodes.md has the measurements
 COVERAGE = 0.75  # share of the map that a relative spread covers
 
 NAMES = ("ring", "grid", "default")

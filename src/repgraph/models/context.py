@@ -63,7 +63,7 @@ LAYERS: dict[str, Layer] = {
 IMPORT = "REPGRAPH_IMPORT"  # environment variable: modules that register context layers, separated by commas
 PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names of a layer with options
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # layers that start as the identity
-# Defaults of layers in a head (docs/results.md). Elsewhere layers have the defaults of their constructors.
+# Defaults of layers in a head (docs/nodes.md). Elsewhere layers have the defaults of their constructors.
 HEAD: dict[str, dict[str, Any]] = {
     "repgraph": {"spread": "ring", "radius": 8.0, "node_view": 15, "norm_expand": False},
     "simple": {"spread": "ring", "radius": 8.0, "node_view": 15},
