@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from repgraph import cli
 from repgraph.errors import UsageError
 from repgraph.models import RGNet, load
 from repgraph.models.int8 import SCALE, compress, expand
@@ -54,3 +55,22 @@ def test_damaged_file(tmp_path, damage):
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(UsageError, match=r"head\.smooth\.weight"):
         load(tmp_path)
+
+
+def test_exported_file(tmp_path):
+    network().save_pretrained(tmp_path / "network")
+    full, small = tmp_path / "full.safetensors", tmp_path / "small.safetensors"
+    for path, options in ((full, []), (small, ["--int8"])):
+        assert cli.main(["export", str(tmp_path / "network"), "--to", "safetensors", "--out", str(path), *options]) == 0
+    assert small.stat().st_size < 0.3 * full.stat().st_size
+    found, expected = load(small), load(full)
+    assert found.auxiliary is None and found.config == expected.config | {"auxiliary": False}
+    x = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        y, exact = found(x), expected(x)
+    assert 0 < (y - exact).norm() < 0.1 * exact.norm()
+
+
+def test_only_for_safetensors(capsys):
+    assert cli.main(["export", "network", "--to", "onnx", "--int8"]) == 2
+    assert "--int8 is for --to safetensors" in capsys.readouterr().err

@@ -211,14 +211,14 @@ ERRORS = {
     "outside": ("nodes affinity", ["{nl}", "{photo}", "--at", "104,3"], "position 104,3 is outside of a $x_^ photo"),
     "format": (
         "nodes",
-        ["--model", "{nl}", "{photo}", "--out", "x.gif"],
+        ["{nl}", "{photo}", "--out", "x.gif"],
         "x.gif: unknown figure format; use the suffix",
     ),
     "at": ("nodes", ["{nl}", "{photo}", "--at", "1,1", "--at", "2,2"], "--at is given 2 times for 1 images"),
     "rows": ("nodes", ["{nl}", "{many}"], "at most 24 rows, but there are 25 images"),
     "size": (
         "nodes",
-        ["--model", "{nl}", "{photo}", "--width", "50", "--dpi", "2400"],
+        ["{nl}", "{photo}", "--width", "50", "--dpi", "2400"],
         "use a smaller --width or --dpi",
     ),
     "masks": ("explore", ["{nl}", "{photo}", "--truth", "x", "y"], "--truth has 2 masks for 1 images"),

@@ -27,6 +27,7 @@ def export(
         str, option("Size of the images in pixels; with --dynamic, of an example.", "--size", metavar="HxW")
     ] = "512x512",
     dynamic: Annotated[bool, option("torch, onnx: Allow images of any size, and any batch size.", "--dynamic")] = False,
+    int8: Annotated[bool, option("safetensors: Round the weights to 8 bits, a quarter of the size.", "--int8")] = False,
     image: Annotated[Path | None, option("onnx of a Mask R-CNN: Also compare on this photo.", metavar="FILE")] = None,
 ) -> int:
     """Export a network to torch.export, ONNX or safetensors; the file's outputs are compared with the network's.
@@ -35,6 +36,7 @@ def export(
       repgraph export runs/voc --to onnx --out voc.onnx --size 512x512
       repgraph export runs/voc --to torch --dynamic
       repgraph export runs/voc/checkpoints/best.ckpt --to safetensors --out best.safetensors
+      repgraph export runs/voc --to safetensors --int8 --out voc-int8.safetensors
       repgraph export my-mask-rcnn --to onnx --size 480x640 --image photo.jpg
 
     The exit code is 0, 1 if the outputs differ (nothing is written), or 2 for a mistake in the command.
@@ -43,6 +45,8 @@ def export(
     path = Path(os.path.expanduser(out or options.network_name(model) + suffix))
     if path.suffix != suffix:
         raise UsageError(f"--out is {out}; expected a file name that ends in {suffix} for --to {to}")
+    if int8 and to != "safetensors":
+        raise UsageError("--int8 is for --to safetensors")
     if dynamic and to == "safetensors":
         raise UsageError("--dynamic is for --to torch and --to onnx; weights do not depend on the size")
     missing = [name for name in EXTRAS["onnx"] if to == "onnx" and find_spec(name) is None]
@@ -73,7 +77,7 @@ def export(
     start = time.perf_counter()
     print(f"{model}: {network.config['backbone']}, {network.extra_repr()}; exporting ...", file=sys.stderr, flush=True)
     if to == "safetensors":
-        content = network.to_bytes()
+        content = network.to_bytes(int8=int8)
     else:
         if isinstance(network, MaskRCNN):
             exported = export.detector_to_onnx(network, size, read_image(photo, upright=True) if photo else None)

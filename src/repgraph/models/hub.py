@@ -17,6 +17,7 @@ from repgraph.constants import CHECKPOINTS, LAST, MODEL
 from repgraph.errors import UsageError, first_line, out_of_memory
 from repgraph.layers.checks import check_int, check_number
 from repgraph.models.context import stored_options
+from repgraph.models.int8 import compress
 from repgraph.models.weights import load_strict, read_file, read_pickle
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
@@ -104,8 +105,12 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     def _save_pretrained(self, save_directory: Path) -> None:
         (save_directory / FILE).write_bytes(self.to_bytes())
 
-    def to_bytes(self) -> bytes:
-        """Return the network as a safetensors file with its config in the metadata."""
+    def to_bytes(self, *, int8: bool = False) -> bytes:
+        """Return the network as a safetensors file with its config in the metadata.
+
+        With ``int8``, matrices and convolution kernels are rounded to 8 bits, with a scale for each output channel, and
+        the auxiliary head, which only training uses, is left out. The file is about a quarter of the size.
+        """
         state = self.state_dict()
         changed = sorted(self.built ^ state.keys())
         if changed:
@@ -114,8 +119,12 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
             raise UsageError(f"the network does not match its config: {what}, {cause}")
         # Copies: safetensors takes neither channels-last nor shared tensors.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
+        config = self.config
+        if int8:
+            tensors = compress({name: value for name, value in tensors.items() if not name.startswith("auxiliary.")})
+            config = config | {"auxiliary": False} if "auxiliary" in config else config
         # A single entry: the order of several is random, and files would differ.
-        return safetensors.torch.save(tensors, metadata={"config": json.dumps(self.config, sort_keys=True)})
+        return safetensors.torch.save(tensors, metadata={"config": json.dumps(config, sort_keys=True)})
 
     @classmethod
     def from_pretrained(  # type: ignore[override]

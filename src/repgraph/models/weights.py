@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from repgraph import files
 from repgraph.errors import UsageError, first_line, nearest
 from repgraph.layers import inserted
+from repgraph.models import int8
 from repgraph.models.backbone import Backbone, check_timm_name, create_without_data
 
 FILE = "model.safetensors"  # in the folder of a network
@@ -183,7 +184,8 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         _check_file(path)
         try:
             with safe_open(path, "pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                return int8.expand(tensors), dict(file.metadata() or {})
         except SafetensorError as error:
             raise UsageError(f"{path} is damaged or truncated: {first_line(error)}") from error
         except OSError as error:
