@@ -11,5 +11,6 @@ INSTANCE_DATASETS = ("coco",)  # for object detection
 Precision = Literal["fp32", "bf16", "fp16"]
 RECIPE, MODEL, CHECKPOINTS, LAST = "recipe.json", "model", "checkpoints", "last.ckpt"  # in the folder of a run
 SHIPPED = "weights/voc-r50-pyramid.safetensors"  # a trained network, in the repository only
+PHOTOS = "examples/photos"  # likewise
 # How a segmentation network gets from the backbone to classes: output stride of the backbone, channels of the head.
 DECODERS: dict[str, tuple[int, int]] = {"dilated": (8, 512), "pyramid": (32, 256)}

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="BaseModel")
 
 
+def in_clone(name: str) -> Path | None:
+    """Return a file or folder of the repository that is not part of the package; None outside of a clone.
+
+    The clone is the current folder, or the one that the package is imported from.
+    """
+    roots = (Path(), Path(__file__).resolve().parents[2])
+    return next((root / name for root in roots if (root / name).exists()), None)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes ``path`` if the block succeeds and is removed otherwise."""

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from tests.report.run_folders import text_of
 
-from repgraph import cli, recipes
+from repgraph import cli, files, recipes
+from repgraph.constants import PHOTOS, SHIPPED
 from repgraph.data.scenes import FAR, LABELS, Scenes
 from repgraph.errors import UsageError
 from repgraph.report import demo
@@ -41,7 +42,7 @@ def scores_of(folder):
 
 def test_page(done):
     folder, path = done
-    html = path.read_text(encoding="utf-8")
+    html = read(folder, "scenes")
     text = text_of(html)
     assert path == folder / "index.html"
     for part in (*LABELS.names, "Without the layer", "RGNet", "mIoU", "9 representative nodes", "35 x 35 pixels"):
@@ -56,16 +57,28 @@ def test_page(done):
 
 
 def test_page_is_self_contained_and_names_are_escaped(done):
-    folder, path = done
-    html = path.read_text(encoding="utf-8")
+    folder, _ = done
+    html = read(folder, "scenes")
     addresses = re.findall(r'(?:src|href)="([^"]*)"', html)
-    assert addresses[:2] == ["report.html", "explore.html"]
+    assert addresses[:3] == ["index.html", "report.html", "explore.html"]
     # The scene and its classes, 4 gradients, 2 x 4 swapped, 2 x 4 predictions, and 2 with nodes.
-    assert len(addresses[2:]) == 2 + 4 + 8 + 8 + 2 and all(a.startswith("data:image/") for a in addresses[2:])
+    assert len(addresses[3:]) == 2 + 4 + 8 + 8 + 2 and all(a.startswith("data:image/") for a in addresses[3:])
     assert html.count("<circle") == 4 + 2 * 2 * (9 + 1)
     assert "a<b>" not in html and str(folder) in text_of(html)
     for name in ("figure", "svg", "section", "table"):
         assert len(re.findall(rf"<{name}[ >]", html)) == html.count(f"</{name}>")
+
+
+def test_first_page(done):
+    folder, path = done
+    html = path.read_text(encoding="utf-8")
+    has_photos = bool(files.in_clone(SHIPPED))
+    assert html.count("<img") == (len(list(files.in_clone(PHOTOS).glob("*.jpg"))) if has_photos else 0)
+    addresses = [each for each in re.findall(r'(?:src|href)="([^"]*)"', html) if not each.startswith("data:image/")]
+    assert addresses == [*(["photos.html"] if has_photos else []), "scenes.html", "report.html", "explore.html"]
+    assert all((folder / each).is_file() for each in addresses)
+    for one in scores_of(folder):
+        assert f"{100 * one['miou']:.1f} %" in text_of(html)
 
 
 def test_report_and_explorer(done):
@@ -77,7 +90,7 @@ def test_report_and_explorer(done):
     assert "all 4 images of scenes test" in text and 'href="index.html"' in html and html.count("<img") == 4 * 4
     explorer = read(folder, "explore")
     assert "image 1" in explorer and "image 2" not in explorer and "head.context" in explorer
-    times = [re.findall(r"training time</th>(.*?)</tr>", page, re.DOTALL) for page in (html, read(folder, "index"))]
+    times = [re.findall(r"training time</th>(.*?)</tr>", page, re.DOTALL) for page in (html, read(folder, "scenes"))]
     assert times[0] == times[1] != []
 
 
@@ -86,7 +99,7 @@ def test_pictures_are_sharp(done):
     folder, _ = done
     explorer = json.loads(re.findall(r'type="application/json"[^>]*>(.*?)</script>', read(folder, "explore"))[0])
     photos = [f'src="{image["photo"]}"' for image in explorer["images"]]
-    for page in (read(folder, "index"), read(folder, "report"), *photos):
+    for page in (read(folder, "scenes"), read(folder, "report"), *photos):
         pictures = re.findall(r'(?:src|href)="data:image/(\w+);base64,([^"]*)"', page)
         sizes = {(kind, Image.open(io.BytesIO(base64.b64decode(text))).size) for kind, text in pictures}
         assert {size for kind, size in sizes if kind == "jpeg"} == {(640, 480)}
@@ -124,7 +137,7 @@ def test_interrupted_training_is_resumed(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "index.html").exists()
     assert cli.main(arguments) == 0
     assert capsys.readouterr().out.endswith(f"written: {tmp_path / 'index.html'}\n")
-    assert "Without the layer" not in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Without the layer" not in (tmp_path / "scenes.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import typer
 
 from repgraph.constants import DATASETS, INSTANCE_DATASETS, MODEL, SHIPPED, Precision
 from repgraph.errors import UsageError
-from repgraph.files import parse_json
+from repgraph.files import in_clone, parse_json
 
 if TYPE_CHECKING:
     from repgraph.inference import Settings, Trained
@@ -137,8 +137,7 @@ def model_or_shipped(model: Path | None) -> Path:
     """Return the given network, or the trained one that comes with a clone of the repository."""
     if model is not None:
         return model
-    checkout = Path(__file__).resolve().parents[3]  # if the package runs from a clone
-    found = next((root / SHIPPED for root in (Path(), checkout) if (root / SHIPPED).is_file()), None)
+    found = in_clone(SHIPPED)
     if found is None:
         raise UsageError(
             f"give --model; {SHIPPED}, a network for PASCAL VOC, is in the repository, not in the package: run the "

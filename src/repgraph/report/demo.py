@@ -28,6 +28,7 @@ from repgraph.models import RGNet
 from repgraph.progress import Progress, format_duration
 from repgraph.report.charts import style_of
 from repgraph.report.page import STYLE, compare, describe, draw_large, render_report
+from repgraph.report.photos import render_first_page, segment_photos
 from repgraph.report.run_log import RunLog, read_run, total_seconds
 from repgraph.report.validation import Result, evaluate_segmentation
 from repgraph.train import resume, run_folder, train
@@ -123,7 +124,7 @@ def run_demo(
     files.write(folder / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
     logs, models = [one.log for one in tested], [one.model for one in tested]
     comparisons = compare([one.result for one in tested], [log.folder.name for log in logs], REPORT_PICTURES)
-    title, links = "RepGraph demo: report on the runs", {"Demo": "index.html"}
+    title, links = "RepGraph demo: report on the runs", {"Demo": "index.html", "The experiment": "scenes.html"}
     files.write(folder / "report.html", render_report(logs, models, comparisons, title=title, links=links))
     examples = [_example(f"Test image {i}", data, data.scene(i)) for i in range(min(pictures, len(data)))]
     explored = next((results[name][0] for name in ("rgnet", "nl") if name in results), None)
@@ -131,7 +132,10 @@ def run_demo(
         images = [ExplorerImage(f"image {i}", *example[1:]) for i, example in enumerate(examples)]
         title, about = "RepGraph demo: what the layer attends to", f"{TITLES[explored.name]} on test images of the demo"
         files.write(folder / "explore.html", explore(explored.model, images, LABELS, title=title, about=about))
-    files.write(path, render_demo(results, data, examples, command))
+    files.write(folder / "scenes.html", render_demo(results, data, examples, command))
+    described = [_describe(i, group) for i, group in enumerate(results.values())]
+    first = render_first_page(segment_photos(folder), described, len(data), has_explorer=explored is not None)
+    files.write(path, first)
     print(f"the command took {format_duration(time.perf_counter() - start)}", file=sys.stderr, flush=True)
     return path
 
