@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from repgraph.ops import multi_scale_deformable_attention, representative_attention
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BottleneckRepGraph", "DANetHead", "DeformableAttention", "DualAttention", "NonLocal", "PyramidRepGraph",
     "SimpleRepGraph", "__version__", "accelerate", "fuse", "insert", "inserted", "multi_scale_deformable_attention",
