@@ -10,7 +10,6 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 
 from repgraph import recipes
 from repgraph.models.mask_rcnn import MaskRCNN, keep_coordinates_in_float32
-from repgraph.train.detection import Detection
 
 COLOURS = {7: (210, 50, 40), 12: (40, 80, 220)}  # boxes and triangles, by category
 ONE_STEP = ("train.iterations=1", "train.log_every=1", "optim.warmup=0", "optim.weight_decay=0", "optim.steps=[]")
@@ -77,9 +76,13 @@ def recipe(data: Path, *more: str) -> recipes.DetectionRecipe:
 
 def shrink_detectors(monkeypatch) -> None:
     """Give detectors small heads and few boxes."""
-    build, rebuild = Detection.build, MaskRCNN.build
-    monkeypatch.setattr(Detection, "build", lambda self, labels: shrink(build(self, labels)))
-    monkeypatch.setattr(MaskRCNN, "build", lambda *given: shrink(rebuild(*given)))
+    init = MaskRCNN.__init__
+
+    def small(self, *arguments, **keywords):
+        init(self, *arguments, **keywords)
+        shrink(self)
+
+    monkeypatch.setattr(MaskRCNN, "__init__", small)
 
 
 def shrink(model):

@@ -12,7 +12,7 @@ from repgraph.cli.app import app
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXPLORER, FIGURES = ((DOCS / name).read_text(encoding="utf-8") for name in ("explorer.md", "figures.md"))
 COMMANDS = typer.main.get_command(app).commands
-SHARED = {"--help", "--option", "--json", "--workers", "--device"}  # as in other commands
+SHARED = {"--help", "--option", "--json", "--workers", "--device", "--model"}  # as in other commands
 
 
 @pytest.mark.parametrize(("name", "text"), [("explore", EXPLORER), ("nodes", FIGURES), ("affinity", FIGURES)])
