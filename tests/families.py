@@ -1,4 +1,4 @@
-"""Tiny networks of transformers with deformable attention, with random weights and without any download."""
+"""Tiny Hugging Face models with deformable attention, with random weights and without any download."""
 
 import torch
 import transformers as t

@@ -1,4 +1,4 @@
-"""repgraph.accelerate: outputs of networks of transformers do not change, and neither does anything else."""
+"""repgraph.accelerate: outputs of Hugging Face models do not change, and neither does anything else."""
 
 import copy
 import pickle

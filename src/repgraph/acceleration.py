@@ -1,4 +1,4 @@
-"""Deformable attention in networks of transformers, computed by :func:`repgraph.multi_scale_deformable_attention`.
+"""Deformable attention in Hugging Face models, computed by :func:`repgraph.multi_scale_deformable_attention`.
 
 In most networks a module ``MultiScaleDeformableAttention`` computes it. In Mask2Former, OneFormer and RT-DETRv2 the
 attention's ``forward`` calls a function of its Python module, in D-FINE and DEIMv2 an attribute of the instance.
@@ -44,7 +44,7 @@ class Accelerated(nn.Module):
 
 
 def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -> list[str]:
-    """Compute deformable attention in a network of transformers with this library's kernels, in place.
+    """Compute deformable attention in a Hugging Face model with this library's kernels, in place.
 
     The families are Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM Grounding
     DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients stay the same but for rounding.

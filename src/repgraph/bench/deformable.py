@@ -99,7 +99,7 @@ def deform_conv(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tens
 
 
 class Network(nn.Module):
-    """A network of transformers with random weights, whose outputs are one tensor."""
+    """A Hugging Face model with random weights, whose outputs are one tensor."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
 
 
 class DeformableTable(Table):
-    """Deformable attention in detectors and segmenters, and whole networks of transformers before and after.
+    """Deformable attention in detectors and segmenters, and whole Hugging Face models before and after.
 
     ``composition`` samples in float32, as transformers does under autocast; for networks it is the unchanged network.
     ``composition-16bit`` has values and positions in half precision, as transformers does in networks of that dtype.

@@ -173,7 +173,7 @@ def deformable(
     points: Annotated[int, _count("Points on each map.")] = 4,
     sigma: Sigma = 4.0,
 ) -> int:
-    """Measure deformable attention: our kernels, the same from grid_sample calls, and networks of transformers.
+    """Measure deformable attention: our kernels, the same from grid_sample calls, and Hugging Face models.
 
     Examples:
       repgraph bench deformable --quick
