@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import warnings
+from collections.abc import Callable
 
 import onnxruntime
 import torch
@@ -70,29 +71,31 @@ def assert_compiles_once(layer: nn.Module, channels: int) -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def assert_exports(layer: nn.Module, channels: int) -> None:
+def exported(layer: nn.Module, example: Tensor, path: str) -> list[Callable[[Tensor], Tensor]]:
+    """Return the layer exported with dynamic sizes, by torch.export and to an ONNX file, as two functions."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own
-        program = torch.export.export(layer, (torch.randn(2, channels, 5, 7),), dynamic_shapes=(DYNAMIC,))
-    x = torch.randn(3, channels, 4, 9)
-    torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-5)
+        warnings.simplefilter("ignore")  # the exporters' own
+        program = torch.export.export(layer, (example,), dynamic_shapes=(DYNAMIC,))
+        torch.onnx.export(layer, (example,), dynamo=True, verbose=False, dynamic_shapes=(DYNAMIC,)).save(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return [program.module(), lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])]
 
 
-def onnx_session(layer: nn.Module, example: Tensor, path: str) -> onnxruntime.InferenceSession:
-    """Export to ONNX with dynamic sizes and open the file in onnxruntime."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(layer, (example,), dynamo=True, verbose=False, dynamic_shapes=(DYNAMIC,))
-    program.save(path)
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-
-def assert_runs_in_onnxruntime(layer: nn.Module, channels: int, path: str) -> None:
-    session = onnx_session(layer, torch.randn(2, channels, 5, 7), path)
+def assert_exports(layer: nn.Module, channels: int, path: str) -> None:
+    functions = exported(layer, torch.randn(2, channels, 5, 7), path)
     for shape in [(2, channels, 5, 7), (3, channels, 4, 9)]:
         x = torch.randn(shape)
-        (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        torch.testing.assert_close(torch.from_numpy(got), layer(x), rtol=1e-4, atol=1e-4)
+        for function, atol in zip(functions, (1e-5, 1e-4), strict=True):
+            torch.testing.assert_close(function(x), layer(x), rtol=1e-4, atol=atol)
+
+
+def assert_works_with_pytorch(make: Callable[..., nn.Module], channels: int, path: str) -> None:
+    """``make`` takes a seed; ``path`` is for an ONNX file."""
+    assert_format_follows_input(make(), torch.randn(2, channels, 5, 7))
+    assert_copies_compute_the_same(make(), make(seed=1), torch.randn(1, channels, 3, 5))
+    assert_compiles_once(make(), channels)
+    assert_exports(make(), channels, path)
 
 
 def assert_starts_as_identity_and_learns(layer: nn.Module, x: Tensor) -> None:
