@@ -56,7 +56,7 @@ SIZES = [(5, 6), (17, 23), (24, 9), (2, 8), (9, 5)]
         (BottleneckRepGraph, dict(spread="grid", fusion="concat", norm_layer=None), (5, 7)),
         (BottleneckRepGraph, dict(radius=8.0, fusion="concat", node_view=15, norm_expand=False), (5, 7)),
         (SimpleRepGraph, dict(norm_qk=True, grid="map"), (17, 23)),
-        (SimpleRepGraph, dict(rounds=3), (5, 7)),
+        (SimpleRepGraph, dict(rounds=2), (5, 7)),
     ],
     ids=str,
 )
