@@ -10,14 +10,19 @@ from repgraph.layers import BottleneckRepGraph, SimpleRepGraph
 ONE_CELL = 10**9  # for grid "map"
 
 
-def build(kind: type, channels: int = 8, seed: int = 0, training: bool = False, **options):
-    """Build a layer with random parameters and statistics of order 1, and nodes all over a small map."""
+def build(kind: type, channels: int = 8, seed: int = 0, training: bool = False, fan_in: bool = False, **options):
+    """Build a layer with random parameters and statistics of order 1, and nodes all over a small map.
+
+    With ``fan_in``, weights are divided by the root of the number of their inputs.
+    """
     torch.manual_seed(seed)
     layer = kind(channels, **options)
     with torch.no_grad():
         for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
             if tensor.is_floating_point():
                 tensor.copy_(torch.rand_like(tensor) + 0.5 if "var" in name else torch.randn_like(tensor))
+            if fan_in and tensor.dim() > 1:
+                tensor.div_(tensor[0].numel() ** 0.5)
         for offset in layer.offsets() if hasattr(layer, "offset") else ():
             offset.weight.mul_(0.5)
     return layer.train(training)

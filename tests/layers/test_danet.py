@@ -1,42 +1,23 @@
 """DANet's attentions and head against their equations, and their support of PyTorch's features."""
 
-import copy
+from functools import partial
 
 import pytest
 import torch
 from tests.layers import mechanics
+from tests.layers.equations import build as build_layer
+from tests.layers.equations import project
 from tests.layers.mechanics import FORMATS
 from torch import Tensor, nn
 
 from repgraph.layers.danet import ChannelAttention, DANetHead, DualAttention, PositionAttention
 
-
-def fill(module: nn.Module, seed: int = 0):
-    """Set random parameters (the gammas too) and statistics, in evaluation mode."""
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            if "var" in name:
-                tensor.uniform_(0.5, 1.5)
-            elif tensor.is_floating_point():
-                fan_in = tensor[0].numel() if tensor.dim() > 1 else 1
-                tensor.normal_().div_(fan_in**0.5)
-    return module.eval()
-
-
-def build(channels: int = 8, seed: int = 0, **options) -> DualAttention:
-    return fill(DualAttention(channels, **options), seed)
-
-
-def head(seed: int = 0, **options) -> DANetHead:
-    return fill(DANetHead(10, 8, num_classes=3, **options), seed)
+build = partial(build_layer, DualAttention, fan_in=True)
+head = partial(build_layer, DANetHead, 10, fan_in=True, mid_channels=8, num_classes=3)
 
 
 def position_by_position(module: PositionAttention, x: Tensor) -> Tensor:
-    def project(convolution: nn.Conv2d) -> Tensor:
-        return torch.einsum("oc,bcn->bon", convolution.weight[:, :, 0, 0], x.flatten(2)) + convolution.bias[:, None]
-
-    query, key, value = project(module.query), project(module.key), project(module.value)
+    query, key, value = (project(each, x).flatten(2) for each in (module.query, module.key, module.value))
     columns = []
     for b in range(x.shape[0]):
         for p in range(query.shape[2]):
@@ -66,17 +47,7 @@ def equations(layer: DualAttention, x: Tensor) -> Tensor:
 def test_output_and_gradients_match_the_equations(mid_channels: int | None, attention: str) -> None:
     layer = build(mid_channels=mid_channels, attention=attention)
     assert layer.position.query.out_channels == (mid_channels or 1)
-    exact = copy.deepcopy(layer).double()
-    for shape in [(2, 8, 3, 5), (1, 8, 1, 1), (1, 8, 7, 1)]:
-        for memory_format in FORMATS:
-            x = torch.randn(shape).contiguous(memory_format=memory_format)
-            leaf = x.double().requires_grad_()
-            got, want = exact(leaf), equations(exact, leaf)
-            torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
-            torch.testing.assert_close(layer(x).double(), want, rtol=1e-4, atol=1e-4)
-            grads = [torch.autograd.grad(y.pow(3).sum(), (leaf, *exact.parameters())) for y in (got, want)]
-            for a, b in zip(*grads, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+    mechanics.assert_equal_to(layer, equations, (2, 8, 3, 5), (1, 8, 1, 1), (1, 8, 7, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -111,18 +82,4 @@ def test_outputs_of_the_head() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "channels"), [(build, 8), (head, 10)], ids=["layer", "head"])
 def test_formats_copies_compile_and_export(make, channels: int, tmp_path) -> None:
-    mechanics.assert_format_follows_input(make(), torch.randn(2, channels, 5, 7))
-    mechanics.assert_copies_compute_the_same(make(), make(seed=1), torch.randn(1, channels, 3, 5))
-    mechanics.assert_compiles_once(make(), channels)
-    mechanics.assert_exports(make(), channels)
-    mechanics.assert_runs_in_onnxruntime(make(), channels, str(tmp_path / "layer.onnx"))
-
-
-def test_invalid_arguments() -> None:
-    with pytest.raises(ValueError, match="fusion is 'concat'; dual attention supports 'sum' only"):
-        DualAttention(8, fusion="concat")
-    for module, channels in ((DualAttention(8), 8), (head(), 10)):
-        with pytest.raises(ValueError, match=rf"input has shape .*; expected \(B, {channels}, H, W\)"):
-            module(torch.zeros(1, 7, 3, 5))
-        with pytest.raises(TypeError, match=r"input is torch.float64 and the weights are torch.float32"):
-            module(torch.zeros(1, channels, 3, 5, dtype=torch.float64))
+    mechanics.assert_works_with_pytorch(make, channels, str(tmp_path / "layer.onnx"))

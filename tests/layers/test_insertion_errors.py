@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from repgraph.layers import SimpleRepGraph, insert, inserted, remove
 
+SHAPE = "layer turns (2, 8, 64, 64) into (2, 16, 64, 64) at 'stage1.1'; it has to keep the shape"
 STAGES = "Stages and their blocks: 'stage1' (3), 'stage2' (2), 'stage3' (1)"
 
 
@@ -29,20 +30,23 @@ def assert_raises(model: nn.Module, message: str, *args, error: type[Exception] 
     assert snapshot() == before
 
 
-@pytest.mark.parametrize(
-    ("where", "error", "message"),
-    [
-        (["stage1"], TypeError, "where is ['stage1']; expected a dict from stages to integers"),
-        ({"stage2": 1, "stage1": 0}, ValueError, "where['stage1'] is 0; expected a positive integer"),
-        ({"stage1": 3}, ValueError, "where['stage1'] is 3; the stage has 3 blocks and takes up to 2"),
-        ({"stage3": 2}, ValueError, "the stage has 1 blocks and takes up to 1, after the block"),
-        ({"stge2": 1}, ValueError, f"no module 'stge2'; did you mean 'stage2'? {STAGES}"),
-        ({"stage1.0": 1}, ValueError, f"'stage1.0' is not a stage (a list of blocks). {STAGES}"),
-    ],
-    ids=str,
-)
-def test_invalid_places(where, error, message):
-    assert_raises(network(), message, where, error=error)
+INVALID = [
+    (["stage1"], {}, TypeError, "where is ['stage1']; expected a dict from stages to integers"),
+    ({"stage2": 1, "stage1": 0}, {}, ValueError, "where['stage1'] is 0; expected a positive integer"),
+    ({"stage1": 3}, {}, ValueError, "where['stage1'] is 3; the stage has 3 blocks and takes up to 2"),
+    ({"stage3": 2}, {}, ValueError, "the stage has 1 blocks and takes up to 1, after the block"),
+    ({"stge2": 1}, {}, ValueError, f"no module 'stge2'; did you mean 'stage2'? {STAGES}"),
+    ({"stage1.0": 1}, {}, ValueError, f"'stage1.0' is not a stage (a list of blocks). {STAGES}"),
+    (EVERYWHERE, dict(layer=partial(SimpleRepGraph, fusion="concat")), ValueError, SHAPE),
+    (EVERYWHERE, dict(layer=int), TypeError, "layer returned a int for 'stage1.1'"),
+    (EVERYWHERE, dict(node=3), TypeError, "unexpected keyword argument 'node'"),
+    (EVERYWHERE, dict(layer={8: nn.Identity()}.__getitem__), KeyError, "12"),  # an error in the second stage
+]
+
+
+@pytest.mark.parametrize(("where", "options", "error", "message"), INVALID, ids=range(len(INVALID)))
+def test_invalid_arguments(where, options, error, message):
+    assert_raises(network(), message, where, error=error, **options)
 
 
 def test_names_in_a_larger_model():
@@ -56,18 +60,6 @@ def test_names_in_a_larger_model():
     model = network()
     model.inner = nn.ModuleDict({"stage2": network().stage2})  # a full path precedes the end of one
     assert list(inserted(insert(model, {"stage2": 1}))) == ["stage2.1.repgraph"]
-
-
-def test_layers_that_do_not_keep_the_shape():
-    message = "layer turns (2, 8, 64, 64) into (2, 16, 64, 64) at 'stage1.1'; it has to keep the shape"
-    assert_raises(network(), message, EVERYWHERE, partial(SimpleRepGraph, fusion="concat"))
-    assert_raises(network(), "layer returned a int for 'stage1.1'", EVERYWHERE, int, error=TypeError)
-
-
-def test_errors_of_the_layer():
-    assert_raises(network(), "unexpected keyword argument 'node'", EVERYWHERE, error=TypeError, node=3)
-    fails_in_stage2 = {8: nn.Identity()}.__getitem__
-    assert_raises(network(), "12", EVERYWHERE, fails_in_stage2, error=KeyError)
 
 
 class Halves(Block):
@@ -103,13 +95,9 @@ def test_channels():
     assert inserted(insert(model, {"stage3": 1}, channels={"stage3": 16}))["stage3.0.repgraph"].channels == 16
 
 
-def test_traced_networks():
-    traced = torch.fx.symbolic_trace(network())
-    message = "'body.stage1.2' is in a torch.fx.GraphModule, which does not call it; insert"
-    assert_raises(nn.ModuleDict({"body": traced}), message, {"stage1": 1})
-
-
-def test_compiled_networks():
+def test_traced_and_compiled_networks():
+    traced = nn.ModuleDict({"body": torch.fx.symbolic_trace(network())})
+    assert_raises(traced, "'body.stage1.2' is in a torch.fx.GraphModule, which does not call it; insert", {"stage1": 1})
     compiled = torch.compile(network(), backend="eager")
     assert_raises(compiled, "the model is already wrapped in OptimizedModule; insert the layers first", EVERYWHERE)
     model = network()

@@ -1,16 +1,16 @@
 """The non-local layer against its equations, and its support of PyTorch's features."""
 
-import copy
 import math
+from functools import partial
 
 import pytest
 import torch
 from tests.layers import mechanics
 from tests.layers.equations import build as build_layer
+from tests.layers.equations import project
 from tests.layers.mechanics import CHANNELS_LAST, FORMATS, Calls
-from torch import Tensor, nn
+from torch import Tensor
 
-from repgraph.layers import fuse
 from repgraph.layers.non_local import NonLocal, to_rows
 
 VARIANTS = [
@@ -22,17 +22,11 @@ VARIANTS = [
     dict(norm_qk=True, groups=2),
     dict(norm_qk=True, share_query_key=True, fusion="concat"),
 ]
-
-
-def build(channels: int = 8, **options) -> NonLocal:
-    return build_layer(NonLocal, channels, **options)
+build = partial(build_layer, NonLocal)
 
 
 def equations(layer: NonLocal, x: Tensor, groups: int, scale: float | None) -> Tensor:
     batch, _, height, width = x.shape
-
-    def project(convolution: nn.Conv2d, t: Tensor) -> Tensor:
-        return torch.einsum("oc,bchw->bohw", convolution.weight[:, :, 0, 0], t)
 
     query = layer.theta_norm(project(layer.theta, x))
     key = query if layer.phi is None else layer.phi_norm(project(layer.phi, x))
@@ -48,29 +42,15 @@ def equations(layer: NonLocal, x: Tensor, groups: int, scale: float | None) -> T
                 powers = torch.stack([scale * (at @ k) for k in keys.T]).exp()
                 responses.append(values @ (powers / powers.sum()))
     response = torch.stack(responses).view(batch, groups, height, width, d).permute(0, 1, 4, 2, 3).flatten(1, 2)
-    update = project(layer.w_y, response) + layer.w_y.bias[:, None, None]
+    update = project(layer.w_y, response)
     return x + update if layer.fusion == "sum" else torch.cat((x, update), 1)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "plain"])
 @pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
 def test_output_and_gradients_match_the_equations(options: dict, attention: str) -> None:
-    layer = build(**options, attention=attention)
-    exact = copy.deepcopy(layer).double()
-    for shape in [(2, 8, 3, 5), (1, 8, 1, 1), (1, 8, 1, 7)]:
-        for memory_format in FORMATS:
-            x = torch.randn(shape).contiguous(memory_format=memory_format)
-            leaf = x.double().requires_grad_()
-            want = equations(exact, leaf, options.get("groups", 1), options.get("scale"))
-            assert want.shape[1] == layer.out_channels
-            torch.testing.assert_close(exact(leaf), want, rtol=1e-10, atol=1e-10)
-            torch.testing.assert_close(layer(x).double(), want, rtol=1e-4, atol=1e-4)
-            if shape[2:] != (3, 5) or memory_format is not CHANNELS_LAST:
-                continue
-            inputs = (leaf, *exact.parameters())
-            for a, b in zip(*(torch.autograd.grad(y.pow(3).sum(), inputs) for y in (exact(leaf), want)), strict=True):
-                assert b.abs().max() > 1e-6
-                torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7)
+    own = partial(equations, groups=options.get("groups", 1), scale=options.get("scale"))
+    mechanics.assert_equal_to(build(**options, attention=attention), own, (2, 8, 3, 5), (1, 8, 1, 1), (1, 8, 1, 7))
 
 
 def test_affinity() -> None:
@@ -83,6 +63,8 @@ def test_affinity() -> None:
     torch.testing.assert_close(x + layer.w_y(response), layer(x), rtol=1e-4, atol=1e-5)
     for rows in ([7, 0, 14], torch.tensor([7, 0, 14])):
         torch.testing.assert_close(layer.affinity(x, rows), weights[:, :, [7, 0, 14]], rtol=1e-5, atol=1e-7)
+    with pytest.raises(ValueError, match=r"input has shape \(2, 7, 3, 5\)"):
+        layer.affinity(x[:, 1:])
     assert layer.bfloat16().affinity(x.bfloat16(), [3]).dtype == torch.float32
 
 
@@ -103,23 +85,4 @@ def test_channels_last_maps_are_not_copied(groups: int) -> None:
     "options", [dict(groups=2, norm_qk=True), dict(attention="plain", share_query_key=True, fusion="concat")], ids=str
 )
 def test_formats_copies_compile_and_export(options: dict, tmp_path) -> None:
-    mechanics.assert_format_follows_input(build(**options), torch.randn(2, 8, 5, 7))
-    mechanics.assert_copies_compute_the_same(build(**options), build(seed=1, **options), torch.randn(1, 8, 3, 5))
-    mechanics.assert_compiles_once(build(**options), 8)
-    mechanics.assert_exports(build(**options), 8)
-    mechanics.assert_runs_in_onnxruntime(build(**options), 8, str(tmp_path / "layer.onnx"))
-
-
-def test_invalid_arguments() -> None:
-    with pytest.raises(ValueError, match="attention is 'flash'; expected one of 'sdpa', 'plain'"):
-        NonLocal(8, attention="flash")
-    with pytest.raises(ValueError, match=r"input has shape \(1, 7, 3, 5\)"):
-        NonLocal(8).affinity(torch.zeros(1, 7, 3, 5))
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_fuse_folds_the_norms(shared: bool) -> None:
-    model, x = nn.Sequential(build(norm_qk=True, share_query_key=shared)), torch.randn(2, 8, 5, 7)
-    want = model.eval()(x)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in fuse(model).modules())
-    torch.testing.assert_close(model(x), want, rtol=1e-4, atol=1e-5)
+    mechanics.assert_works_with_pytorch(partial(build, **options), 8, str(tmp_path / "layer.onnx"))

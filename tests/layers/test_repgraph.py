@@ -1,6 +1,7 @@
 """The RepGraph layers against their equations, how they start and learn, and what they reject."""
 
 import copy
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -9,14 +10,16 @@ from tests.layers import mechanics
 from tests.layers.equations import build, equations
 from tests.layers.mechanics import CHANNELS_LAST, FORMATS
 from torch import nn
+from torchvision.ops import FrozenBatchNorm2d
 
-from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph
+from repgraph import DeformableAttention
+from repgraph.errors import UsageError
+from repgraph.layers import BottleneckRepGraph, DANetHead, DualAttention, NonLocal, SimpleRepGraph
+from repgraph.layers.pyramid import PyramidRepGraph
 
 KINDS = [BottleneckRepGraph, SimpleRepGraph]
 POINTS = ((0.5, -1.25), (-2.0, 0.75), (1.0, 3.0))
 Group = partial(nn.GroupNorm, 2)
-
-
 SHARED = [
     dict(nodes=9),
     dict(nodes=1),
@@ -119,6 +122,7 @@ def test_in_place_activations(norm) -> None:
         (BottleneckRepGraph, dict(norm_layer=None)),
         (BottleneckRepGraph, dict(norm_expand=False)),
         (BottleneckRepGraph, dict(norm_layer=Group, grid=2)),
+        (BottleneckRepGraph, dict(norm_layer=FrozenBatchNorm2d)),
         (BottleneckRepGraph, dict(rounds=3)),
         (SimpleRepGraph, dict()),
         (SimpleRepGraph, dict(norm_qk=True, grid="map")),
@@ -130,20 +134,18 @@ def test_in_place_activations(norm) -> None:
 )
 def test_starts_as_identity_and_learns(kind: type, options: dict) -> None:
     torch.manual_seed(0)
-    layer = kind(8, **getattr(kind, "INSERTED", {}), **options)
-    mechanics.assert_starts_as_identity_and_learns(layer, torch.randn(2, 8, 5, 7))
-
-
-def test_with_convolution_and_norm_zero_as_in_the_paper_only_the_bias_learns() -> None:
-    layer, x = BottleneckRepGraph(8, **BottleneckRepGraph.INSERTED), torch.randn(2, 8, 5, 7)
-    nn.init.zeros_(layer.expand.weight)
-    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-    for _ in range(5):
+    layer, x = kind(8, **getattr(kind, "INSERTED", {}), **options), torch.randn(2, 8, 5, 7)
+    for memory_format in FORMATS:
+        for training in (False, True):
+            assert torch.equal(layer.train(training)(x.contiguous(memory_format=memory_format)), x)
+    optimizer, learned = torch.optim.SGD(layer.parameters(), 0.1), set()
+    for _ in range(2):
         optimizer.zero_grad()
         (layer(x) - x.roll(1, 3)).square().mean().backward()
-        learned = {key for key, p in layer.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
-        assert learned == {"expand_norm.bias"}
+        learned |= {name for name, p in layer.named_parameters() if p.grad is not None and p.grad.any()}
         optimizer.step()
+    assert learned == {name for name, _ in layer.named_parameters()}
+    assert not torch.equal(layer(x), x)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -184,16 +186,21 @@ def test_empty_batch_and_meta_device(kind: type, training: bool) -> None:
         (dict(radius=[4.0], rounds=2), ValueError, r"radius is \[4.0\]; .* one for each of 2 rounds"),
         (dict(radius=4.0, spread="grid"), ValueError, "radius is 4.0, but spread 'grid' with grid=1 has none"),
         (dict(node_view=2), ValueError, "node_view is 2; expected an odd integer"),
+        (dict(kind=NonLocal, attention="flash"), ValueError, "attention is 'flash'; expected one of 'sdpa', 'plain'"),
+        (dict(kind=DualAttention, fusion="concat"), ValueError, "fusion is 'concat'; dual attention supports 'sum' o"),
+        (dict(kind=PyramidRepGraph, groups=3), UsageError, "groups is 3; expected a divisor of the 8 channels"),
+        (dict(kind=DeformableAttention, heads=5), UsageError, "heads is 5; expected a divisor of the 8 channels"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_invalid_options(options: dict, error: type, message: str) -> None:
+    options = dict(kind=BottleneckRepGraph, channels=8) | options
     with pytest.raises(error, match=message):
-        BottleneckRepGraph(**(dict(channels=8) | options))
+        options.pop("kind")(**options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_invalid_inputs(kind: type) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, NonLocal, DualAttention, partial(DANetHead, num_classes=3)])
+def test_invalid_inputs(kind: Callable[[int], nn.Module]) -> None:
     layer = kind(8)
     for bad in (torch.zeros(8, 3, 5), torch.zeros(1, 7, 3, 5), torch.zeros(1, 8, 0, 5), torch.zeros(1, 8, 5, 0)):
         with pytest.raises(ValueError, match=r"input has shape .*; expected \(B, 8, H, W\)"):

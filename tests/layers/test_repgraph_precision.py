@@ -1,6 +1,7 @@
 """RepGraph layers in every precision, on the CPU and on GPUs: as close to float64 as plain PyTorch; huge maps."""
 
 import copy
+import itertools
 from contextlib import nullcontext
 
 import pytest
@@ -107,8 +108,29 @@ def cancellation(name: str, kind: type, case: str, step: float, training: bool) 
     return 1
 
 
-def assert_as_exact_as_plain(kind: type, case: str, precision: str, training: bool, memory_format, device: str) -> None:
-    """Errors of output and gradients against float64 are at most those of plain PyTorch and some roundings."""
+def assert_no_worse(got: dict, theirs: dict, true: dict, kind: type, case: str, step: float, training: bool) -> None:
+    """Errors of output and gradients against float64 are at most twice those of others and some roundings."""
+    for name, want in true.items():
+        assert want.abs().max() > 0, name
+        roundings = (2 if step > 1e-6 else 16) * cancellation(name, kind, case, step, training)
+        error, allowed = (distance(t, true, name) for t in (got, theirs))
+        assert got[name].dtype == theirs[name].dtype, name
+        assert error <= 2 * allowed + roundings * step, (name, error, allowed)
+
+
+ON_CPU = itertools.product(["cpu"], ["small", "rounds"], ["float32", "bfloat16", "autocast bfloat16"])
+ON_GPU = itertools.product(["cuda"], CASES, ["float32", *HALF, *(f"autocast {half}" for half in HALF)])
+
+
+@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize(
+    ("device", "case", "precision"), [*ON_CPU, *(pytest.param(*each, marks=pytest.mark.gpu) for each in ON_GPU)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_exact_as_plain_pytorch(
+    kind: type, device: str, case: str, precision: str, training: bool, memory_format
+) -> None:
     options, shape = CASES[case]
     layer = make_smooth(kind, options, training)
     autocast = precision.removeprefix("autocast ") if precision.startswith("autocast") else None
@@ -127,38 +149,12 @@ def assert_as_exact_as_plain(kind: type, case: str, precision: str, training: bo
     low = gradients(theirs, plain, x, cotangent)
     true = gradients(exact(doubled), exact, doubled, cotangent)
     step = torch.finfo(HALF[autocast] if autocast else dtype).eps
-    for name, want in true.items():
-        assert want.abs().max() > 0, name
-        roundings = (2 if step > 1e-6 else 16) * cancellation(name, kind, case, step, training)
-        error, plain_error = (distance(t, true, name) for t in (mine, low))
-        assert mine[name].dtype == low[name].dtype, name
-        assert error <= 2 * plain_error + roundings * step, (name, error, plain_error)
+    assert_no_worse(mine, low, true, kind, case, step, training)
     tolerance = 1e-3 if step < 1e-6 else 16 * step
     for name, buffer in layer.named_buffers():
         torch.testing.assert_close(
             buffer.double().cpu(), exact.get_buffer(name).double(), rtol=tolerance, atol=tolerance, msg=name
         )
-
-
-@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast bfloat16"])
-@pytest.mark.parametrize("case", ["small", "rounds"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_as_exact_as_plain_pytorch(kind: type, case: str, precision: str, training: bool, memory_format) -> None:
-    assert_as_exact_as_plain(kind, case, precision, training, memory_format, "cpu")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16", "autocast bfloat16", "autocast float16"])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_as_exact_as_plain_pytorch_on_a_gpu(
-    kind: type, case: str, precision: str, training: bool, memory_format
-) -> None:
-    assert_as_exact_as_plain(kind, case, precision, training, memory_format, "cuda")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -223,12 +219,7 @@ def test_compiled_on_a_gpu(training: bool, dtype: torch.dtype) -> None:
     want = gradients(exact(doubled), exact, doubled, cotangent)
     eager = gradients(layer(last), layer, last, cotangent)
     compiled = gradients(torch.compile(layer, fullgraph=True)(last), layer, last, cotangent)
-    step = torch.finfo(dtype).eps
-    for name, true in want.items():
-        assert true.abs().max() > 0, name
-        error, allowed = (distance(t, want, name) for t in (compiled, eager))
-        roundings = (2 if step > 1e-6 else 16) * cancellation(name, BottleneckRepGraph, "wide", step, training)
-        assert error <= 2 * allowed + roundings * step, (name, error, allowed)
+    assert_no_worse(compiled, eager, want, BottleneckRepGraph, "wide", torch.finfo(dtype).eps, training)
 
 
 @pytest.mark.gpu

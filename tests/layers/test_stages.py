@@ -1,5 +1,7 @@
 """How stages and blocks are found, which module holds a layer, and how a block is probed."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from tests.layers.networks import Block, assert_same, network
@@ -61,20 +63,13 @@ def test_stages(model, found):
     assert stages(model) == found
 
 
-class Inner(nn.Module):
-    """A layer with a stage in it."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.stage1 = nn.Sequential(Block(channels, channels), Block(channels, channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.stage1(x)
-
-
 def test_inserted_layers_do_not_change_the_stages():
     assert stages(insert(network(), {"stage1": 2, "stage2": 1, "stage3": 1})) == stages(network())
-    model = insert(nn.ModuleDict({"net": network()}), {"stage2": 1}, Inner)
+
+    def with_a_stage(channels: int) -> nn.Module:
+        return nn.Sequential(OrderedDict(stage1=nn.Sequential(Block(channels, channels), Block(channels, channels))))
+
+    model = insert(nn.ModuleDict({"net": network()}), {"stage2": 1}, with_a_stage)
     assert stages(model) == stages(nn.ModuleDict({"net": network()})) and find_stage(model, "stage1") == "net.stage1"
 
 

@@ -83,11 +83,6 @@ def test_reach_of_compiled_models() -> None:
     assert found == reach(model, x)["1.0"] and found.height == 5
 
 
-def test_models_without_layers() -> None:
-    with pytest.raises(ValueError, match="this Sequential has no RepGraph layer"):
-        reach(nn.Sequential(nn.Conv2d(8, 8, 1), NonLocal(8)))
-
-
 class Everything(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +136,9 @@ def test_parameters_that_are_shared_with_an_offset_are_offsets() -> None:
     assert names_of(model, groups)["offset weights"] == {"0.weight"}
 
 
-def test_invalid_rates() -> None:
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="this Sequential has no RepGraph layer"):
+        reach(nn.Sequential(nn.Conv2d(8, 8, 1), NonLocal(8)))
     with pytest.raises(ValueError, match=r"offset_lr is -1.0; expected a finite number from 0"):
         param_groups(nn.Conv2d(1, 1, 1), 0.1, offset_lr=-1.0)
 

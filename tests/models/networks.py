@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.ops import FrozenBatchNorm2d
 
 from repgraph.layers import inserted
 from repgraph.models import RGNet
@@ -55,7 +56,7 @@ def network(seed: int = 0, **options) -> RGNet:
 def stir(model: nn.Module) -> nn.Module:
     with torch.no_grad():
         for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):
+            if isinstance(module, nn.BatchNorm2d | FrozenBatchNorm2d):
                 module.running_mean.normal_(0, 0.1)
                 module.running_var.uniform_(0.5, 1.5)
                 module.weight.uniform_(0.3, 0.8)  # timm's are zero at the end of a block

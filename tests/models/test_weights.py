@@ -129,29 +129,27 @@ def test_mismatches(state: dict, tmp_path: Path) -> None:
     assert len(str(error.value)) < 800 and "\n" not in str(error.value)
 
 
-def bad_files(folder: Path) -> dict[str, str]:
-    """Write files that cannot be used, and return parts of the messages."""
-    mark = str(folder / "ran")
-    good = {"a": torch.zeros(1000)}
-    torch.save(good, folder / "good.pth")
-    save_file(good, folder / "good.safetensors")
-    torch.save({"a": torch.zeros(3), "b": Runs(mark)}, folder / "evil.pth")
-    torch.save({"a": Runs(mark)}, folder / "old.pth", _use_new_zipfile_serialization=False)
-    (folder / "raw.pth").write_bytes(pickle.dumps(Runs(mark)))
-    torch.save({"state_dict": good, "args": argparse.Namespace(lr=0.1)}, folder / "namespace.pth")
-    torch.save(torch.nn.Linear(2, 2), folder / "module.pth")
+def test_damaged_and_dangerous_files(tmp_path: Path) -> None:
+    mark, good = str(tmp_path / "ran"), {"a": torch.zeros(1000)}
+    torch.save(good, tmp_path / "good.pth")
+    save_file(good, tmp_path / "good.safetensors")
+    torch.save({"a": torch.zeros(3), "b": Runs(mark)}, tmp_path / "evil.pth")
+    torch.save({"a": Runs(mark)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    (tmp_path / "raw.pth").write_bytes(pickle.dumps(Runs(mark)))
+    torch.save({"state_dict": good, "args": argparse.Namespace(lr=0.1)}, tmp_path / "namespace.pth")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
     for name in ("pth", "safetensors"):
-        (folder / f"cut.{name}").write_bytes((folder / f"good.{name}").read_bytes()[:2000])
-        (folder / f"empty.{name}").write_bytes(b"")
-        (folder / f"text.{name}").write_bytes(b"hello, this is neither of them")
-    content = bytearray((folder / "good.pth").read_bytes())
+        (tmp_path / f"cut.{name}").write_bytes((tmp_path / f"good.{name}").read_bytes()[:2000])
+        (tmp_path / f"empty.{name}").write_bytes(b"")
+        (tmp_path / f"text.{name}").write_bytes(b"hello, this is neither of them")
+    content = bytearray((tmp_path / "good.pth").read_bytes())
     content[content.index(good["a"].numpy().tobytes())] ^= 1
-    (folder / "bit.pth").write_bytes(content)
-    torch.save([torch.zeros(3)], folder / "list.pth")
-    (folder / "weights.h5").write_bytes(b"")
-    (folder / "folder.pth").mkdir()
+    (tmp_path / "bit.pth").write_bytes(content)
+    torch.save([torch.zeros(3)], tmp_path / "list.pth")
+    (tmp_path / "weights.h5").write_bytes(b"")
+    (tmp_path / "folder.pth").mkdir()
     damaged = [f"{kind}.{suffix}" for kind in ("cut", "empty", "text") for suffix in ("pth", "safetensors")]
-    return {
+    messages = {
         **dict.fromkeys(("evil.pth", "old.pth", "raw.pth", "namespace.pth", "module.pth"), "could run code when"),
         **dict.fromkeys((*damaged, "bit.pth"), "is damaged"),
         "list.pth": "has no weights; expected a dict of tensors",
@@ -160,10 +158,7 @@ def bad_files(folder: Path) -> dict[str, str]:
         "absent.pth": "does not exist; expected a file of weights",
         "absent.safetensors": "does not exist; expected a file of weights",
     }
-
-
-def test_damaged_and_dangerous_files(tmp_path: Path) -> None:
-    for name, message in bad_files(tmp_path).items():
+    for name, message in messages.items():
         with pytest.raises(UsageError) as error:
             weights.read_file(tmp_path / name)
         assert message in str(error.value) and name in str(error.value), name
