@@ -148,6 +148,18 @@ def test_starts_as_identity_and_learns(kind: type, options: dict) -> None:
     assert not torch.equal(layer(x), x)
 
 
+def test_with_convolution_and_norm_zero_as_in_the_paper_only_the_bias_learns() -> None:
+    layer, x = BottleneckRepGraph(8, **BottleneckRepGraph.INSERTED), torch.randn(2, 8, 5, 7)
+    nn.init.zeros_(layer.expand.weight)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        (layer(x) - x.roll(1, 3)).square().mean().backward()
+        learned = {key for key, p in layer.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+        assert learned == {"expand_norm.bias"}
+        optimizer.step()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_round_returns_its_nodes(kind: type) -> None:
     """Rings from far to near, around each query of the round."""
