@@ -16,7 +16,7 @@ def network(**more):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_error_is_half_a_step_of_each_channel(dtype):
-    weight = (torch.randn(48, 16, 3, 3) * torch.logspace(-6, 3, 48)[:, None, None, None]).to(dtype)
+    weight = (torch.randn(128, 64, 3, 3) * torch.logspace(-6, 3, 128)[:, None, None, None]).to(dtype)
     weight[7] = 0
     found, weight = expand(compress({"weight": weight}))["weight"], weight.float()
     assert found.dtype == torch.float32
@@ -30,16 +30,20 @@ def test_only_matrices_and_kernels_are_rounded():
     small = compress(state)
     assert set(expand(small)) == set(state)
     for name, value in state.items():
-        assert (small[name].dtype == torch.int8) == (value.dim() > 1 and value.numel() >= 1024)
+        assert (small[name].dtype == torch.int8) == (value.dim() > 1 and value.numel() >= 2**16)
         if name + SCALE not in small:
             assert small[name] is value
 
 
-NAME = "head.smooth.weight"
+NAME = "backbone.body.layer4.1.conv2.weight"
 DAMAGES = {
     "no scale": lambda tensors: tensors.pop(NAME + SCALE),
     "short scale": lambda tensors: tensors.update({NAME + SCALE: tensors[NAME + SCALE][:-1].clone()}),
     "scale alone": lambda tensors: tensors.pop(NAME),
+    "negative": lambda tensors: tensors[NAME + SCALE].neg_(),
+    "not finite": lambda tensors: tensors[NAME + SCALE].div_(0),
+    "integers": lambda tensors: tensors.update({NAME + SCALE: tensors[NAME + SCALE].int()}),
+    "one dimension": lambda tensors: tensors.update({NAME: tensors[NAME].flatten()}),
 }
 
 
@@ -50,7 +54,7 @@ def test_damaged_file(tmp_path, damage):
     DAMAGES[damage](tensors)
     model.save_pretrained(tmp_path)
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(UsageError, match=r"head\.smooth\.weight"):
+    with pytest.raises(UsageError, match=r"layer4\.1\.conv2\.weight"):
         load(tmp_path)
 
 

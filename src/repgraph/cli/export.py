@@ -30,7 +30,7 @@ def export(
     int8: Annotated[bool, option("safetensors: Round the weights to 8 bits, a quarter of the size.", "--int8")] = False,
     image: Annotated[Path | None, option("onnx of a Mask R-CNN: Also compare on this photo.", metavar="FILE")] = None,
 ) -> int:
-    """Export a network to torch.export, ONNX or safetensors; the file's outputs are compared with the network's.
+    """Export a network to torch.export, ONNX or safetensors; outputs of programs are compared with the network's.
 
     Examples:
       repgraph export runs/voc --to onnx --out voc.onnx --size 512x512
@@ -42,7 +42,7 @@ def export(
     The exit code is 0, 1 if the outputs differ (nothing is written), or 2 for a mistake in the command.
     """
     size, suffix = options.parse_size("--size", size_text), SUFFIXES[to]
-    path = Path(os.path.expanduser(out or options.network_name(model) + suffix))
+    path = Path(os.path.expanduser(out or options.network_name(model) + "-int8" * int8 + suffix))
     if path.suffix != suffix:
         raise UsageError(f"--out is {out}; expected a file name that ends in {suffix} for --to {to}")
     if int8 and to != "safetensors":

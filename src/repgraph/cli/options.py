@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from repgraph.constants import DATASETS, INSTANCE_DATASETS, MODEL, SHIPPED, Precision
+from repgraph.constants import RECIPE as RECIPE_FILE
 from repgraph.errors import UsageError
 from repgraph.files import in_clone, parse_json
 
@@ -133,17 +134,25 @@ def parse_size(option: str, text: str, *, square: bool = False) -> tuple[int, in
     return int(found[1]), int(found[2] or found[1])
 
 
-def model_or_shipped(model: Path | None) -> Path:
-    """Return the given network, or the trained one that comes with a clone of the repository."""
+def model_or_shipped(model: Path | None, inputs: Sequence[str] | None = None) -> Path:
+    """Return the given network, or the trained one that comes with a clone of the repository.
+
+    An error if one of ``inputs`` is a network instead of an image.
+    """
     if model is not None:
         return model
+    for text in inputs or ():
+        path = Path(text)
+        is_run = any((path / name).exists() for name in (RECIPE_FILE, "config.json"))
+        if is_run or path.suffix in (".ckpt", ".safetensors"):
+            raise UsageError(f"{text} is a network, not an image; give it as --model {text}")
     found = in_clone(SHIPPED)
     if found is None:
         raise UsageError(
             f"give --model; {SHIPPED}, a network for PASCAL VOC, is in the repository, not in the package: run the "
             "command in a clone to use it"
         )
-    print(f"using {found}: RGNet for the 20 classes of PASCAL VOC; --model names another network", file=sys.stderr)
+    print(f"using {found}, trained on PASCAL VOC; --model names another network", file=sys.stderr)
     return found
 
 

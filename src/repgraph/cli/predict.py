@@ -49,7 +49,7 @@ def predict(
     if inputs and any(vars(data).values()):
         raise UsageError("--data, --dataset, --option and --limit need --split; they are not for images")
 
-    model = options.model_or_shipped(model)
+    model = options.model_or_shipped(model, inputs)
 
     import torch
 

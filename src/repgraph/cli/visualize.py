@@ -81,7 +81,7 @@ def explore(
 
     options.check_page(out)
     files.check_writable(out)
-    model = options.model_or_shipped(model)
+    model = options.model_or_shipped(model, images.images)
     network = networks.load(model, parse_device(images.device))
     find_layers(network.model, layers or None)
     found = images.open(network, [out], None if images.images else SPLIT_IMAGES, masks=truth, side=side)
@@ -149,7 +149,7 @@ def nodes(
     for path in paths:
         figures.file_format(path)
         files.check_writable(path)
-    network = networks.load(options.model_or_shipped(model), parse_device(images.device))
+    network = networks.load(options.model_or_shipped(model, images.images), parse_device(images.device))
     layer = find_layer(network.model, layer)
     found = images.open(network, paths)
     if len(found) > MAX_ROWS:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from repgraph import data as datasets
 from repgraph import models, recipes
-from repgraph.constants import RECIPE
+from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
 from repgraph.data.labels import Labels, spread_palette
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError, out_of_memory
@@ -90,7 +90,8 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
 def find_recipe(path: str | Path) -> AnyRecipe | None:
     """Return the recipe of the run of a network (its folder, or a file in its folders), or None."""
     path = Path(os.path.expanduser(path)).absolute()
-    folders = [path, path.parent] if path.is_dir() else [path.parent, path.parent.parent]
+    folder = path if path.is_dir() else path.parent
+    folders = [folder, folder.parent] if folder.name in (MODEL, CHECKPOINTS) else [folder]
     found = next((folder / RECIPE for folder in folders if (folder / RECIPE).is_file()), None)
     try:
         return None if found is None else recipes.load(found)

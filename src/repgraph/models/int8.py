@@ -5,18 +5,20 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from repgraph.errors import UsageError
+
 SCALE = ".int8_scale"  # suffix of the tensor with the scales of another
-MIN_ELEMENTS = 1024  # smaller tensors stay as they are
+MIN_ELEMENTS = 2**16  # smaller tensors, such as the first convolutions, stay as they are: rounding them costs most
 
 
 def compress(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Round matrices and convolution kernels to int8, with a float32 scale for each output channel.
 
     Example:
-        >>> weight = torch.randn(64, 32, 1, 1)
+        >>> weight = torch.randn(256, 256, 1, 1)
         >>> small = compress({"weight": weight})
         >>> small["weight"].dtype, small["weight.int8_scale"].shape
-        (torch.int8, torch.Size([64]))
+        (torch.int8, torch.Size([256]))
         >>> error = (expand(small)["weight"] - weight).abs().amax((1, 2, 3))
         >>> bool((error <= 0.51 * small["weight.int8_scale"]).all())
         True
@@ -27,18 +29,29 @@ def compress(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             found[name] = value
             continue
         rows = value.float().flatten(1)
+        if not bool(rows.isfinite().all()):
+            raise UsageError(f"{name} has values that are not finite; they cannot be rounded to 8 bits")
         scale = rows.abs().amax(1) / 127
         found[name] = (rows / scale.clamp(min=1e-30)[:, None]).round().to(torch.int8).view_as(value)
         found[name + SCALE] = scale
     return found
 
 
-def expand(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return float32 weights from the result of :func:`compress`; tensors without scales stay as they are."""
-    found = dict(tensors)
-    for name in tensors:
-        value, scale = tensors[name], tensors.get(name + SCALE)
-        if scale is not None and value.dtype == torch.int8 and scale.shape == value.shape[:1]:
-            found[name] = (value.flatten(1).float() * scale.float()[:, None]).view(value.shape)
-            del found[name + SCALE]
+def expand(tensors: Mapping[str, Tensor], source: str = "weights") -> dict[str, Tensor]:
+    """Return float32 weights from the result of :func:`compress`; tensors without scales stay as they are.
+
+    ``source`` is their file, for errors.
+    """
+    found = {name: value for name, value in tensors.items() if not name.endswith(SCALE)}
+    for name in tensors.keys() - found.keys():
+        value, scale = tensors.get(name.removesuffix(SCALE)), tensors[name]
+        if value is None or value.dtype != torch.int8 or value.dim() < 2:
+            raise UsageError(f"{source} is damaged: {name} has no tensor of 8 bits")
+        valid = scale.is_floating_point() and bool((scale.isfinite() & (scale >= 0)).all())
+        if scale.shape != value.shape[:1] or not valid:
+            raise UsageError(f"{source} is damaged: {name} is not a positive number for each output channel")
+        found[name.removesuffix(SCALE)] = (value.flatten(1).float() * scale.float()[:, None]).view(value.shape)
+    for name, value in found.items():
+        if value.dtype == torch.int8:
+            raise UsageError(f"{source} is damaged: {name} has 8 bits and no scale")
     return found

@@ -185,7 +185,7 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         try:
             with safe_open(path, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                return int8.expand(tensors), dict(file.metadata() or {})
+                return int8.expand(tensors, str(path)), dict(file.metadata() or {})
         except SafetensorError as error:
             raise UsageError(f"{path} is damaged or truncated: {first_line(error)}") from error
         except OSError as error:

@@ -1,6 +1,7 @@
 """The demo's first page: photos with the nodes of the network in ``weights/``, and links to the other pages."""
 
 import io
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from repgraph import files
 from repgraph.constants import PHOTOS, SHIPPED
 from repgraph.data.files import read_image
 from repgraph.drawing.page import Picture, data_uri, render
+from repgraph.errors import UsageError
 from repgraph.inference.network import load
 from repgraph.report.page import STYLE
 from repgraph.visualize import figures, nodes_figure
@@ -24,14 +26,23 @@ def segment_photos(folder: Path) -> list[Picture]:
     """Return a figure of each photo in ``examples/photos``, with the nodes of a few positions.
 
     Also writes ``photos.html``, the explorer page of the photos. The result is empty outside of a clone of the
-    repository, which has the photos and the network.
+    repository, which has the photos and the network, and if one of them cannot be read.
     """
+    try:
+        return _segment_photos(folder)
+    except UsageError as error:
+        print(f"the first page has no photos: {error}", file=sys.stderr)
+        return []
+
+
+def _segment_photos(folder: Path) -> list[Picture]:
     weights, photos = files.in_clone(SHIPPED), files.in_clone(PHOTOS)
-    if weights is None or photos is None:
+    paths = sorted(photos.glob("*.jpg")) if photos else []
+    if weights is None or not paths:
         return []
     network = load(weights)
     labels, layer = network.labels_or_numbers(), find_layer(network.model)
-    images = {path.stem: read_image(path) for path in sorted(photos.glob("*.jpg"))}
+    images = {path.stem: read_image(path, upright=True) for path in paths}
     page = explore(
         network.model,
         (ExplorerImage(name, image) for name, image in images.items()),
