@@ -108,8 +108,8 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     def to_bytes(self, *, int8: bool = False) -> bytes:
         """Return the network as a safetensors file with its config in the metadata.
 
-        With ``int8``, large matrices and convolution kernels are rounded to 8 bits, with a scale for each output channel, and
-        the auxiliary head, which only training uses, is left out. The file is about a quarter of the size.
+        With ``int8``, large matrices and convolution kernels are rounded to 8 bits, with a scale for each output
+        channel. The auxiliary head, which only training uses, is left out. The file is about a quarter of the size.
         """
         state = self.state_dict()
         changed = sorted(self.built ^ state.keys())
