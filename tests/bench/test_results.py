@@ -112,7 +112,7 @@ README_ROWS = {
     "attention, 65 x 65": ("cpu/operator", {"pass": "forward", "shared_kv": "False"}, "cpu", "sdpa-flash"),
     "deformable attention, encoder": ("cpu/deformable", ENCODER, "cpu", "composition"),
     "Deformable DETR, 480 x 640": ("cpu/deformable", DETR, "cpu", "composition"),
-    "segmentation of 512": ("cpu/networks", {"pass": "forward"}, "pyramid", "nl"),
+    "RGNet with a feature": ("cpu/networks", {"pass": "forward"}, "pyramid", "rgnet"),
     "the same, forward + backward": ("h200/layers", FUSED | {"pass": "forward+backward"}, None, "nl-conv2d"),
     "block at": ("h200/layers", FUSED | {"pass": "forward"}, None, "nl-conv2d"),
     "deformable attention as above": ("h200/deformable", ENCODER | {"dtype": "bfloat16"}, "triton", "composition"),

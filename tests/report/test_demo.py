@@ -142,12 +142,12 @@ def test_interrupted_training_is_resumed(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_seeds(tmp_path):
-    path = run_demo(tmp_path, ("control",), seeds=2, settings=SETTINGS, tests=2, pictures=1)
+    run_demo(tmp_path, ("control",), seeds=2, settings=SETTINGS, tests=2, pictures=1)
     found = json.loads((tmp_path / "scores.json").read_text())
     assert [(one["network"], one["seed"]) for one in found] == [("control", 0), ("control", 1)]
     assert not (tmp_path / "explore.html").exists() and (tmp_path / "report.html").is_file()  # it has no nodes
     low, high = sorted(100 * one["miou"] for one in found)
-    text = text_of(path.read_text(encoding="utf-8"))
+    text = text_of(read(tmp_path, "scenes"))
     assert f"({low:.1f} to {high:.1f})" in text and "averaged over 2 seeds" in text
 
 
