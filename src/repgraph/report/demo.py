@@ -134,8 +134,8 @@ def run_demo(
         files.write(folder / "explore.html", explore(explored.model, images, LABELS, title=title, about=about))
     files.write(folder / "scenes.html", render_demo(results, data, examples, command))
     described = [_describe(i, group) for i, group in enumerate(results.values())]
-    first = render_first_page(segment_photos(folder), described, len(data), has_explorer=explored is not None)
-    files.write(path, first)
+    scenes: dict[str, Any] = dict(networks=described, tests=len(data), has_explorer=explored is not None)
+    files.write(path, render_first_page(segment_photos(folder), **scenes))
     print(f"the command took {format_duration(time.perf_counter() - start)}", file=sys.stderr, flush=True)
     return path
 

@@ -64,16 +64,7 @@ def _nodes(model: Any, name: str, image: Any, layer: str, labels: Any) -> Pictur
         return Picture(data_uri(picture.convert("RGB"), photo=True), *picture.size, caption, f"{name}: {caption}")
 
 
-def render_first_page(pictures: Sequence[Picture], networks: Sequence[Any], tests: int, *, has_explorer: bool) -> str:
-    """Return the page as HTML; ``networks`` describe the networks on drawn scenes."""
-    return render(
-        "first_page.html",
-        __package__,
-        title=TITLE,
-        style=STYLE,
-        style_attributes=True,
-        pictures=pictures,
-        networks=networks,
-        tests=tests,
-        has_explorer=has_explorer,
-    )
+def render_first_page(pictures: Sequence[Picture], **values: Any) -> str:
+    """Return the page as HTML; ``values`` are other variables of its template, about the networks on drawn scenes."""
+    values |= dict(pictures=pictures, style_attributes=True)
+    return render("first_page.html", __package__, title=TITLE, style=STYLE, **values)
