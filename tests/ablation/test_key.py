@@ -17,7 +17,7 @@ def voc(*settings):
         ["data.root=/elsewhere", "data.workers=3", "data.cache=true", "train.devices=2", "train.accelerator=cpu"],
         ["train.period=7", "train.log_every=7", "train.validate_every=0", "test.flip=true", "test.scales=0.5,1"],
         ["model.weights=/elsewhere/resnet50.pth"],
-        ["model.context_options.nodes=9", "model.context_options.radius=8", "model.context_options.node_view=15"],
+        ["model.context_options.nodes=9", "model.context_options.radius=12", "model.context_options.rounds=3"],
         ["model.context_options.spread=ring", "model.context_options.backend=reference"],
         ["model.fusion=concat"],
         ["data.hold_out=0"],
@@ -60,7 +60,7 @@ def test_options_of_absent_layers_do_not_count():
 def test_differences():
     base = voc()
     assert differences(base, base) == ""
-    default = voc("model.context_options.node_view=1")  # of the layer, but not in a head
-    assert differences(default, base) == 'model.context_options={"node_view": 1}'
+    default = voc("model.context_options.rounds=1")  # of the layer, but not in a head
+    assert differences(default, base) == 'model.context_options={"rounds": 1}'
     changed = voc("model.context_options.nodes=27", "optim.lr=0.02", "data.root=/x", "train.seed=1")
     assert differences(changed, base) == 'model.context_options={"nodes": 27}; optim.lr=0.02; train.seed=1'

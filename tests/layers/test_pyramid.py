@@ -22,40 +22,42 @@ def maps(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
     return [torch.randn(2, 16, *size, generator=generator, dtype=dtype) for size in SIZES]
 
 
-def expected(layer: PyramidRepGraph, x: torch.Tensor, coarser: list[torch.Tensor]) -> torch.Tensor:
+def expected(layer: PyramidRepGraph, given: list[torch.Tensor]) -> torch.Tensor:
     """Compute the equations position by position, with grid_sample for single points."""
 
     def conv(module, y):
         return F.conv2d(y, module.weight, module.bias)
 
-    for each in layer.rounds:
-        found = [x, *coarser]
+    updated = list(given)
+    for level, each in [(level, parts[level]) for parts in layer.rounds for level in (2, 1, 0)]:
+        x, found = updated[level], updated[level:]
         query = conv(each.query, x)
         keys = [conv(key, y) for key, y in zip(each.keys, found, strict=True)]
         values = [conv(value, y) for value, y in zip(each.values, found, strict=True)]
-        offsets = conv(each.offset, x).unflatten(1, (each.groups, each.maps, each.nodes, 2))
+        start = each.offset.bias * min(1, (min(x.shape[2:]) - 1) / (2 * each.nodes))  # the rays shrink on small maps
+        offsets = F.conv2d(x, each.offset.weight, start).unflatten(1, (each.groups, each.maps, each.nodes, 2))
         bias = each.bias.view(each.groups, each.maps, each.nodes)
         (height, width), part = x.shape[2:], x.shape[1] // each.groups
         response = torch.empty_like(x)
         for k in range(each.groups):
             own = slice(k * part, (k + 1) * part)
             logits, read = [], []
-            for level, (key, value) in enumerate(zip(keys, values, strict=True)):
+            for other, (key, value) in enumerate(zip(keys, values, strict=True)):
                 h, w = key.shape[2:]
                 ys, xs = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
                 for n in range(each.nodes):
-                    px = (xs + 0.5) * w / width - 0.5 + offsets[:, k, level, n, 0]
-                    py = (ys + 0.5) * h / height - 0.5 + offsets[:, k, level, n, 1]
+                    px = (xs + 0.5) * w / width - 0.5 + offsets[:, k, other, n, 0]
+                    py = (ys + 0.5) * h / height - 0.5 + offsets[:, k, other, n, 1]
                     grid = torch.stack(((px + 0.5) * 2 / w - 1, (py + 0.5) * 2 / h - 1), -1)
                     at = [F.grid_sample(y[:, own], grid, align_corners=False) for y in (key, value)]
-                    logits.append((query[:, own] * at[0]).sum(1) * part**-0.5 + bias[k, level, n])
+                    logits.append((query[:, own] * at[0]).sum(1) * part**-0.5 + bias[k, other, n])
                     read.append(at[1])
             weights = torch.stack(logits, 1).softmax(1)
             response[:, own] = sum(weights[:, i, None] * each_read for i, each_read in enumerate(read))
         x = x + each.project_norm(conv(each.project, response))
         hidden = F.relu(each.widen_norm(conv(each.widen, x)))
-        x = x + each.narrow_norm(conv(each.narrow, hidden))
-    return x
+        updated[level] = x + each.narrow_norm(conv(each.narrow, hidden))
+    return updated[0]
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -63,8 +65,7 @@ def test_output_matches_the_equations(training: bool) -> None:
     options = dict(rounds=2, nodes=3, groups=4, expansion=2, dtype=torch.float64)
     layer = build(PyramidRepGraph, 16, training=training, fan_in=True, **options)
     twin = copy.deepcopy(layer)
-    x, *coarser = maps()
-    y, want = layer([x, *coarser]), expected(twin, x, coarser)
+    y, want = layer(maps()), expected(twin, maps())
     torch.testing.assert_close(y, want)
     cotangent = torch.randn_like(y)
     for network, result in ((layer, y), (twin, want)):
@@ -88,10 +89,10 @@ def test_nodes_of_all_rounds_and_their_reach() -> None:
     below = nodes[0][0, 1, :4, :, 3, 5] - torch.tensor([5.0, 3.0])
     torch.testing.assert_close(below, torch.tensor([[0.0, i + 1.0] for i in range(4)]))
     found = repgraph.reach(layer, given)
-    assert list(found) == ["rounds.0", "rounds.1"]
+    assert list(found) == [f"rounds.{number}.{level}" for number in range(2) for level in range(3)]
     steps = [i * math.hypot(*(u * c for u, c in zip((13 / w, 9 / h), d, strict=True)))
              for d in ((1, 0), (0, 1), (-1, 0), (0, -1)) for h, w in SIZES for i in range(1, 5)]  # fmt: skip
-    assert found["rounds.0"].mean == pytest.approx(sum(steps) / len(steps))
+    assert found["rounds.0.0"].mean == pytest.approx(sum(steps) / len(steps))
 
 
 def test_fused_and_compiled_and_copied() -> None:

@@ -35,7 +35,7 @@ def test_initialisation(context: str) -> None:
     x = torch.randn(1, 64, 5, 7)
     assert not torch.equal(head(x), head(x)) and torch.equal(head.eval()(x), head(x))  # dropout, in training only
     if context == "repgraph":
-        assert torch.equal(head.context.offset.bias, BottleneckRepGraph(64, radius=8.0).offset.bias)
+        assert torch.equal(head.context.offset.bias, BottleneckRepGraph(64, radius=12.0).offset.bias)
         assert not head.context.offset.weight.any()
 
 

@@ -175,7 +175,7 @@ def test_rates_of_stages(backbone: str, stages: list[str]) -> None:
     expected = dict(zip(stages, (0.01 * 0.5**k for k in (4, 4, 3, 2, 1, 0)), strict=True))
     for name, parameter in model.named_parameters():
         old = name.startswith("backbone.") and ".repgraph." not in name
-        rate = expected[name.split(".")[2]] if old else 0.05 if ".offset." in name else 0.1
+        rate = expected[name.split(".")[2]] if old else 0.05 if "offset" in name else 0.1
         assert rates.pop(id(parameter)) == (pytest.approx(rate), 0.0 if parameter.dim() == 1 else None), name
     assert not rates
 

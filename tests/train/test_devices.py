@@ -81,9 +81,10 @@ def test_backend_settings_are_restored(machine):
 )
 def test_what_cuda_graphs_cannot_record(settings, where, fixed_size, reason):
     with pytest.raises(UsageError, match=f"train.graph cannot be used: .*{reason}"):
-        cuda_graphs.check(Train(graph=True, **settings), where, fixed_size)
-    cuda_graphs.check(Train(**settings), where, fixed_size)
-    cuda_graphs.check(Train(graph=True), ONE_GPU, True)
+        cuda_graphs.use(Train(graph=True, **settings), where, fixed_size)
+    assert not cuda_graphs.use(Train(**settings), where, fixed_size)
+    assert cuda_graphs.use(Train(), ONE_GPU, True) and cuda_graphs.use(Train(graph=True), ONE_GPU, True)
+    assert not cuda_graphs.use(Train(graph=False), ONE_GPU, True)
 
 
 @pytest.mark.gpu

@@ -36,7 +36,7 @@ class Plan:
     cluster: str = ""
     tuned: Path | None = None
     of: tuple[str, ...] = ()
-    trials: int = tuning.TRIALS
+    trials: int = len(tuning.TRIALS)
     reference: str = ""
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Plan:
         for wrong, message in (
             (len(set(self.seeds)) < max(1, len(self.seeds)), f"--seeds is {self.seeds}; expected different seeds"),
             (self.jobs < 1, f"--jobs is {self.jobs}; expected a positive integer"),
-            (is_tune and not self.of, f"tune needs --of: one or several of {', '.join(tuning.SPACES)}"),
+            (is_tune and not self.of, f"tune needs --of: one or several of {', '.join(tables.KINDS)}"),
             (self.of and not is_tune, f"--of is for tune, not for {self.table}; leave it out"),
             (self.tuned and is_tune, "--tuned is for tables, not for tune; leave it out"),
             ((self.entries or self.reference) and not is_one, "--entries and --reference are for one table only"),
@@ -134,7 +134,7 @@ def _check_settings(plan: Plan, wanted: Sequence[Table]) -> None:
     if plan.table == TUNE:
         varied["data.hold_out"] = TUNE
     if plan.tuned:
-        varied |= {name: "--tuned" for _, entry in entries for name in tuning.SPACES[entry.kind]}
+        varied |= {name: "--tuned" for name in tuning.TRIALS[0]}
     for setting in plan.settings:
         name = setting.partition("=")[0].strip()
         for other, owner in varied.items():

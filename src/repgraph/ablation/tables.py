@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from repgraph.constants import DECODERS
 from repgraph.errors import UsageError, nearest
-from repgraph.recipes import Recipe, with_values
+from repgraph.recipes import PYRAMID_OPTIMIZER, Recipe, with_values
 
 
 class Kind(NamedTuple):
@@ -21,8 +21,8 @@ class Kind(NamedTuple):
     settings: dict[str, Any]
 
 
-# With the learning rates of the pyramid recipes.
-_PYRAMID = {"model.decoder": "pyramid", "model.context_options": {}, "optim.head": 3.0, "optim.offset": 3.0}
+_PYRAMID = {"model.decoder": "pyramid", "model.context_options": {}}
+_PYRAMID |= {f"optim.{name}": value for name, value in PYRAMID_OPTIMIZER.items()}
 # Layers with nodes keep the options of the recipe; Simple RepGraph has no norm after expand.
 KINDS = {
     "baseline": Kind("backbone baseline", {"model.context": "none", "model.context_options": {}}),
@@ -40,18 +40,25 @@ PAPER_DATA = "ADE20K, ResNet-50"
 STAGES = {"res2": "layer1", "res3": "layer2", "res4": "layer3", "res5": "layer4"}  # the paper's and timm's names
 INSERTED_NODES = 9
 
+# One round whose nodes are means of 15 x 15 positions; for recipes that give no options.
+MEANS = {f"model.context_options.{name}": value for name, value in dict(rounds=1, radius=8.0, node_view=15).items()}
+
 Paper = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A row of a table; its ``settings`` override the settings of its ``kind`` and tuned settings."""
+    """A row of a table; its ``settings`` override the settings of its ``kind`` and tuned settings.
+
+    ``means``: RGNet in the form in which the paper's tables were measured (:data:`MEANS`).
+    """
 
     name: str
     label: str
     kind: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     paper: Paper = None
+    means: bool = False
 
 
 class Table:
@@ -96,17 +103,19 @@ class EntryRuns:
 def _rgnet(name: str, label: str, paper: Paper = None, rate: float | None = None, **options: Any) -> TableEntry:
     """RGNet with nine nodes, options of its layer, and a multiple of the learning rate for offsets."""
     settings = {f"model.context_options.{option}": value for option, value in {"nodes": 9, **options}.items()}
-    return TableEntry(name, label, "rgnet", settings if rate is None else {**settings, "optim.offset": rate}, paper)
+    settings = settings if rate is None else {**settings, "optim.offset": rate}
+    return TableEntry(name, label, "rgnet", settings, paper, means=True)
 
 
 def _form(name: str, label: str, **options: Any) -> TableEntry:
-    """RGNet with these options; the others are the defaults in a head."""
-    return _rgnet(name, label, **{"scale": None, "node_view": None, "norm_expand": None, **options})
+    """RGNet with these options, and the usual form otherwise."""
+    return _rgnet(name, label, **{"scale": None, "node_view": 15, "norm_expand": False, **options})
 
 
 def _fused(kind: str, label: str, fusion: str, paper: Paper) -> TableEntry:
     nodes = {"model.context_options.nodes": 9} if kind in ("simple", "rgnet") else {}
-    return TableEntry(f"{kind}-{fusion}", f"{label}, {fusion}", kind, {"model.fusion": fusion, **nodes}, paper)
+    settings = {"model.fusion": fusion, **nodes}
+    return TableEntry(f"{kind}-{fusion}", f"{label}, {fusion}", kind, settings, paper, means=kind == "rgnet")
 
 
 def _inserted(name: str, label: str, paper: Paper, **stages: int) -> TableEntry:
@@ -232,8 +241,9 @@ TABLES: dict[str, Table] = {table.name: table for table in _TABLES}
 
 def resolve(entry: TableEntry, start: Recipe, tuned: Mapping[str, Any] | None = None) -> tuple[Recipe, str]:
     """Return an entry's recipe, from ``start`` and the settings ``tuned`` for its kind, and why it cannot be built."""
-    settings = {**KINDS[entry.kind].settings, **(tuned or {}), **entry.settings}
     model = start.model
+    form = MEANS if entry.means and not model.context_options else {}
+    settings = {**KINDS[entry.kind].settings, **form, **(tuned or {}), **entry.settings}
     stride = DECODERS["pyramid"][0]
     if settings.get("model.decoder") == "pyramid" and model.output_stride not in (None, stride):
         return start, f"its backbone has output stride {model.output_stride}, and a pyramid needs {stride}"

@@ -5,7 +5,7 @@ convolution's input (:mod:`repgraph.ops.normalised`), which has fewer channels t
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import torch
@@ -52,9 +52,14 @@ class Pointwise(nn.Conv2d):
 
 
 class Fusible(nn.Module):
-    """Base class of layers with convolutions ``name`` that are followed by normalizations ``name_norm``."""
+    """Base class of modules with convolutions ``name`` that are followed by normalizations ``name_norm``."""
 
-    NORMALIZED: ClassVar[tuple[str, ...]]  # names of the convolutions
+    NORMALIZED: ClassVar[tuple[str, ...]] = ()  # names of the convolutions
+
+    def normalized(self) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
+        """Yield the owner and name of each convolution, and the owner and name of its normalization."""
+        for name in self.NORMALIZED:
+            yield self, name, self, f"{name}_norm"
 
     def fuse(self) -> Self:
         """Fold batch normalization into the convolutions for inference, in place. This cannot be undone."""
@@ -62,7 +67,9 @@ class Fusible(nn.Module):
 
 
 def fuse(model: Model) -> Model:
-    """Fold batch normalization into the convolutions of all RepGraph and non-local layers, for inference, in place.
+    """Fold batch normalization into the convolutions before it, for inference, in place.
+
+    This is done in RepGraph and non-local layers and, in the networks of this package, in heads and ResNets.
 
     The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
     """
@@ -72,10 +79,10 @@ def fuse(model: Model) -> Model:
             name = type(module).__name__
             raise RuntimeError(f"fuse() is for inference, but this {name} is in training mode; call eval()")
     for layer in layers:
-        for name in layer.NORMALIZED:
-            convolution, norm = fold(getattr(layer, name), getattr(layer, f"{name}_norm"))
-            setattr(layer, name, convolution)
-            setattr(layer, f"{name}_norm", norm)
+        for owner, name, norm_owner, norm_name in list(layer.normalized()):
+            convolution, norm = fold(getattr(owner, name), getattr(norm_owner, norm_name))
+            setattr(owner, name, convolution)
+            setattr(norm_owner, norm_name, norm)
     return model
 
 

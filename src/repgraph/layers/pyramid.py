@@ -1,4 +1,4 @@
-"""Rounds of attention to representative nodes on the maps of a feature pyramid."""
+"""Attention to representative nodes on the maps of a feature pyramid, from the coarsest map to the finest."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from repgraph.ops.backends import NAMES, direct
 
 
 class PyramidRound(Fusible):
-    """One round: each position of a map attends to nodes on that map and on others; a feed-forward part follows.
+    """The update of one map: its positions attend to nodes on it and on coarser maps; a feed-forward part follows.
 
     Every map has its own ``keys`` and ``values``. Each channel group has its own nodes, ``nodes`` on every map, which
     ``offset`` regresses from the first map, and a learned ``bias`` on the logit of each. Nodes of group k start along
@@ -85,14 +85,15 @@ class PyramidRound(Fusible):
 
 
 class PyramidRepGraph(nn.Module):
-    """RepGraph over several maps: in each round, positions of the finest map attend to nodes on all maps.
+    """RepGraph over several maps: positions of each map attend to nodes on that map and on all coarser ones.
 
-    The result of a round replaces the finest map in the next, so each round extends the reach of the nodes.
+    A round goes from the coarsest map to the finest, and each map is updated before the next finer one reads it. So
+    messages travel far on the coarse maps, where that is cheap, and then reach the fine positions.
 
     Args:
         channels: channels C of all maps.
         maps: number of maps, the finest one first.
-        rounds: number of rounds T, each with its own parameters.
+        rounds: number of rounds T over all maps, each with its own parameters.
         nodes: number S of nodes on each map, for each group.
         groups: number of channel groups, each with its own attention and nodes; a divisor of C.
         expansion: width of the feed-forward part as a multiple of C.
@@ -100,8 +101,8 @@ class PyramidRepGraph(nn.Module):
 
     Shape:
         - Input: ``maps`` tensors (B, C, H_l, W_l)
-        - Output: (B, C, H_0, W_0). With ``return_nodes=True`` also, for each round, the nodes (B, groups, maps * S, 2,
-          H_0, W_0), [x, y] in pixels of their own map, and the weights (B, groups, maps * S, H_0, W_0).
+        - Output: (B, C, H_0, W_0), the finest map. With ``return_nodes=True`` also its nodes in each round, (B, groups,
+          maps * S, 2, H_0, W_0), [x, y] in pixels of their own map, and their weights (B, groups, maps * S, H_0, W_0).
 
     Example:
         >>> layer = PyramidRepGraph(32, maps=2, rounds=2, groups=4)
@@ -114,7 +115,7 @@ class PyramidRepGraph(nn.Module):
         channels: int,
         maps: int = 3,
         *,
-        rounds: int = 3,
+        rounds: int = 1,
         nodes: int = 4,
         groups: int = 8,
         expansion: int = 4,
@@ -129,19 +130,25 @@ class PyramidRepGraph(nn.Module):
         checks.check_choice("backend", backend, NAMES)
         if channels % groups:
             raise UsageError(f"groups is {groups}; expected a divisor of the {channels} channels")
-        sizes = channels, maps, nodes, groups, checks.check_int("expansion", expansion)
-        count = checks.check_int("rounds", rounds)
-        self.rounds = nn.ModuleList(PyramidRound(*sizes, backend, device=device, dtype=dtype) for _ in range(count))
+        options = nodes, groups, checks.check_int("expansion", expansion), backend
+
+        def make_round() -> nn.ModuleList:  # the updates of each map, in the order of the maps
+            parts = (PyramidRound(channels, count, *options, device=device, dtype=dtype) for count in range(maps, 0, -1))
+            return nn.ModuleList(parts)
+
+        self.rounds = nn.ModuleList(make_round() for _ in range(checks.check_int("rounds", rounds)))
 
     def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
         if len(maps) != self.maps:
             raise UsageError(f"got {len(maps)} maps; this layer was made for maps={self.maps}")
-        x, *coarser = (checks.check_map(each, self.channels) for each in maps)
+        updated = [checks.check_map(each, self.channels) for each in maps]
         found: list[tuple[Tensor, Tensor]] = []
         for each in self.rounds:
-            x, *nodes = each(x, coarser, True) if return_nodes else (each(x, coarser),)
+            for level in reversed(range(self.maps)):
+                result = each[level](updated[level], updated[level + 1 :], return_nodes)  # type: ignore[index]
+                updated[level], *nodes = result if return_nodes else (result,)
             found += [tuple(nodes)] if return_nodes else []
-        return (x, *zip(*found, strict=True)) if return_nodes else x
+        return (updated[0], *zip(*found, strict=True)) if return_nodes else updated[0]
 
 
 def to_pixels(nodes: Tensor, steps: Sequence[tuple[float, float]]) -> Tensor:

@@ -1,16 +1,24 @@
 """Backbones: timm models, dilated to an output stride, that return the maps of their last stages."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import timm
 import torch
 import torch.nn.functional as F
+from timm.layers import BatchNormAct2d
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models._features import FeatureDictNet
+from timm.models.resnet import BasicBlock, Bottleneck
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError, nearest
 from repgraph.layers.checks import check_int
+from repgraph.layers.pointwise import Fusible
+from repgraph.ops.backends import direct
+from repgraph.ops.normalised import normalised_relu
+from repgraph.ops.product import fits
 
 STRIDES = (8, 16, 32)
 # Options that let transformers of a fixed image size accept any size; their names differ between models.
@@ -23,7 +31,7 @@ _NO_POOLING = (nn.Identity, type(None))  # in a block without anti-aliasing
 _MULTIPLES = (1, 32, 64, 128, 224, 256)
 
 
-class Backbone(nn.Module):
+class Backbone(Fusible):
     """A timm model without its classifier, as the encoder of a segmentation network.
 
     Weights are random, and nothing is downloaded; :func:`repgraph.models.rgnet` loads weights.
@@ -68,6 +76,17 @@ class Backbone(nn.Module):
         self.channels: tuple[int, ...] = tuple(body.feature_info.channels())
         self.strides: tuple[int, ...] = tuple(body.feature_info.reduction())
         self._channels_last_output = str(getattr(self.body, "output_fmt", "")).endswith("NHWC")
+
+    def normalized(self) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
+        """Yield the pairs of timm's ResNets."""
+        for module in self.body.modules():
+            if isinstance(module, Bottleneck | BasicBlock | FeatureDictNet):
+                for number in (1, 2, 3):
+                    if hasattr(module, f"conv{number}") and hasattr(module, f"bn{number}"):
+                        yield module, f"conv{number}", module, f"bn{number}"
+                shortcut = getattr(module, "downsample", None)
+                if isinstance(shortcut, nn.Sequential) and len(shortcut) > 1:
+                    yield shortcut, str(len(shortcut) - 2), shortcut, str(len(shortcut) - 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         height, width = x.shape[2:]
@@ -161,6 +180,37 @@ def to_caffe_style(body: nn.Module, name: str) -> None:
         # In timm the first block has the dilation of the previous stage, which is right for a stride on the 3 x 3.
         dilation = getattr(first, "dilation", 1)
         first.conv2.dilation = first.conv2.padding = (dilation, dilation)
+
+
+class NormRelu(BatchNormAct2d):
+    """Batch normalization and ReLU; in training on CUDA, one kernel for each pass over the map."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.training and direct(x) and fits(x) and x.shape[1] < x.numel() < 2**31):
+            return super().forward(x)
+        self.num_batches_tracked.add_(1)
+        running = self.running_mean, self.running_var
+        return normalised_relu(x, self.weight, self.bias, running, self.eps, self.momentum)
+
+
+def fuse_norm_relu(model: nn.Module) -> None:
+    """Replace each batch normalization before a ReLU in ResNets of timm by a :class:`NormRelu`, in place.
+
+    Names and values of parameters and buffers do not change.
+    """
+    for module in model.modules():
+        pairs = [("bn1", "act1"), ("bn2", "act2")] if isinstance(module, Bottleneck) else [("bn1", "act1")]
+        if not isinstance(module, Bottleneck | BasicBlock | FeatureDictNet):
+            continue
+        for norm_name, act_name in pairs:
+            norm, act = getattr(module, norm_name, None), getattr(module, act_name, None)
+            between = getattr(module, "drop_block", None)
+            plain = type(norm) is nn.BatchNorm2d and type(act) is nn.ReLU and isinstance(between, _NO_POOLING)
+            if plain and norm.affine and norm.track_running_stats and norm.momentum is not None:
+                fused = NormRelu(norm.num_features, eps=norm.eps, momentum=norm.momentum).train(norm.training)
+                fused._parameters, fused._buffers = norm._parameters, norm._buffers
+                setattr(module, norm_name, fused)
+                setattr(module, act_name, nn.Identity())
 
 
 default_cfgs = generate_default_cfgs({"repgraph_small": {}})  # timm looks it up here; there are no weights

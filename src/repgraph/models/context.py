@@ -65,7 +65,7 @@ PRESETS = {"paper": ("repgraph", BottleneckRepGraph.PAPER)}  # names of a layer 
 INSERTABLE = ("repgraph", "paper", "simple", "non_local", "dual")  # layers that start as the identity
 # Defaults of layers in a head (docs/nodes.md). Elsewhere layers have the defaults of their constructors.
 HEAD: dict[str, dict[str, Any]] = {
-    "repgraph": {"spread": "ring", "radius": 8.0, "node_view": 15, "norm_expand": False},
+    "repgraph": {"spread": "ring", "rounds": 3, "radius": 12.0, "norm_expand": False},
     "simple": {"spread": "ring", "radius": 8.0, "node_view": 15},
     "control": {"norm_expand": False},
 }

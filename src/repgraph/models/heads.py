@@ -1,6 +1,6 @@
 """Segmentation heads, and upsampling of their logits to the size of the image."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph, PyramidRepGraph
 from repgraph.layers.checks import check_int, check_map
-from repgraph.layers.pointwise import Pointwise, add_conv_norm
+from repgraph.layers.pointwise import Fusible, Pointwise, add_conv_norm
 from repgraph.layers.repgraph import RepGraph
 from repgraph.models.context import Control, make_context
 from repgraph.ops.separable import separable
@@ -18,7 +18,7 @@ from repgraph.ops.separable import separable
 MAPS = 4  # of a backbone, for PyramidHead: strides 4, 8, 16 and 32
 
 
-class SegmentationHead(nn.Module):
+class SegmentationHead(Fusible):
     """The head of RGNet, from the features of any encoder to class logits.
 
     ``project`` (3 x 3), ``norm`` and ReLU; ``context``; dropout and ``classifier`` (1 x 1).
@@ -64,6 +64,9 @@ class SegmentationHead(nn.Module):
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = initialize(Pointwise(self.context.out_channels, check_int("classes", classes)))
 
+    def normalized(self) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
+        yield self, "project", self, "norm"
+
     def forward(self, x: Tensor, return_nodes: bool = False) -> Any:
         x = self.act(self.norm(self.project(check_map(x, self.project.in_channels))))
         if return_nodes and not isinstance(self.context, RepGraph):
@@ -80,7 +83,7 @@ class AuxiliaryHead(SegmentationHead):
         super().__init__(in_channels, classes, channels=channels, context="none", dropout=dropout)
 
 
-class PyramidHead(nn.Module):
+class PyramidHead(Fusible):
     """From the maps of a backbone's four stages to class logits at the stride of the first.
 
     The maps of strides 8, 16 and 32 are projected to equal widths (``laterals``), and each is added to the next finer
@@ -104,6 +107,8 @@ class PyramidHead(nn.Module):
         >>> head(maps).shape
         torch.Size([1, 19, 32, 48])
     """
+
+    NORMALIZED = ("fine", "smooth")
 
     def __init__(
         self,
@@ -132,6 +137,10 @@ class PyramidHead(nn.Module):
         self.act = nn.ReLU(inplace=True)
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = initialize(Pointwise(width, check_int("classes", classes)))
+
+    def normalized(self) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
+        yield from super().normalized()
+        yield from ((self.laterals, str(level), self.lateral_norms, str(level)) for level in range(len(self.laterals)))
 
     def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
         first, *coarser = maps

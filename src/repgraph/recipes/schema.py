@@ -187,7 +187,7 @@ class Train(Section):
     precision: Precision = "bf16"
     norm: Literal["sync", "local", "frozen"] = "sync"  # statistics of all GPUs, of each, or fixed
     compile: Flag = False
-    graph: Flag = False  # replay the network's kernels as CUDA graphs; one GPU only
+    graph: Flag | None = None  # replay the network's kernels as CUDA graphs; null is where possible: on one GPU
     channels_last: Flag = True
     deterministic: Flag = False
     log_every: Positive = 20

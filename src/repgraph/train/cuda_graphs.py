@@ -7,13 +7,13 @@ GPU waits; a replay costs the CPU almost nothing. Results do not change.
 import torch
 from torch import Tensor, nn
 
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, out_of_memory
 from repgraph.recipes import Train
 from repgraph.train.devices import Devices
 
 
-def check(train: Train, devices: Devices, fixed_size: bool) -> None:
-    """Raise an error if ``train.graph`` is set and the network cannot be recorded."""
+def use(train: Train, devices: Devices, fixed_size: bool) -> bool:
+    """Return whether to record the network; raise an error if ``train.graph`` is set and that is impossible."""
     problems = {
         "it needs a CUDA device": devices.kind != "cuda",
         f"it supports one GPU, and there are {devices.world_size} processes": devices.world_size > 1,
@@ -24,6 +24,7 @@ def check(train: Train, devices: Devices, fixed_size: bool) -> None:
     reason = next((text for text, applies in problems.items() if applies), None)
     if train.graph and reason:
         raise UsageError(f"train.graph cannot be used: {reason}; leave it out")
+    return train.graph is not False and reason is None
 
 
 def record(model: nn.Module, *inputs: Tensor) -> None:
@@ -39,8 +40,14 @@ def record(model: nn.Module, *inputs: Tensor) -> None:
     dtype, enabled = torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
     # The kernels run several times before they are recorded. Casts of weights are part of the graph, so autocast must
     # not reuse them from one call to the next.
-    with torch.autocast(device.type, dtype, enabled, cache_enabled=False):
-        torch.cuda.make_graphed_callables(model, inputs)
+    try:
+        with torch.autocast(device.type, dtype, enabled, cache_enabled=False):
+            torch.cuda.make_graphed_callables(model, inputs)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"the network cannot be recorded as a CUDA graph ({reason}); set train.graph=false") from error
     with torch.no_grad():
         for buffer, value in buffers:
             buffer.copy_(value)

@@ -221,7 +221,7 @@ def step(
     logged = torch.zeros(len(task.losses), dtype=torch.float64, device=fabric.device)
     with task.explained_errors():
         for number, part in enumerate(batch.split(parts), 1):
-            if recipe.train.graph:
+            if session.graph:
                 with fabric.autocast():
                     cuda_graphs.record(model.module, *task.inputs(model.module, part))
             with fabric.no_backward_sync(model, enabled=number < parts):

@@ -16,6 +16,7 @@ from repgraph.data.dataset import Cached
 from repgraph.errors import UsageError
 from repgraph.layers.modes import evaluation_mode
 from repgraph.models import param_groups
+from repgraph.models.backbone import fuse_norm_relu
 from repgraph.models.hub import from_checkpoint
 from repgraph.models.weights import fits
 from repgraph.progress import format_duration
@@ -52,6 +53,7 @@ class Session:
     validation_images: Any
     identity: dict[str, Any]
     checkpoint: dict[str, Any] | None
+    graph: bool  # replay the network as a CUDA graph
 
     @property
     def start(self) -> int:
@@ -68,7 +70,7 @@ def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None
     if recipe.data.root:
         recipe = with_values(recipe, {"data.root": os.path.abspath(os.path.expanduser(recipe.data.root))})
     task, train = make_task(recipe), recipe.train
-    cuda_graphs.check(train, where, task.fixed_size)
+    graph = cuda_graphs.use(train, where, task.fixed_size)
     share, rest = divmod(train.batch, where.world_size)
     if rest:
         raise UsageError(f"train.batch is {train.batch}; expected a multiple of the {where.world_size} devices")
@@ -93,7 +95,7 @@ def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None
         images = task.subset(images, range(min(recipe.data.limit, len(images))))
     if recipe.data.cache:
         images = Cached(images)
-    return Session(recipe, task, where, model, average, images, validation_images, identity, checkpoint)
+    return Session(recipe, task, where, model, average, images, validation_images, identity, checkpoint, graph)
 
 
 def set_up(fabric: Fabric, session: Session) -> tuple[Any, Any]:
@@ -110,6 +112,8 @@ def set_up(fabric: Fabric, session: Session) -> tuple[Any, Any]:
         network.to(fabric.device)
         if train.channels_last:
             network.to(memory_format=torch.channels_last)
+    if session.graph:
+        fuse_norm_relu(model)  # kernels that are slow to launch, and fast in a graph
     if train.compile:
         model.compile(dynamic=False)
     optimizer = make_optimizer(session.recipe, model, fabric.device)
