@@ -63,7 +63,7 @@ def levels_backward(
     grad_query, grad_key, grad_value, grad_offsets, grad_bias = results
     if grad.numel() == 0:
         for each in results:
-            _zero(each)
+            each.zero_()
         return results
     with workspace() as space:
         call = _Call(query, key, value, offsets, bias, sizes, points, groups, sets, grid, grad.shape[2:], space)
@@ -186,11 +186,6 @@ def _finish(source, grad, shape, grid=1):
             starts = np.arange(0, length, grid if grid > 1 else length)
             last = np.add.reduceat(last, starts, axis, dtype=np.float64)
     write_floats(grad, last)
-
-
-def _zero(t: Tensor) -> None:
-    if t.numel():
-        flat(t).data[...] = 0
 
 
 def _slice_width(batch: int, groups: int, channels: int) -> int:

@@ -107,14 +107,6 @@ def _copy(source: Map, target: Map, shape: Sequence[int]) -> None:
     run(copy_map, tasks, batch * channels * height * width // 4, *source, *target, height, width, channels)
 
 
-def flat_offsets(t: Tensor) -> Map:
-    """Return offsets of any floating dtype as a map; float16, which the kernels do not read, is copied to float32."""
-    if t.dtype != torch.float16:
-        return flat(t)
-    copy = np.ascontiguousarray(t.detach().numpy().astype(np.float32))
-    return Map(copy.reshape(-1), tuple(s // copy.itemsize for s in copy.strides))
-
-
 def float_rows(t: Tensor, dtype: type, space: list[np.ndarray]) -> Map:
     """Return a tensor of any floating dtype as rows of ``dtype``."""
     if t.dtype in (torch.float32, torch.float64) and t.element_size() == np.dtype(dtype).itemsize:
@@ -130,7 +122,11 @@ def float_rows(t: Tensor, dtype: type, space: list[np.ndarray]) -> Map:
 
 
 def write_floats(t: Tensor, last: np.ndarray) -> None:
-    """Write numbers [B, H, W, C] to a tensor (B, C, H, W) of any floating dtype."""
+    """Write floats [B, H, W, C] to a tensor (B, C, H, W) of any floating dtype."""
+    if t.dtype in (torch.float32, torch.float64) and t.element_size() == last.itemsize:
+        sb, sh, sw, sc = (stride // last.itemsize for stride in last.strides)
+        _copy(Map(last.reshape(-1), (sb, sc, sh, sw)), flat(t), t.shape)
+        return
     last = last.transpose(0, 3, 1, 2)
     with np.errstate(over="ignore"):  # to infinity, as PyTorch does
         if t.dtype != torch.bfloat16:
