@@ -8,7 +8,7 @@ import copy
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -112,7 +112,7 @@ class _Hook:
         self.channels_at_end = channels_at_end  # the block's maps are (B, H, W, C)
 
     def attach(self, block: nn.Module, layer: nn.Module) -> None:
-        self.holder(block).add_module(NAME, layer)
+        block.get_submodule(self.path.rpartition(".")[0]).add_module(NAME, layer)
         if self.before:
             self.handle = block.register_forward_pre_hook(self, prepend=True)
         else:
@@ -120,10 +120,7 @@ class _Hook:
 
     def detach(self, block: nn.Module) -> None:
         self.handle.remove()
-        delattr(self.holder(block), NAME)
-
-    def holder(self, block: nn.Module) -> nn.Module:
-        return block.get_submodule(self.path.rpartition(".")[0])
+        delattr(block.get_submodule(self.path.rpartition(".")[0]), NAME)
 
     def __call__(self, block: nn.Module, args: tuple[Any, ...], output: Any = None) -> Any:
         x = (args[0] if args else None) if self.before else output
@@ -144,13 +141,6 @@ def _hooked_blocks(model: nn.Module) -> list[tuple[str, nn.Module, _Hook]]:
     ]
 
 
-class _BlockInput(NamedTuple):
-    """The input of a block: maps "BCHW", maps "BHWC" as in Swin, or tokens "BNC" as in ViT."""
-
-    channels: int
-    layout: str = "BCHW"
-
-
 def _insert_one(
     model: nn.Module, name: str, stage: str, path: str, channels: int | None, layer: Layer, options: dict[str, Any]
 ) -> tuple[nn.Module, _Hook]:
@@ -160,17 +150,17 @@ def _insert_one(
     _check_reachable(model, full, "insert the layers first")
     if any(block is other for _, other, _ in _hooked_blocks(model)):
         raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove(model) removes all")
-    taken = _block_input(block)
-    if taken is not None and taken.layout == "BNC":
+    width, layout = _block_input(block)
+    if layout == "BNC":
         raise UsageError(f"cannot insert at {full!r}: the block gets tokens (B, N, C); layers need maps (B, C, H, W)")
-    if channels is None and taken is not None:
-        channels = taken.channels
-        if not before:
-            shape = _output_shape(block, taken)
-            channels = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
+    if channels is None:
+        channels = width
+        if width is not None and not before:
+            shape = _output_shape(block, width, layout)
+            channels = shape[layout.index("C")] if shape is not None and len(shape) == 4 else None
     if channels is None:
         raise UsageError(f"cannot find the channels at {full!r}; for maps, pass them: channels={{{name!r}: 1024}}")
-    hook = _Hook(_find_place(model, block, full), before, taken is not None and taken.layout == "BHWC")
+    hook = _Hook(_find_place(model, block, full), before, layout == "BHWC")
     hook.attach(block, _build(layer, channels, block, full, options))
     return block, hook
 
@@ -198,7 +188,7 @@ def _build(layer: Layer, channels: int, block: nn.Module, path: str, options: di
     device, dtype = _device_and_dtype(block)
     module = module.to(device=device, dtype=dtype).train(block.training)
     kept = (2, channels, PROBE_SIZE, PROBE_SIZE)
-    shape = _output_shape(module, _BlockInput(channels))  # None if it cannot be found without data
+    shape = _output_shape(module, channels)  # None if it cannot be found without data
     if shape is not None and shape != kept:
         raise UsageError(f"layer turns {kept} into {tuple(shape)} at {path!r}; it has to keep the shape")
     return module
@@ -228,35 +218,34 @@ def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dty
     return next(((tensor.device, tensor.dtype) for tensor in tensors), (None, None))
 
 
-def _output_shape(module: nn.Module, taken: _BlockInput) -> torch.Size | None:
+def _output_shape(module: nn.Module, channels: int, layout: str = "BCHW") -> torch.Size | None:
     """Return the shape of a module's output for a batch of two; None if it fails."""
-    return getattr(_probe(_meta_copy(module), taken), "shape", None)
+    return getattr(_probe(_meta_copy(module), channels, layout), "shape", None)
 
 
-def _block_input(block: nn.Module) -> _BlockInput | None:
-    """Return the input of a block; None if it cannot be found.
+def _block_input(block: nn.Module) -> tuple[int | None, str]:
+    """Return channels and layout of a block's input: maps "BCHW", "BHWC" as in Swin, or tokens "BNC" as in ViT.
 
     The block is tried with the input channels of its layers, in each layout. If it runs with one more channel as well,
-    the layer follows others that take any number, and the next one is tried.
+    the layer follows others that take any number, and the next one is tried. The channels are None if all fail.
     """
     twin = _meta_copy(block)
     widths = [module.in_channels for module in block.modules() if isinstance(module, nn.Conv2d)]
     widths += [module.in_features for module in block.modules() if isinstance(module, nn.Linear)]
     for layout in ("BCHW", "BHWC", "BNC"):
         for width in dict.fromkeys(widths):
-            taken, wider = _BlockInput(width, layout), _BlockInput(width + 1, layout)
-            if _probe(twin, taken) is not None and _probe(twin, wider) is None:
-                return taken
-    return None
+            if _probe(twin, width, layout) is not None and _probe(twin, width + 1, layout) is None:
+                return width, layout
+    return None, "BCHW"
 
 
-def _probe(twin: nn.Module, taken: _BlockInput) -> Any:
+def _probe(twin: nn.Module, channels: int, layout: str) -> Any:
     """Return the output of a copy on the meta device; None if it does not accept this input."""
     try:
         fixed = getattr(twin, "input_resolution", None) or getattr(twin, "feat_size", None)  # in timm's Swin networks
         height, width = fixed or (PROBE_SIZE, PROBE_SIZE)
-        sizes = {"B": 2, "C": taken.channels, "H": height, "W": width, "N": height * width}
-        x = torch.empty([sizes[axis] for axis in taken.layout], device="meta", dtype=_device_and_dtype(twin)[1])
+        sizes = {"B": 2, "C": channels, "H": height, "W": width, "N": height * width}
+        x = torch.empty([sizes[axis] for axis in layout], device="meta", dtype=_device_and_dtype(twin)[1])
         with torch.no_grad():
             return twin(x)
     except Exception:  # a network's own code may raise anything
