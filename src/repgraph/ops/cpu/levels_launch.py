@@ -151,20 +151,21 @@ def _tables(sizes, points, size, grid, dtype):
 
     The shifts of representative attention are the anchors [cells, nodes]; ``size`` is None for given weights.
     """
+    heights, widths = (np.array(sizes[start::2], np.int32) for start in (0, 1))
+    starts = np.cumsum(heights * widths) - heights * widths
     pad = (0, -sum(points) % VECTOR)
-    maps = [np.pad(np.repeat(np.array(each, np.int32), points), pad) for each in (sizes[1::2], sizes[::2])]
-    starts = np.cumsum([0] + [h * w for h, w in zip(sizes[::2], sizes[1::2], strict=True)])[:-1]
-    table = np.concatenate((*maps, np.pad(np.repeat(starts, points), pad))).astype(np.int32)
-    widths = np.concatenate(maps).astype(dtype)
+    table = np.concatenate([np.pad(np.repeat(each, points), pad) for each in (widths, heights, starts)], dtype=np.int32)
+    pitch = len(table) // 3
+    lengths = table[: 2 * pitch].astype(dtype)
     if size is None:
-        shifts = np.full(len(maps[0]), -0.5, dtype)
-        return (table, widths + dtype(1), widths, shifts, shifts), (0, 0)
+        shifts = np.full(pitch, -0.5, dtype)
+        return (table, lengths + dtype(1), lengths, shifts, shifts), (0, 0)
     anchors = []
-    for length, other in ((size[1], maps[0]), (size[0], maps[1])):
+    for length, other in ((size[1], lengths[:pitch]), (size[0], lengths[pitch:])):
         x = np.arange(0, length, grid).astype(dtype)[:, None]
-        carried = (x + dtype(0.5)) * other.astype(dtype) / dtype(length) - dtype(0.5)
+        carried = (x + dtype(0.5)) * other / dtype(length) - dtype(0.5)
         anchors.append(np.where(other == length, x, carried).reshape(-1))
-    return (table, widths + dtype(1), np.ones_like(widths), *anchors), (len(maps[0]),) * 2
+    return (table, lengths + dtype(1), np.ones_like(lengths), *anchors), (pitch, pitch)
 
 
 def _target(grad, shape, dtype, space):
