@@ -7,12 +7,10 @@ from torch import Tensor
 from repgraph.ops import geometry, library
 from repgraph.ops.cpu import cells, direct
 from repgraph.ops.cpu.geometry import locate_nodes
-from repgraph.ops.cpu.maps import flat, float_rows, rows, workspace, write_floats
+from repgraph.ops.cpu.maps import SLICE, flat, float_rows, rows, slice_width, workspace, write_floats
 from repgraph.ops.cpu.memory import BLOCK
 from repgraph.ops.cpu.pool import run
 from repgraph.ops.cpu.scatter import scatter
-
-SLICE = 64  # channels in a task of ``scatter``, at most
 
 
 def forward(
@@ -72,7 +70,8 @@ def backward(
             run(direct.attend_backward, tasks, work, *tensors, *options, p, d, grad_nodes)
         else:
             run(cells.attend_backward, tasks, work, *tensors, *options, p, d, grad_nodes, shared)
-        pitch = _slice_width(batch, channels, height * width)
+        widest = min(SLICE, max(BLOCK, (1 << 18) // (height * width)))  # for the cache of a core
+        pitch = slice_width(channels, widest, batch)
         tasks = batch * (geometry.cells(channels, pitch) + (0 if shared else geometry.cells(vchannels, pitch)))
         targets = (*flat(grad_key), *flat(grad_key if shared else grad_value))
         dims = (height, width, count, groups, grid)
@@ -102,10 +101,3 @@ def _locate_nodes(
     source = float_rows(offsets, dtype, space)
     run(locate_nodes, batch * cell_rows, 16 * offsets.numel(), *source, *sizes, lefts, fractions)
     return lefts, fractions
-
-
-def _slice_width(batch: int, channels: int, positions: int) -> int:
-    """Return the channels of a slice: few enough for the cache of a core, and for every thread to get one."""
-    width = min(SLICE, max(BLOCK, (1 << 18) // positions))
-    pieces = max(geometry.cells(channels, width), geometry.cells(torch.get_num_threads(), batch))
-    return geometry.cells(geometry.cells(channels, pieces), BLOCK) * BLOCK

@@ -13,6 +13,7 @@ from torch import Tensor
 from repgraph.ops import levels
 from repgraph.ops.cpu.levels import attend_levels, attend_levels_backward, scatter_levels
 from repgraph.ops.cpu.maps import (
+    SLICE,
     Map,
     copied_rows,
     copy_rows,
@@ -22,14 +23,14 @@ from repgraph.ops.cpu.maps import (
     rows,
     rows_of,
     scratch,
+    slice_width,
     workspace,
     write_floats,
 )
-from repgraph.ops.cpu.memory import BLOCK, VECTOR
+from repgraph.ops.cpu.memory import VECTOR
 from repgraph.ops.cpu.pool import run
 from repgraph.ops.geometry import cells
 
-SLICE = 64  # channels in a task of ``scatter_levels``, at most
 READS = 4  # of nodes for each position of the maps, from which on a copy of the maps pays
 ROWS, QUERIES = 4, 256  # of a tile; it may have more queries
 
@@ -86,7 +87,8 @@ def levels_backward(
         tensors = (*g, *call.features, *own_q, extra, *call.offsets, *go, *call.bias, *gb)
         run(attend_levels_backward, call.tasks, 2 * call.work, *tensors, *call.options, kind(scale), ps.data, ds.data)
         shared = value is None
-        wide = _slice_width(batch, groups, max(channels, vchannels) // groups)
+        widest = max(channels, vchannels) // groups
+        wide = min(widest, slice_width(widest, SLICE, batch * groups))
         pieces = cells(channels // groups, wide) + (0 if shared else cells(vchannels // groups, wide))
         targets = [call.nothing.data if t.numel() == 0 else flat(t).data for t in (grad_key, grad_value)]
         if positions:
@@ -187,9 +189,3 @@ def _finish(source, grad, shape, grid=1):
             starts = np.arange(0, length, grid if grid > 1 else length)
             last = np.add.reduceat(last, starts, axis, dtype=np.float64)
     write_floats(grad, last)
-
-
-def _slice_width(batch: int, groups: int, channels: int) -> int:
-    """Return the channels of a slice: a group or a part of it, and small enough for every thread to get one."""
-    pieces = max(cells(channels, SLICE), cells(torch.get_num_threads(), max(1, batch * groups)))
-    return min(channels, cells(cells(channels, pieces), BLOCK) * BLOCK)

@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repgraph.ops.cpu.memory import CHUNK, copy_map
+from repgraph.ops.cpu.memory import BLOCK, CHUNK, copy_map
 from repgraph.ops.cpu.pool import run
+from repgraph.ops.geometry import cells
 
 # Copies of whole maps are large enough for the C library to return them to the system at once, and page faults on fresh
 # memory cost more than the copy itself. So up to this many bytes are kept for the next call.
 LIMIT = 1 << 26
+
+SLICE = 64  # channels in a task of the kernels that sum gradients of keys and values, at most
 
 _kept: list[np.ndarray] = []  # append, pop and remove of a list are atomic, so threads need no lock
 
@@ -45,6 +48,12 @@ def scratch(used: list[np.ndarray], count: int, dtype: np.dtype | type) -> np.nd
         buffer = np.empty(size, np.uint8)
     used.append(buffer)
     return buffer[:size].view(dtype)
+
+
+def slice_width(channels: int, widest: int, pieces: int) -> int:
+    """Return the channels of a slice: at most ``widest``, and few enough that ``pieces`` keep every thread busy."""
+    each = max(cells(channels, widest), cells(torch.get_num_threads(), max(1, pieces)))
+    return cells(cells(channels, each), BLOCK) * BLOCK
 
 
 class Map(NamedTuple):

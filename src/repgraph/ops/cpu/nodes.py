@@ -77,9 +77,7 @@ def find_corners(typingctx, offsets, at, xs, x_at, ys, y_at, factors, limits, ta
             store_vector(context, builder, fractions, fractions_, own, fraction)
             axes.append((corner, load_vector(context, builder, table, table_, own)))
         (x, width), (y, height) = axes
-        start = load_vector(
-            context, builder, table, table_, builder.add(first, _times(builder, pitch, 2))
-        )
+        start = load_vector(context, builder, table, table_, builder.add(first, _times(builder, pitch, 2)))
         one, nowhere = _full(x.type, 1), _full(x.type, -1)
         line = builder.add(start, builder.mul(y, width))
         place = first
