@@ -247,7 +247,7 @@ def _joined(builder: Any, vectors: list) -> Any:
     """Return four vectors one after the other."""
     width = vectors[0].type.count
     halves = [_shuffle(builder, a, b, range(2 * width)) for a, b in (vectors[:2], vectors[2:])]
-    return _shuffle(builder, *halves, range(4 * width))
+    return _shuffle(builder, halves[0], halves[1], range(4 * width))
 
 
 def _totals(builder: Any, vectors: list) -> Any:
