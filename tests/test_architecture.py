@@ -107,7 +107,7 @@ def test_imports_within_ops_go_one_way():
 
 def test_the_core_needs_torch_numba_and_numpy_only():
     base = {"torch", "numpy", "numba", "repgraph", *sys.stdlib_module_names}
-    own = {"repgraph.ops.triton": {"triton"}, "repgraph.ops.cpu": {"llvmlite"}}  # llvmlite comes with numba
+    own = {"repgraph.ops.triton": {"triton"}, "repgraph.ops.cpu": {"filelock", "llvmlite"}}  # of torch and numba
     for name in MODULES:
         if name.startswith(("repgraph.ops", "repgraph.layers")):
             allowed = base | next((extra for prefix, extra in own.items() if name.startswith(prefix)), set())

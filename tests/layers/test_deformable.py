@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from repgraph import DeformableAttention
-from repgraph.errors import UsageError
 
 # (height, width) of each map
 SIZES = [(7, 9), (4, 5), (1, 3)]
@@ -102,11 +101,3 @@ def test_shapes_in_a_tensor_dtype_and_device():
     assert torch.equal(layer(**given, spatial_shapes=SIZES), layer(**given, spatial_shapes=torch.tensor(SIZES)))
     layer = DeformableAttention(32, device="meta", dtype=torch.float64)
     assert {(p.dtype, p.device.type) for p in layer.parameters()} == {(torch.float64, "meta")}
-
-
-def test_errors():
-    layer, given = build(), problem(2)
-    with pytest.raises(UsageError, match="2 maps; this layer was made for levels=3"):
-        layer(**given, spatial_shapes=SIZES[:2])
-    with pytest.raises(UsageError, match=r"query has shape .*; expected \(B, positions, 32\)"):
-        layer(**given | dict(query=torch.zeros(2, 11, 20)), spatial_shapes=SIZES)

@@ -97,11 +97,6 @@ PLACES = {
         {"0": 1, "1": 1},
         ["0.1.0.0.repgraph", "1.0.0.repgraph"],
     ),
-    "blocks that call their children": (
-        lambda: nn.Sequential(Children(Children(*chain()), Children(*chain()))),
-        {"0": 1},
-        ["0.b1.b0.repgraph"],
-    ),
 }
 
 

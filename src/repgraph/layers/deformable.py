@@ -98,7 +98,6 @@ class DeformableAttention(nn.Module):
         padding_mask: Tensor | None = None,
     ) -> Tensor:
         sizes = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
-        self._check(query, reference_points, value, sizes)
         values = self.value_proj(value)
         if padding_mask is not None:
             values = values.masked_fill(padding_mask[..., None], 0)
@@ -118,19 +117,6 @@ class DeformableAttention(nn.Module):
         values = values.unflatten(2, (self.heads, self.channels // self.heads))
         y = multi_scale_deformable_attention(values, sizes, locations, weights, backend=self.backend)
         return self.output_proj(y)
-
-    def _check(self, query: Tensor, points: Tensor, value: Tensor, sizes: Sequence[Sequence[int]]) -> None:
-        if torch.jit.is_tracing():  # each comparison would warn
-            return
-        for name, t in (("query", query), ("value", value)):
-            if t.dim() != 3 or t.shape[2] != self.channels:
-                raise UsageError(f"{name} has shape {tuple(t.shape)}; expected (B, positions, {self.channels})")
-        expected = (*query.shape[:2], self.levels)
-        if points.dim() != 4 or points.shape[:3] != expected or points.shape[3] not in (2, 4):
-            numbers = ", ".join(str(n) for n in expected)
-            raise UsageError(f"reference_points has shape {tuple(points.shape)}; expected ({numbers}, 2 or 4)")
-        if len(sizes) != self.levels:
-            raise UsageError(f"spatial_shapes has {len(sizes)} maps; this layer was made for levels={self.levels}")
 
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}, levels={self.levels}, points={self.points}"

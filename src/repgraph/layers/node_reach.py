@@ -21,10 +21,8 @@ NODE_LAYERS = (RepGraph, PyramidRound)  # layers with representative nodes
 class Reach:
     """Distances of a layer's nodes, in all rounds, from their query or, for a grid, from the center of its cell.
 
-    Attributes:
-        mean, p95: mean and 95th percentile in pixels of the map of the queries.
-        mean_share, p95_share: the same as fractions of the map's diagonal ``hypot(height, width)``.
-        height, width: size of the map.
+    ``mean`` and ``p95``, the 95th percentile, are in pixels of the map of the queries, ``height`` x ``width``; shares
+    are fractions of its diagonal.
     """
 
     mean: float
@@ -48,8 +46,7 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
         inputs, kwargs: arguments of the model, which runs once, uncompiled and in evaluation mode. Without arguments it
             does not run; the result is then for each layer's last call outside compiled code.
 
-    Returns:
-        A :class:`Reach` for the path of each layer that has run ("" is the model itself).
+    Returns a :class:`Reach` for the path of each layer that has run ("" is the model itself).
     """
     layers = {path: module for path, module in model.named_modules() if isinstance(module, NODE_LAYERS)}
     if not layers:

@@ -112,8 +112,7 @@ class NonLocal(ContextLayer):
 
     def extra_repr(self) -> str:
         options = f"attention={self.attention!r}, groups={self.groups}, fusion={self.fusion!r}, scale={self.scale}"
-        shared = ", share_query_key=True" if self.phi is None else ""
-        return f"{self.channels}, {self.mid_channels}, {options}{shared}"
+        return f"{self.channels}, {self.mid_channels}, {options}"
 
 
 def attend(

@@ -108,16 +108,12 @@ def ring(nodes: int, radius: float = 1.0) -> tuple[tuple[float, float], ...]:
 def lattice(nodes: int) -> tuple[tuple[float, float], ...]:
     """Return rows and columns over the square from -1 to 1; a short last row is centered."""
 
-    def coordinate(index: int, count: int) -> float:
-        return 0.0 if count == 1 else 2.0 * index / (count - 1) - 1.0
+    def steps(count: int) -> list[float]:
+        return [2.0 * index / (count - 1) - 1.0 for index in range(count)] if count > 1 else [0.0]
 
     columns = math.ceil(math.sqrt(nodes))
-    rows = math.ceil(nodes / columns)
-    points = []
-    for row in range(rows):
-        count = min(columns, nodes - row * columns)
-        points += [(coordinate(column, count), coordinate(row, rows)) for column in range(count)]
-    return tuple(points)
+    rows = steps(math.ceil(nodes / columns))
+    return tuple((x, y) for i, y in enumerate(rows) for x in steps(min(columns, nodes - i * columns)))
 
 
 def shrink_factor(extent: float, height: int, width: int) -> float:

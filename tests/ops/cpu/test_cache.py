@@ -4,14 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
+from filelock import FileLock
 
 import repgraph
-from repgraph.ops.cpu.jit import _lock, jit
+from repgraph.ops.cpu.jit import jit
 
 SOURCE = Path(repgraph.__file__).parent
 SCRIPT = """
@@ -118,11 +121,18 @@ def test_a_folder_that_became_unusable(folder: Path) -> None:
     assert kernel(np.float32(5)) == 15
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX locks")
-def test_two_processes_do_not_compile_the_same(tmp_path: Path) -> None:
-    first = _lock(tmp_path / "new" / "lock")
-    assert first is not None and _lock(tmp_path / "new" / "lock", seconds=0.1) is None
-    os.close(first)
-    second = _lock(tmp_path / "new" / "lock", seconds=0.1)
-    assert second is not None
-    os.close(second)
+def test_a_process_waits_for_another_that_compiles(folder: Path) -> None:
+    (file,) = folder.glob("*.nbc")
+    content = file.read_bytes()
+    file.unlink()
+    lock = FileLock(file.with_suffix(".lock"))
+    lock.acquire(timeout=0)  # it is free
+    waiting = threading.Thread(target=lambda: found.append(hits()))
+    found: list[int] = []
+    waiting.start()
+    time.sleep(0.3)
+    assert not found
+    file.write_bytes(content)
+    lock.release()
+    waiting.join(60)
+    assert found == [1]

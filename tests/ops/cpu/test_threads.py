@@ -135,6 +135,6 @@ def test_forked_workers(threads) -> None:
     t = prepare(vary(channels=20, values=20, height=30, width=12, nodes=4), torch.float32, torch.device("cpu"))
     tensors = [t[name] for name in ("query", "key", "value", "offsets")]
     expected = both_passes(tensors)
-    assert pool._pool is not None
+    assert pool.executor.cache_info().currsize
     loader = DataLoader(_Results(tensors, expected), num_workers=2, timeout=30, multiprocessing_context="fork")
     assert torch.cat(list(loader)).all()

@@ -5,6 +5,7 @@ written does not alias the rows read, and it does not keep a piece of a row in r
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import binding as llvm
@@ -16,9 +17,8 @@ from numba.extending import intrinsic
 from repgraph.ops.cpu.jit import inline
 from repgraph.ops.cpu.memory import VECTOR, broadcast, compute_type, load, load_vector, pointer, store, store_vector
 
-# Elements that the wide loops keep in registers: half of the 32 registers of AVX-512, or of 16 half as wide ones.
-WIDE = (16 if llvm.get_host_cpu_features().get("avx512f") else 4) * VECTOR
-MIDDLE = 4 * VECTOR
+# Widths of the pieces of a row: the widest needs half of the 32 registers of AVX-512, or of 16 half as wide ones.
+WIDTHS = *((16 * VECTOR,) if llvm.get_host_cpu_features().get("avx512f") else ()), 4 * VECTOR, VECTOR
 _FUSED = ("contract",)
 
 
@@ -26,60 +26,65 @@ def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
 
 
-def _make_sum(vectors: int) -> Any:
-    @intrinsic
-    def sum_piece(typingctx, target, at, source, shift, index, weight, count):
-        """Add sum_m weight[m] source[index[m] + shift + c] to target[at + c], for one piece of a row."""
+def for_pieces(builder: Any, length: Any, widths: Sequence[int], emit: Any) -> None:
+    """Emit ``emit(start, steps, lanes)`` for the pieces of a row: vectors of ``lanes`` elements at the ``steps``."""
+    start = ir.Constant(length.type, 0)
+    for width in widths:
+        size, lanes = ir.Constant(length.type, width), min(width, VECTOR)
+        count = builder.udiv(builder.sub(length, start), size)
+        with cgutils.for_range(builder, count) as loop:
+            emit(builder.add(start, builder.mul(loop.index, size)), range(0, width, lanes), lanes)
+        start = builder.add(start, builder.mul(count, size))
 
-        def codegen(context, builder, signature, args):
-            t, t_at, s, s_shift, i, w, n = args
-            places = [builder.add(t_at, ir.Constant(t_at.type, j * VECTOR)) for j in range(vectors)]
-            olds = [load_vector(context, builder, target, t, at) for at in places]
+
+def plus(builder: Any, index: Any, number: int) -> Any:
+    return builder.add(index, ir.Constant(index.type, number))
+
+
+@intrinsic
+def add_vectors(typingctx, target, at, source, shift, index, weight, count, length):
+    """Like ``add_rows``, for the vectors in a row."""
+
+    def codegen(context, builder, signature, args):
+        t, at, s, shift, i, w, count, length = args
+
+        def emit(start: Any, steps: range, lanes: int) -> None:
+            place, shifted = builder.add(at, start), builder.add(shift, start)
+            olds = [load_vector(context, builder, target, t, plus(builder, place, j), lanes) for j in steps]
             sums = [cgutils.alloca_once_value(builder, old) for old in olds]
-            with cgutils.for_range(builder, n) as loop:
-                factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, loop.index)))
-                start = builder.add(builder.load(pointer(context, builder, index, i, loop.index)), s_shift)
-                for j, total in enumerate(sums):
-                    at = builder.add(start, ir.Constant(start.type, j * VECTOR))
-                    row = load_vector(context, builder, source, s, at)
-                    builder.store(multiply_add(builder, factor, row, builder.load(total)), total)
-            for at, total in zip(places, sums, strict=True):
-                store_vector(context, builder, target, t, at, builder.load(total))
-            return context.get_dummy_value()
+            with cgutils.for_range(builder, count) as loop:
+                factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, loop.index)), lanes)
+                row = builder.add(builder.load(pointer(context, builder, index, i, loop.index)), shifted)
+                for j, total in zip(steps, sums, strict=True):
+                    piece = load_vector(context, builder, source, s, plus(builder, row, j), lanes)
+                    builder.store(multiply_add(builder, factor, piece, builder.load(total)), total)
+            for j, total in zip(steps, sums, strict=True):
+                store_vector(context, builder, target, t, plus(builder, place, j), builder.load(total))
 
-        n = types.intp
-        assert compute_type(source) == target.dtype == weight.dtype
-        return types.void(target, n, source, n, index, weight, n), codegen
+        for_pieces(builder, length, WIDTHS, emit)
+        return context.get_dummy_value()
 
-    return sum_piece
-
-
-sum_wide, sum_middle, sum_narrow = _make_sum(WIDE // VECTOR), _make_sum(MIDDLE // VECTOR), _make_sum(1)
+    n = types.intp
+    assert compute_type(source) == target.dtype == weight.dtype
+    return types.void(target, n, source, n, index, weight, n, n), codegen
 
 
-def _make_add(vectors: int) -> Any:
-    @intrinsic
-    def add_piece(typingctx, target, at, source, start, factor):
-        """Add factor * source[start + c] to target[at + c], for one piece of a row."""
-
-        def codegen(context, builder, signature, args):
-            t, t_at, s, s_at, f = args
-            factor = broadcast(builder, f)
-            for j in range(vectors):
-                step = ir.Constant(t_at.type, j * VECTOR)
-                at = builder.add(t_at, step)
-                row = load_vector(context, builder, source, s, builder.add(s_at, step))
-                old = load_vector(context, builder, target, t, at)
-                store_vector(context, builder, target, t, at, multiply_add(builder, factor, row, old))
-            return context.get_dummy_value()
-
-        n = types.intp
-        return types.void(target, n, source, n, target.dtype), codegen
-
-    return add_piece
+@inline
+def add_rows(target, at, source, shift, index, weight, count, length):
+    """Add sum_m weight[m] source[index[m] + shift + c] to target[at + c]."""
+    add_vectors(target, at, source, shift, index, weight, count, length)
+    for c in range(length // VECTOR * VECTOR, length):
+        total = load(target, at + c)
+        for m in range(count):
+            total += load(weight, m) * load(source, load(index, m) + shift + c)
+        store(target, at + c, total)
 
 
-add_middle, add_narrow = _make_add(MIDDLE // VECTOR), _make_add(1)
+@inline
+def add_row(target, at, source, start, factor, length):
+    """Add factor * source[start + c] to target[at + c]."""
+    for c in range(length):
+        store(target, at + c, load(target, at + c) + factor * load(source, start + c))
 
 
 @inline
@@ -112,47 +117,6 @@ def dot_corners(a, i, b, j0, j1, j2, j3, length, zero):
         d2 += x * load(b, j2 + c)
         d3 += x * load(b, j3 + c)
     return d0, d1, d2, d3
-
-
-@inline
-def add_elements(target, at, source, shift, index, weight, count, length):
-    """Like ``add_rows``, one element at a time."""
-    for c in range(length):
-        total = load(target, at + c)
-        for m in range(count):
-            total += load(weight, m) * load(source, load(index, m) + shift + c)
-        store(target, at + c, total)
-
-
-@inline
-def add_rows(target, at, source, shift, index, weight, count, length):
-    """Add sum_m weight[m] source[index[m] + shift + c] to target[at + c]."""
-    c = 0
-    while c + WIDE <= length:
-        sum_wide(target, at + c, source, shift + c, index, weight, count)
-        c += WIDE
-    while c + MIDDLE <= length:
-        sum_middle(target, at + c, source, shift + c, index, weight, count)
-        c += MIDDLE
-    while c + VECTOR <= length:
-        sum_narrow(target, at + c, source, shift + c, index, weight, count)
-        c += VECTOR
-    add_elements(target, at + c, source, shift + c, index, weight, count, length - c)
-
-
-@inline
-def add_row(target, at, source, start, factor, length):
-    """Add factor * source[start + c] to target[at + c]."""
-    c = 0
-    while c + MIDDLE <= length:
-        add_middle(target, at + c, source, start + c, factor)
-        c += MIDDLE
-    while c + VECTOR <= length:
-        add_narrow(target, at + c, source, start + c, factor)
-        c += VECTOR
-    while c < length:
-        store(target, at + c, load(target, at + c) + factor * load(source, start + c))
-        c += 1
 
 
 @inline

@@ -1,4 +1,4 @@
-"""Node positions, by the coordinate convention of ``repgraph.ops.geometry``: corners, their weights, and gradients."""
+"""Node positions, by the coordinate convention of ``repgraph.ops.geometry``: corners, and their weights."""
 
 import numpy as np
 
@@ -19,45 +19,21 @@ def corner(position, low, high):
 @jit
 def locate_nodes(counter, tasks, offsets, strides, columns, count, grid, size, lefts, fractions):
     """Write the top-left corners and fractions t of all nodes, [B, Hc, Wc, S, 2] with x before y."""
-    sb, sc, sh, sw = strides
+    sb, _, sh, sw = strides
     height, width, rows = size
     kind = fractions.dtype.type
-    low, right, bottom = kind(-2), kind(width + 1), kind(height + 1)
     while True:
         task = next_task(counter)
         if task >= tasks:
             return
         b, row = task // rows, task % rows
-        y0 = kind(row * grid)
-        for n in range(count):
-            at = b * sb + 2 * n * sc + row * sh
-            for column in range(columns):
-                end = ((task * columns + column) * count + n) * 2
-                x = kind(load(offsets, at + column * sw)) + kind(column * grid)
-                y = kind(load(offsets, at + sc + column * sw)) + y0
-                left, t = corner(x, low, right)
-                store(lefts, end, left)
-                store(fractions, end, t)
-                left, t = corner(y, low, bottom)
-                store(lefts, end + 1, left)
-                store(fractions, end + 1, t)
-
-
-@jit
-def collect_offset_gradients(counter, tasks, columns, count, rows, parts, grads, target):
-    """Sum node gradients [B, Hc, parts, Wc, S, 2] over parts into the gradient of the offsets, [B, 2S, Hc, Wc]."""
-    while True:
-        task = next_task(counter)
-        if task >= tasks:
-            return
-        b, row = task // rows, task % rows
-        for c in range(2 * count):
-            end = ((b * 2 * count + c) * rows + row) * columns
-            for column in range(columns):
-                total = load(grads, (task * parts * columns + column) * 2 * count + c)
-                for part in range(1, parts):
-                    total += load(grads, ((task * parts + part) * columns + column) * 2 * count + c)
-                store(target, end + column, total)
+        for column in range(columns):
+            at, to = b * sb + row * sh + column * sw, (task * columns + column) * 2 * count
+            for n in range(2 * count):
+                cell, length = (row, height) if n & 1 else (column, width)
+                left, t = corner(load(offsets, at + n) + kind(cell * grid), kind(-2), kind(length + 1))
+                store(lefts, to + n, left)
+                store(fractions, to + n, t)
 
 
 @inline

@@ -6,23 +6,17 @@ that starts with a digest, and one that is damaged or of another version is comp
 """
 
 import hashlib
-import os
 import pickle
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numba
+from filelock import FileLock
 from numba.core.caching import FunctionCache
 from numba.core.serialize import dumps
 
 from repgraph.files import write
-
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
 
 # Sums may be reordered and fused; NaN and infinity keep their meaning.
 OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "error_model": "numpy"}
@@ -39,14 +33,16 @@ exact = numba.njit(**{**OPTIONS, "fastmath": False}, forceinline=True, _nrt=Fals
 class _Cache(FunctionCache):
     """The files of one function: one for each signature, with a digest and the compiled function."""
 
-    compiling: int | None = None  # file descriptor of a lock
+    compiling: FileLock | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = self._load(sig, target_context)
         if found is None:  # another process may be compiling it
             with suppress(Exception):
                 path, _ = self._describe(sig, target_context.codegen())
-                self.compiling = _lock(path.with_suffix(".lock"))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.compiling = FileLock(path.with_suffix(".lock"), timeout=120)
+                self.compiling.acquire()
                 found = self._load(sig, target_context)
         if found is not None:
             self._unlock()
@@ -63,45 +59,21 @@ class _Cache(FunctionCache):
 
     def _unlock(self) -> None:
         if self.compiling is not None:
-            os.close(self.compiling)
+            self.compiling.release()
             self.compiling = None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        self._save(sig, data)
-        self._unlock()
-
-    def _save(self, sig: Any, data: Any) -> None:
         with suppress(Exception):  # such as a full disk
             path, stamp = self._describe(sig, data.codegen)
             payload = dumps(self._impl.reduce(data))
             write(path, hashlib.sha256(stamp + payload).digest() + payload)
+        self._unlock()
 
     def _describe(self, sig: Any, codegen: Any) -> tuple[Path, bytes]:
         """Return the file for a signature on this processor, and what its digest covers besides the function."""
         key = repr(self._index_key(sig, codegen)).encode()
         name = f"{self._impl.filename_base}.{hashlib.sha256(key).hexdigest()[:16]}.nbc"
         return Path(self.cache_path, name), key + numba.__version__.encode() + _SOURCES
-
-
-def _lock(path: Path, seconds: float = 120) -> int | None:
-    """Wait until no other process has this lock, and return the descriptor of its file; None on other systems.
-
-    The lock ends with the process. It is not waited for longer than ``seconds``.
-    """
-    if fcntl is None:
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except OSError:
-            if time.monotonic() > end:
-                os.close(file)
-                return None
-            time.sleep(0.05)
 
 
 def jit(function: Any) -> Any:

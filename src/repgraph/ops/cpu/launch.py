@@ -6,13 +6,11 @@ from torch import Tensor
 
 from repgraph.ops import geometry, library
 from repgraph.ops.cpu import cells, direct
-from repgraph.ops.cpu.geometry import collect_offset_gradients, locate_nodes
-from repgraph.ops.cpu.maps import flat, flat_offsets, rows, workspace
+from repgraph.ops.cpu.geometry import locate_nodes
+from repgraph.ops.cpu.maps import SLICE, flat, float_rows, rows, slice_width, workspace, write_floats
 from repgraph.ops.cpu.memory import BLOCK
 from repgraph.ops.cpu.pool import run
 from repgraph.ops.cpu.scatter import scatter
-
-SLICE = 64  # channels in a task of ``scatter``, at most
 
 
 def forward(
@@ -29,7 +27,7 @@ def forward(
     with workspace() as space:
         k = rows(key, space)
         v = k if value is None else rows(value, space)
-        nodes = _locate_nodes(offsets, grid, height, width, dtype)
+        nodes = _locate_nodes(offsets, grid, height, width, dtype, space)
         tensors = (*flat(query), *k, *v, *flat(y), lse.numpy().reshape(-1), weights.numpy().reshape(-1), *nodes)
         work = batch * height * width * (channels + vchannels) * count
         tasks, size = _tasks(batch, height, grid)
@@ -59,7 +57,7 @@ def backward(
     with workspace() as space:
         q, g, k = flat(query), flat(grad), rows(key, space)
         v = k if value is None else rows(value, space)
-        nodes = _locate_nodes(offsets, grid, height, width, dtype)
+        nodes = _locate_nodes(offsets, grid, height, width, dtype, space)
         p: np.ndarray = np.empty(batch * height * width * groups * count, dtype)
         d = np.empty_like(p)
         work = batch * height * width * (channels + vchannels) * count
@@ -72,12 +70,15 @@ def backward(
             run(direct.attend_backward, tasks, work, *tensors, *options, p, d, grad_nodes)
         else:
             run(cells.attend_backward, tasks, work, *tensors, *options, p, d, grad_nodes, shared)
-        pitch = _slice_width(batch, channels, height * width)
+        widest = min(SLICE, max(BLOCK, (1 << 18) // (height * width)))  # for the cache of a core
+        pitch = slice_width(channels, widest, batch)
         tasks = batch * (geometry.cells(channels, pitch) + (0 if shared else geometry.cells(vchannels, pitch)))
         targets = (*flat(grad_key), *flat(grad_key if shared else grad_value))
         dims = (height, width, count, groups, grid)
         run(scatter, tasks, work, *g, *q, p, d, *nodes, dims, pitch, channels, vchannels, *targets, shared)
-    _write_offset_gradients(grad_offsets, grad_nodes, parts)
+    (_, twice, rows_, columns) = offsets.shape
+    by_part = grad_nodes.reshape(batch, rows_, parts, columns, twice)
+    write_floats(grad_offsets, by_part[:, :, 0] if parts == 1 else by_part.sum(2))
     return grad_query, grad_key, grad_value, grad_offsets
 
 
@@ -89,29 +90,14 @@ def _tasks(batch: int, height: int, grid: int) -> tuple[int, int]:
     return batch * geometry.cells(height, strip), strip
 
 
-def _locate_nodes(offsets: Tensor, grid: int, height: int, width: int, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+def _locate_nodes(
+    offsets: Tensor, grid: int, height: int, width: int, dtype: type, space: list
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the top-left corners and fractions of all nodes, each [B, Hc, Wc, S, 2] and flat."""
     batch, channels, cell_rows, cell_columns = offsets.shape
     lefts = np.empty(offsets.numel(), np.int32)
     fractions: np.ndarray = np.empty(offsets.numel(), dtype)
     sizes = (cell_columns, channels // 2, grid, (height, width, cell_rows))
-    run(locate_nodes, batch * cell_rows, 16 * offsets.numel(), *flat_offsets(offsets), *sizes, lefts, fractions)
+    source = float_rows(offsets, dtype, space)
+    run(locate_nodes, batch * cell_rows, 16 * offsets.numel(), *source, *sizes, lefts, fractions)
     return lefts, fractions
-
-
-def _slice_width(batch: int, channels: int, positions: int) -> int:
-    """Return the channels of a slice: few enough for the cache of a core, and for every thread to get one."""
-    width = min(SLICE, max(BLOCK, (1 << 18) // positions))
-    pieces = max(geometry.cells(channels, width), geometry.cells(torch.get_num_threads(), batch))
-    return geometry.cells(geometry.cells(channels, pieces), BLOCK) * BLOCK
-
-
-def _write_offset_gradients(grad_offsets: Tensor, grad_nodes: np.ndarray, parts: int) -> None:
-    batch, channels, cell_rows, cell_columns = grad_offsets.shape
-    half = grad_offsets.dtype == torch.float16
-    target = np.empty(grad_offsets.numel(), np.float32) if half else flat(grad_offsets).data
-    sizes = (cell_columns, channels // 2, cell_rows, parts)
-    run(collect_offset_gradients, batch * cell_rows, 8 * grad_nodes.size, *sizes, grad_nodes, target)
-    if half:
-        with np.errstate(over="ignore"):  # to infinity, as PyTorch does
-            grad_offsets.numpy()[...] = target.reshape(grad_offsets.shape)

@@ -13,6 +13,7 @@ from torch import Tensor
 from repgraph.ops import levels
 from repgraph.ops.cpu.levels import attend_levels, attend_levels_backward, scatter_levels
 from repgraph.ops.cpu.maps import (
+    SLICE,
     Map,
     copied_rows,
     copy_rows,
@@ -22,14 +23,14 @@ from repgraph.ops.cpu.maps import (
     rows,
     rows_of,
     scratch,
+    slice_width,
     workspace,
     write_floats,
 )
-from repgraph.ops.cpu.memory import BLOCK, VECTOR
+from repgraph.ops.cpu.memory import VECTOR
 from repgraph.ops.cpu.pool import run
 from repgraph.ops.geometry import cells
 
-SLICE = 64  # channels in a task of ``scatter_levels``, at most
 READS = 4  # of nodes for each position of the maps, from which on a copy of the maps pays
 ROWS, QUERIES = 4, 256  # of a tile; it may have more queries
 
@@ -63,7 +64,7 @@ def levels_backward(
     grad_query, grad_key, grad_value, grad_offsets, grad_bias = results
     if grad.numel() == 0:
         for each in results:
-            _zero(each)
+            each.zero_()
         return results
     with workspace() as space:
         call = _Call(query, key, value, offsets, bias, sizes, points, groups, sets, grid, grad.shape[2:], space)
@@ -86,7 +87,8 @@ def levels_backward(
         tensors = (*g, *call.features, *own_q, extra, *call.offsets, *go, *call.bias, *gb)
         run(attend_levels_backward, call.tasks, 2 * call.work, *tensors, *call.options, kind(scale), ps.data, ds.data)
         shared = value is None
-        wide = _slice_width(batch, groups, max(channels, vchannels) // groups)
+        widest = max(channels, vchannels) // groups
+        wide = min(widest, slice_width(widest, SLICE, batch * groups))
         pieces = cells(channels // groups, wide) + (0 if shared else cells(vchannels // groups, wide))
         targets = [call.nothing.data if t.numel() == 0 else flat(t).data for t in (grad_key, grad_value)]
         if positions:
@@ -151,20 +153,21 @@ def _tables(sizes, points, size, grid, dtype):
 
     The shifts of representative attention are the anchors [cells, nodes]; ``size`` is None for given weights.
     """
+    heights, widths = (np.array(sizes[start::2], np.int32) for start in (0, 1))
+    starts = np.cumsum(heights * widths) - heights * widths
     pad = (0, -sum(points) % VECTOR)
-    maps = [np.pad(np.repeat(np.array(each, np.int32), points), pad) for each in (sizes[1::2], sizes[::2])]
-    starts = np.cumsum([0] + [h * w for h, w in zip(sizes[::2], sizes[1::2], strict=True)])[:-1]
-    table = np.concatenate((*maps, np.pad(np.repeat(starts, points), pad))).astype(np.int32)
-    widths = np.concatenate(maps).astype(dtype)
+    table = np.concatenate([np.pad(np.repeat(each, points), pad) for each in (widths, heights, starts)], dtype=np.int32)
+    pitch = len(table) // 3
+    lengths = table[: 2 * pitch].astype(dtype)
     if size is None:
-        shifts = np.full(len(maps[0]), -0.5, dtype)
-        return (table, widths + dtype(1), widths, shifts, shifts), (0, 0)
+        shifts = np.full(pitch, -0.5, dtype)
+        return (table, lengths + dtype(1), lengths, shifts, shifts), (0, 0)
     anchors = []
-    for length, other in ((size[1], maps[0]), (size[0], maps[1])):
+    for length, other in ((size[1], lengths[:pitch]), (size[0], lengths[pitch:])):
         x = np.arange(0, length, grid).astype(dtype)[:, None]
-        carried = (x + dtype(0.5)) * other.astype(dtype) / dtype(length) - dtype(0.5)
+        carried = (x + dtype(0.5)) * other / dtype(length) - dtype(0.5)
         anchors.append(np.where(other == length, x, carried).reshape(-1))
-    return (table, widths + dtype(1), np.ones_like(widths), *anchors), (len(maps[0]),) * 2
+    return (table, lengths + dtype(1), np.ones_like(lengths), *anchors), (pitch, pitch)
 
 
 def _target(grad, shape, dtype, space):
@@ -186,14 +189,3 @@ def _finish(source, grad, shape, grid=1):
             starts = np.arange(0, length, grid if grid > 1 else length)
             last = np.add.reduceat(last, starts, axis, dtype=np.float64)
     write_floats(grad, last)
-
-
-def _zero(t: Tensor) -> None:
-    if t.numel():
-        flat(t).data[...] = 0
-
-
-def _slice_width(batch: int, groups: int, channels: int) -> int:
-    """Return the channels of a slice: a group or a part of it, and small enough for every thread to get one."""
-    pieces = max(cells(channels, SLICE), cells(torch.get_num_threads(), max(1, batch * groups)))
-    return min(channels, cells(cells(channels, pieces), BLOCK) * BLOCK)

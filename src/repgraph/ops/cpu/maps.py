@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repgraph.ops.cpu.memory import CHUNK, copy_map
+from repgraph.ops.cpu.memory import BLOCK, CHUNK, copy_map
 from repgraph.ops.cpu.pool import run
+from repgraph.ops.geometry import cells
 
 # Copies of whole maps are large enough for the C library to return them to the system at once, and page faults on fresh
 # memory cost more than the copy itself. So up to this many bytes are kept for the next call.
 LIMIT = 1 << 26
+
+SLICE = 64  # channels in a task of the kernels that sum gradients of keys and values, at most
 
 _kept: list[np.ndarray] = []  # append, pop and remove of a list are atomic, so threads need no lock
 
@@ -45,6 +48,12 @@ def scratch(used: list[np.ndarray], count: int, dtype: np.dtype | type) -> np.nd
         buffer = np.empty(size, np.uint8)
     used.append(buffer)
     return buffer[:size].view(dtype)
+
+
+def slice_width(channels: int, widest: int, pieces: int) -> int:
+    """Return the channels of a slice: at most ``widest``, and few enough that ``pieces`` keep every thread busy."""
+    each = max(cells(channels, widest), cells(torch.get_num_threads(), max(1, pieces)))
+    return cells(cells(channels, each), BLOCK) * BLOCK
 
 
 class Map(NamedTuple):
@@ -107,14 +116,6 @@ def _copy(source: Map, target: Map, shape: Sequence[int]) -> None:
     run(copy_map, tasks, batch * channels * height * width // 4, *source, *target, height, width, channels)
 
 
-def flat_offsets(t: Tensor) -> Map:
-    """Return offsets of any floating dtype as a map; float16, which the kernels do not read, is copied to float32."""
-    if t.dtype != torch.float16:
-        return flat(t)
-    copy = np.ascontiguousarray(t.detach().numpy().astype(np.float32))
-    return Map(copy.reshape(-1), tuple(s // copy.itemsize for s in copy.strides))
-
-
 def float_rows(t: Tensor, dtype: type, space: list[np.ndarray]) -> Map:
     """Return a tensor of any floating dtype as rows of ``dtype``."""
     if t.dtype in (torch.float32, torch.float64) and t.element_size() == np.dtype(dtype).itemsize:
@@ -130,7 +131,11 @@ def float_rows(t: Tensor, dtype: type, space: list[np.ndarray]) -> Map:
 
 
 def write_floats(t: Tensor, last: np.ndarray) -> None:
-    """Write numbers [B, H, W, C] to a tensor (B, C, H, W) of any floating dtype."""
+    """Write floats [B, H, W, C] to a tensor (B, C, H, W) of any floating dtype."""
+    if t.dtype in (torch.float32, torch.float64) and t.element_size() == last.itemsize:
+        sb, sh, sw, sc = (stride // last.itemsize for stride in last.strides)
+        _copy(Map(last.reshape(-1), (sb, sc, sh, sw)), flat(t), t.shape)
+        return
     last = last.transpose(0, 3, 1, 2)
     with np.errstate(over="ignore"):  # to infinity, as PyTorch does
         if t.dtype != torch.bfloat16:

@@ -61,58 +61,41 @@ def pointer(context: Any, builder: Any, kind: types.Array, array: Any, index: An
     return cgutils.gep(builder, data, index)
 
 
-def broadcast(builder: Any, number: Any) -> Any:
-    vector = ir.VectorType(number.type, VECTOR)
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), VECTOR), [0] * VECTOR)
-    return builder.shuffle_vector(first, first, mask)
-
-
-def _copy_elements(builder: Any, source: Any, target: Any, count: Any) -> None:
-    with cgutils.for_range(builder, count) as loop:
-        builder.store(builder.load(cgutils.gep(builder, source, loop.index)), cgutils.gep(builder, target, loop.index))
+def broadcast(builder: Any, number: Any, width: int = VECTOR) -> Any:
+    vector, lanes = ir.VectorType(number.type, width), ir.VectorType(_I32, width)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, first, ir.Constant(lanes, [0] * width))
 
 
 def load_vector(
-    context: Any, builder: Any, kind: types.Array, array: Any, index: Any, raw: bool = False, lanes: Any = None
+    context: Any, builder: Any, kind: types.Array, array: Any, index: Any, width: int = VECTOR, raw: bool = False
 ) -> Any:
-    """Load ``VECTOR`` elements; with ``lanes``, the first of them and zeros, reading nothing past the array's end."""
-    vector = ir.VectorType(context.get_value_type(kind.dtype), VECTOR)
-
-    def read(at: Any) -> Any:
-        return builder.load(builder.bitcast(at, vector.as_pointer()), align=kind.dtype.bitwidth // 8)
-
-    at = pointer(context, builder, kind, array, index)
-    if lanes is None:
-        value = read(at)
-    else:
-        copy = cgutils.alloca_once(builder, vector.element, VECTOR)
-        found = cgutils.alloca_once(builder, vector)
-        size = context.make_array(kind)(context, builder, value=array).nitems
-        fits = builder.icmp_signed("<=", builder.add(index, ir.Constant(index.type, VECTOR)), size)
-        with builder.if_else(fits, likely=True) as (then, otherwise):
-            with then:
-                builder.store(read(at), found)
-            with otherwise:
-                _copy_elements(builder, at, copy, lanes)
-                builder.store(read(copy), found)
-        steps = ir.Constant(ir.VectorType(lanes.type, VECTOR), list(range(VECTOR)))
-        known = builder.icmp_signed("<", steps, broadcast(builder, lanes))
-        value = builder.select(known, builder.load(found), ir.Constant(vector, None))
+    """Load ``width`` elements."""
+    vector = ir.VectorType(context.get_value_type(kind.dtype), width)
+    at = builder.bitcast(pointer(context, builder, kind, array, index), vector.as_pointer())
+    value = builder.load(at, align=kind.dtype.bitwidth // 8)
     return decode(builder, value) if kind.dtype == types.uint16 and not raw else value
 
 
+def load_some(context: Any, builder: Any, kind: types.Array, array: Any, index: Any, count: Any) -> Any:
+    """Load up to ``VECTOR`` floats: the first ``count``, and zeros. Nothing after them is read."""
+    vector = ir.VectorType(context.get_value_type(kind.dtype), VECTOR)
+    steps = ir.Constant(ir.VectorType(count.type, VECTOR), list(range(VECTOR)))
+    mask = builder.icmp_signed("<", steps, broadcast(builder, count))
+    at = builder.bitcast(pointer(context, builder, kind, array, index), vector.as_pointer())
+    name = f"llvm.masked.load.v{VECTOR}f{kind.dtype.bitwidth}.p0"
+    signature = ir.FunctionType(vector, [at.type, _I32, mask.type, vector])
+    function = cgutils.get_or_insert_function(builder.module, signature, name)
+    align = ir.Constant(_I32, kind.dtype.bitwidth // 8)
+    return builder.call(function, [at, align, mask, ir.Constant(vector, None)])
+
+
 def store_vector(
-    context: Any, builder: Any, kind: types.Array, array: Any, index: Any, value: Any, raw: bool = False,
-    lanes: Any = None,
-) -> None:  # fmt: skip
-    """Store ``VECTOR`` elements, or only the first ``lanes`` of them."""
+    context: Any, builder: Any, kind: types.Array, array: Any, index: Any, value: Any, raw: bool = False
+) -> None:
     value = encode(builder, value) if kind.dtype == types.uint16 and not raw else value
-    at = pointer(context, builder, kind, array, index)
-    target = at if lanes is None else cgutils.alloca_once(builder, value.type.element, VECTOR)
-    builder.store(value, builder.bitcast(target, value.type.as_pointer()), align=kind.dtype.bitwidth // 8)
-    if lanes is not None:
-        _copy_elements(builder, target, at, lanes)
+    at = builder.bitcast(pointer(context, builder, kind, array, index), value.type.as_pointer())
+    builder.store(value, at, align=kind.dtype.bitwidth // 8)
 
 
 @intrinsic
@@ -180,7 +163,7 @@ def transpose_block(typingctx, source, source_index, source_stride, target, targ
         lines = []
         for i in range(BLOCK):
             at = builder.add(ia, builder.mul(sa, ir.Constant(sa.type, i)))
-            lines.append(load_vector(context, builder, source, a, at, raw))
+            lines.append(load_vector(context, builder, source, a, at, raw=raw))
         for i, line in enumerate(_transposed(builder, lines)):
             at = builder.add(ib, builder.mul(sb, ir.Constant(sb.type, i)))
             store_vector(context, builder, target, b, at, line, raw)

@@ -15,9 +15,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from repgraph.ops.cpu.arithmetic import multiply_add
-from repgraph.ops.cpu.memory import VECTOR, broadcast, load_vector, pointer, store_vector
+from repgraph.ops.cpu.arithmetic import for_pieces, multiply_add, plus
+from repgraph.ops.cpu.memory import VECTOR, broadcast, load_some, load_vector, pointer, store_vector
 
+_WIDTHS = 4 * VECTOR, 2 * VECTOR, VECTOR, 1  # of the pieces of a row
 _INDEX, _I32, _I64 = types.intp, ir.IntType(32), ir.IntType(64)
 
 
@@ -30,8 +31,8 @@ def _full(kind: ir.Type, number: float) -> ir.Constant:
     return ir.Constant(kind, [number] * kind.count)
 
 
-def _plus(builder: Any, index: Any, number: int) -> Any:
-    return builder.add(index, ir.Constant(index.type, number))
+def _times(builder: Any, index: Any, number: int) -> Any:
+    return builder.mul(index, ir.Constant(index.type, number))
 
 
 def _split(builder: Any, position: Any, high: Any) -> tuple[Any, Any]:
@@ -61,14 +62,14 @@ def find_corners(typingctx, offsets, at, xs, x_at, ys, y_at, factors, limits, ta
     def codegen(context, builder, signature, args):
         o, at, xs_, x_at, ys_, y_at, factors_, limits_, table_, first, count, corners_, fractions_ = args
         pitch = _pitch(builder, count)
-        halves, left = [], builder.mul(builder.sub(count, first), ir.Constant(_I64, 2))
+        halves, left = [], _times(builder, builder.sub(count, first), 2)
         for half in (0, VECTOR):
-            place = _plus(builder, builder.add(at, builder.mul(first, ir.Constant(_I64, 2))), half)
-            halves.append(load_vector(context, builder, offsets, o, place, lanes=_plus(builder, left, -half)))
+            place = plus(builder, builder.add(at, _times(builder, first, 2)), half)
+            halves.append(load_some(context, builder, offsets, o, place, plus(builder, left, -half)))
         axes = []
         for axis, (kind, shifts, start) in enumerate(((xs, xs_, x_at), (ys, ys_, y_at))):
             offset = _shuffle(builder, halves[0], halves[1], range(axis, 2 * VECTOR, 2))
-            own = builder.add(first, builder.mul(pitch, ir.Constant(_I64, axis)))
+            own = builder.add(first, _times(builder, pitch, axis))
             shift = load_vector(context, builder, kind, shifts, builder.add(start, first))
             factor = load_vector(context, builder, factors, factors_, own)
             high = load_vector(context, builder, limits, limits_, own)
@@ -76,9 +77,7 @@ def find_corners(typingctx, offsets, at, xs, x_at, ys, y_at, factors, limits, ta
             store_vector(context, builder, fractions, fractions_, own, fraction)
             axes.append((corner, load_vector(context, builder, table, table_, own)))
         (x, width), (y, height) = axes
-        start = load_vector(
-            context, builder, table, table_, builder.add(first, builder.mul(pitch, ir.Constant(_I64, 2)))
-        )
+        start = load_vector(context, builder, table, table_, builder.add(first, _times(builder, pitch, 2)))
         one, nowhere = _full(x.type, 1), _full(x.type, -1)
         line = builder.add(start, builder.mul(y, width))
         place = first
@@ -98,7 +97,7 @@ def find_corners(typingctx, offsets, at, xs, x_at, ys, y_at, factors, limits, ta
 
 def _pitch(builder: Any, count: Any) -> Any:
     """Return ``count`` rounded up to a multiple of ``VECTOR``."""
-    return builder.and_(_plus(builder, count, VECTOR - 1), ir.Constant(_I64, -VECTOR))
+    return builder.and_(plus(builder, count, VECTOR - 1), ir.Constant(_I64, -VECTOR))
 
 
 @intrinsic
@@ -111,7 +110,7 @@ def index_corners(typingctx, corners, base, stride, nowhere, count, index):
         wide = ir.VectorType(_I64, VECTOR)
         vectors = builder.udiv(_pitch(builder, count), ir.Constant(_I64, VECTOR // 4))
         with cgutils.for_range(builder, vectors) as loop:
-            at = builder.mul(loop.index, ir.Constant(_I64, VECTOR))
+            at = _times(builder, loop.index, VECTOR)
             corner = load_vector(context, builder, corners, c, at)
             valid = builder.icmp_signed(">=", corner, _full(corner.type, 0))
             found = builder.add(base, builder.mul(builder.sext(corner, wide), stride))
@@ -129,9 +128,8 @@ def weigh_corners(typingctx, fractions, factors, at, count, weight):
         t, f, at, count, w = args
         pitch = _pitch(builder, count)
         with cgutils.for_range(builder, builder.udiv(pitch, ir.Constant(_I64, VECTOR))) as loop:
-            first = builder.mul(loop.index, ir.Constant(_I64, VECTOR))
-            left = builder.sub(count, first)
-            factor = load_vector(context, builder, factors, f, builder.add(at, first), lanes=left)
+            first = _times(builder, loop.index, VECTOR)
+            factor = load_some(context, builder, factors, f, builder.add(at, first), builder.sub(count, first))
             tx = load_vector(context, builder, fractions, t, first)
             ty = load_vector(context, builder, fractions, t, builder.add(first, pitch))
             one = _full(tx.type, 1.0)
@@ -146,24 +144,6 @@ def weigh_corners(typingctx, fractions, factors, at, count, weight):
     return types.void(fractions, factors, _INDEX, _INDEX, weight), codegen
 
 
-def _for_pieces(builder: Any, length: Any, emit: Any) -> None:
-    """Emit ``emit(start, vectors, lanes)`` for the pieces of a row; ``lanes`` is None, or of part of a vector."""
-
-    def below(number: int) -> Any:
-        return builder.and_(length, ir.Constant(_I64, -number))
-
-    wide = 4 * VECTOR
-    with cgutils.for_range(builder, builder.udiv(length, ir.Constant(_I64, wide))) as loop:
-        emit(builder.mul(loop.index, ir.Constant(_I64, wide)), 4, None)
-    for vectors in (2, 1):
-        some = builder.and_(length, ir.Constant(_I64, vectors * VECTOR))
-        with builder.if_then(builder.icmp_signed("!=", some, ir.Constant(_I64, 0))):
-            emit(below(2 * vectors * VECTOR), vectors, None)
-    rest = builder.and_(length, ir.Constant(_I64, VECTOR - 1))
-    with builder.if_then(builder.icmp_signed("!=", rest, ir.Constant(_I64, 0)), likely=False):
-        emit(below(VECTOR), 1, rest)
-
-
 @intrinsic
 def sum_nodes(typingctx, target, at, source, shift, index, weight, count, length):
     """Set target[at + c] to the sum of weight * source[index + shift + c] over all corners of the nodes."""
@@ -172,28 +152,27 @@ def sum_nodes(typingctx, target, at, source, shift, index, weight, count, length
         t, at, s, shift, i, w, count, length = args
         pitch = _pitch(builder, count)
 
-        def emit(start: Any, vectors: int, lanes: Any) -> None:
-            chains = 4 // vectors  # of additions, to hide their latency
-            zero = ir.Constant(ir.VectorType(context.get_value_type(weight.dtype), VECTOR), None)
-            sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(vectors)] for _ in range(chains)]
-            shifted = builder.add(shift, start)
+        def emit(start: Any, steps: range, lanes: int) -> None:
+            chains = 4 // len(steps)  # of additions, to hide their latency
+            zero = ir.Constant(ir.VectorType(context.get_value_type(weight.dtype), lanes), None)
+            sums = [[cgutils.alloca_once_value(builder, zero) for _ in steps] for _ in range(chains)]
+            place, shifted = builder.add(at, start), builder.add(shift, start)
             with cgutils.for_range(builder, count) as loop:
                 n = loop.index
                 for corner in range(4):
-                    factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, n)))
+                    factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, n)), lanes)
                     row = builder.add(builder.load(pointer(context, builder, index, i, n)), shifted)
-                    for j, total in enumerate(sums[corner % chains]):
-                        piece = load_vector(context, builder, source, s, _plus(builder, row, j * VECTOR), lanes=lanes)
+                    for j, total in zip(steps, sums[corner % chains], strict=True):
+                        piece = load_vector(context, builder, source, s, plus(builder, row, j), lanes)
                         builder.store(multiply_add(builder, factor, piece, builder.load(total)), total)
                     n = builder.add(n, pitch)
-            place = builder.add(at, start)
-            for j, parts in enumerate(zip(*sums, strict=True)):
+            for j, parts in zip(steps, zip(*sums, strict=True), strict=True):
                 numbers = [builder.load(part) for part in parts]
                 while len(numbers) > 1:
                     numbers = [builder.fadd(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)]
-                store_vector(context, builder, target, t, _plus(builder, place, j * VECTOR), numbers[0], lanes=lanes)
+                store_vector(context, builder, target, t, plus(builder, place, j), numbers[0])
 
-        _for_pieces(builder, length, emit)
+        for_pieces(builder, length, _WIDTHS, emit)
         return context.get_dummy_value()
 
     n = _INDEX
@@ -208,23 +187,21 @@ def add_to_nodes(typingctx, target, index, weight, count, row, at, length):
         t, i, w, count, r, at, length = args
         pitch = _pitch(builder, count)
 
-        def emit(start: Any, vectors: int, lanes: Any) -> None:
-            steps = [j * VECTOR for j in range(vectors)]
+        def emit(start: Any, steps: range, lanes: int) -> None:
             own = builder.add(at, start)
-            pieces = [load_vector(context, builder, row, r, _plus(builder, own, j), lanes=lanes) for j in steps]
+            pieces = [load_vector(context, builder, row, r, plus(builder, own, j), lanes) for j in steps]
             with cgutils.for_range(builder, count) as loop:
                 n = loop.index
                 for _ in range(4):
-                    factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, n)))
+                    factor = broadcast(builder, builder.load(pointer(context, builder, weight, w, n)), lanes)
                     first = builder.add(builder.load(pointer(context, builder, index, i, n)), start)
                     for j, piece in zip(steps, pieces, strict=True):
-                        place = _plus(builder, first, j)
-                        old = load_vector(context, builder, target, t, place, lanes=lanes)
-                        new = multiply_add(builder, factor, piece, old)
-                        store_vector(context, builder, target, t, place, new, lanes=lanes)
+                        place = plus(builder, first, j)
+                        old = load_vector(context, builder, target, t, place, lanes)
+                        store_vector(context, builder, target, t, place, multiply_add(builder, factor, piece, old))
                     n = builder.add(n, pitch)
 
-        _for_pieces(builder, length, emit)
+        for_pieces(builder, length, _WIDTHS, emit)
         return context.get_dummy_value()
 
     n = _INDEX
@@ -237,52 +214,49 @@ def dot_nodes(typingctx, row, at, source, shift, index, count, length, dots):
 
     def codegen(context, builder, signature, args):
         r, at, s, shift, i, count, length, d = args
-        pitch = _pitch(builder, count)
-        zero = ir.Constant(ir.VectorType(context.get_value_type(dots.dtype), VECTOR), None)
+        pitch, number = _pitch(builder, count), context.get_value_type(dots.dtype)
         with cgutils.for_range(builder, builder.udiv(pitch, ir.Constant(_I64, VECTOR // 4))) as loop:
-            store_vector(context, builder, dots, d, builder.mul(loop.index, ir.Constant(_I64, VECTOR)), zero)
+            zeros = ir.Constant(ir.VectorType(number, VECTOR), None)
+            store_vector(context, builder, dots, d, _times(builder, loop.index, VECTOR), zeros)
 
-        def emit(start: Any, vectors: int, lanes: Any) -> None:
-            steps = [j * VECTOR for j in range(vectors)]
+        def emit(start: Any, steps: range, lanes: int) -> None:
             own, shifted = builder.add(at, start), builder.add(shift, start)
-            pieces = [load_vector(context, builder, row, r, _plus(builder, own, j), lanes=lanes) for j in steps]
+            pieces = [load_vector(context, builder, row, r, plus(builder, own, j), lanes) for j in steps]
             with cgutils.for_range(builder, count) as loop:
                 n, sums = loop.index, []
                 for _ in range(4):
                     first = builder.add(builder.load(pointer(context, builder, index, i, n)), shifted)
-                    total = zero
+                    total = ir.Constant(ir.VectorType(number, lanes), None)
                     for j, piece in zip(steps, pieces, strict=True):
-                        other = load_vector(context, builder, source, s, _plus(builder, first, j), lanes=lanes)
+                        other = load_vector(context, builder, source, s, plus(builder, first, j), lanes)
                         total = multiply_add(builder, piece, other, total)
                     sums.append(total)
                     n = builder.add(n, pitch)
-                totals = _totals(builder, sums)
-                to = pointer(context, builder, dots, d, builder.mul(loop.index, ir.Constant(_I64, 4)))
-                place, align = builder.bitcast(to, totals.type.as_pointer()), dots.dtype.bitwidth // 8
-                builder.store(builder.fadd(builder.load(place, align=align), totals), place, align=align)
+                place, totals = _times(builder, loop.index, 4), _totals(builder, sums)
+                old = load_vector(context, builder, dots, d, place, 4)
+                store_vector(context, builder, dots, d, place, builder.fadd(old, totals))
 
-        _for_pieces(builder, length, emit)
+        for_pieces(builder, length, _WIDTHS, emit)
         return context.get_dummy_value()
 
     n = _INDEX
     return types.void(row, n, source, n, index, n, n, dots), codegen
 
 
+def _joined(builder: Any, vectors: list) -> Any:
+    """Return four vectors one after the other."""
+    width = vectors[0].type.count
+    halves = [_shuffle(builder, a, b, range(2 * width)) for a, b in (vectors[:2], vectors[2:])]
+    return _shuffle(builder, halves[0], halves[1], range(4 * width))
+
+
 def _totals(builder: Any, vectors: list) -> Any:
     """Return the sums of the elements of four vectors."""
-    lanes = VECTOR // 2
-    while len(vectors) > 1:  # add halves of the parts of two vectors, next to each other
-        low = [j + k for j in range(0, 2 * VECTOR, 2 * lanes) for k in range(lanes)]
-        vectors = [
-            builder.fadd(_shuffle(builder, a, b, low), _shuffle(builder, a, b, [j + lanes for j in low]))
-            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-        ]
-        lanes //= 2
-    (total,) = vectors
-    while lanes:
-        total = builder.fadd(total, _shuffle(builder, total, total, [j ^ lanes for j in range(VECTOR)]))
-        lanes //= 2
-    return _shuffle(builder, total, total, range(0, VECTOR, VECTOR // 4))
+    total = _joined(builder, vectors)
+    while (width := total.type.count) > 4:
+        even, odd = (_shuffle(builder, total, total, range(j, width, 2)) for j in range(2))
+        total = builder.fadd(even, odd)
+    return total
 
 
 @intrinsic
@@ -293,11 +267,10 @@ def interpolate_nodes(typingctx, dots, fractions, count, results):
         d, t, count, r = args
         pitch = _pitch(builder, count)
         with cgutils.for_range(builder, builder.udiv(pitch, ir.Constant(_I64, VECTOR))) as loop:
-            first = builder.mul(loop.index, ir.Constant(_I64, VECTOR))
-            start = builder.mul(first, ir.Constant(_I64, 4))
-            parts = [load_vector(context, builder, dots, d, _plus(builder, start, j * VECTOR)) for j in range(4)]
-            halves = [_shuffle(builder, a, b, range(2 * VECTOR)) for a, b in (parts[:2], parts[2:])]
-            together = _shuffle(builder, halves[0], halves[1], range(4 * VECTOR))
+            first = _times(builder, loop.index, VECTOR)
+            start = _times(builder, first, 4)
+            parts = [load_vector(context, builder, dots, d, plus(builder, start, j * VECTOR)) for j in range(4)]
+            together = _joined(builder, parts)
             a, b, c, e = (_shuffle(builder, together, together, range(j, 4 * VECTOR, 4)) for j in range(4))
             tx = load_vector(context, builder, fractions, t, first)
             ty = load_vector(context, builder, fractions, t, builder.add(first, pitch))

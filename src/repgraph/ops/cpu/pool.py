@@ -5,9 +5,10 @@ task. Helper calls that have not started when the tasks run out are cancelled: a
 """
 
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,30 +17,11 @@ import torch
 # Work per thread, in channel reads, below which a thread costs more than it saves (waking one takes about 50 us).
 GRAIN = 1 << 19
 
-_pool: ThreadPoolExecutor | None = None
-_lock = threading.Lock()
 
-
-def _reset_after_fork() -> None:
-    """Drop the pool in a forked child, which has none of its parent's threads."""
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
-
-
-def submit(kernel: Callable, *args: Any) -> Future | None:
-    """Submit a call to the pool. Return None if no thread can be started (at interpreter shutdown)."""
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), "repgraph")
-        try:
-            return _pool.submit(kernel, *args)
-        except RuntimeError:
-            return None
+@lru_cache(maxsize=1)
+def executor(process: int) -> ThreadPoolExecutor:
+    """Return the pool of a process: a forked child has none of its parent's threads."""
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), "repgraph")
 
 
 def run(kernel: Callable, tasks: int, work: int, *args: Any) -> None:
@@ -49,15 +31,16 @@ def run(kernel: Callable, tasks: int, work: int, *args: Any) -> None:
     if threads < 2:
         kernel(counter, tasks, *args)
         return
-    helpers: list[Future | None] = []
+    helpers: list[Future] = []
     try:
-        helpers += (submit(kernel, counter, tasks, *args) for _ in range(threads - 1))
+        with suppress(RuntimeError):  # at interpreter shutdown no thread can be started
+            helpers += (executor(os.getpid()).submit(kernel, counter, tasks, *args) for _ in range(threads - 1))
         kernel(counter, tasks, *args)
     except BaseException:
         counter[0] = tasks  # no thread starts another task
         raise
     finally:
-        _join([h for h in helpers if h is not None and not h.cancel()])
+        _join([h for h in helpers if not h.cancel()])
 
 
 def _join(helpers: list[Future]) -> None:
