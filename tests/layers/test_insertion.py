@@ -167,8 +167,12 @@ def test_compiles_into_one_graph(training):
             torch.testing.assert_close(ours.grad, theirs.grad, **CLOSE, msg=lambda text, at=name: f"{at}: {text}")
 
 
-def test_exports():
+def test_exports_and_traces():
     model = changed()
     program = torch.export.export(model, (images(),))
     assert set(program.state_dict) == set(model.state_dict())
     torch.testing.assert_close(program.module()(images()), model(images()), **CLOSE)
+    traced = torch.fx.symbolic_trace(model)
+    called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    assert [name for name in called if "repgraph" in name] == list(inserted(model))
+    assert torch.equal(traced(images()), model(images()))

@@ -97,7 +97,7 @@ def test_channels():
 
 def test_traced_and_compiled_networks():
     traced = nn.ModuleDict({"body": torch.fx.symbolic_trace(network())})
-    assert_raises(traced, "'body' is already wrapped in GraphModule; insert the layers first", {"stage1": 1})
+    assert_raises(traced, "'body.stage1.2' is in a torch.fx.GraphModule, which does not call it; insert", {"stage1": 1})
     compiled = torch.compile(network(), backend="eager")
     assert_raises(compiled, "the model is already wrapped in OptimizedModule; insert the layers first", EVERYWHERE)
     model = network()
@@ -126,7 +126,9 @@ def test_blocks_that_get_no_tensor():
             return [super().forward(x if isinstance(x, Tensor) else sum(x))]
 
     blocks = [Listed(8, 8), Listed(8, 8)]
-    model = insert(nn.ModuleDict({"stage": nn.ModuleList(blocks)}), {"stage": 1})
+    message = "cannot insert at 'stage.1': the block gets a list; layers need maps (B, C, H, W)"
+    assert_raises(nn.ModuleDict({"stage": nn.Sequential(*blocks)}), message, {"stage": 1})
+    model = insert(nn.ModuleDict({"stage": nn.ModuleList(blocks)}), {"stage": 1})  # nothing known about its calls
     with pytest.raises(TypeError, match=r"inserted into a Listed got a list; expected a tensor \(B, C, H, W\)"):
         model["stage"][1](model["stage"][0](torch.randn(1, 8, 5, 5)))
     with pytest.raises(TypeError, match="inserted into a Listed got a NoneType"):

@@ -80,18 +80,18 @@ def test_stages_of_known_networks():
         assert stages(timm.create_model("vit_tiny_patch16_224")) == {"blocks": 12}
 
 
-@pytest.mark.parametrize("options", [{}, {"channels": {"encoder.layers": 192}}], ids=["inferred", "given"])
-def test_networks_with_tokens_are_refused(options):
-    reason = r"cannot insert at 'encoder.layers.encoder_layer_11': the block gets tokens \(B, N, C\)"
-    with torch.device("meta"), pytest.raises(ValueError, match=reason):
-        insert(vision.vit_b_16(), {"encoder.layers": 1}, **options)
-
-
-def test_networks_with_lists_between_blocks_are_refused():
-    with torch.device("meta"):
-        model = insert(vision.densenet121(), {"denseblock2": 1}, channels={"denseblock2": 192})
-        with pytest.raises(TypeError, match="inserted into a _DenseLayer got a list"):
-            model(torch.randn(2, 3, 64, 64))
+@pytest.mark.parametrize(
+    ("make", "where", "reason"),
+    [
+        (vision.vit_b_16, "encoder.layers", r"'encoder.layers.encoder_layer_11': the block gets tokens \(B, N, C\)"),
+        (vision.densenet121, "denseblock2", "'features.denseblock2.denselayer12': the block gets a list"),
+    ],
+    ids=["vit", "densenet"],
+)
+def test_networks_without_maps_between_blocks_are_refused(make, where, reason):
+    for options in ({}, {"channels": {where: 192}}):
+        with torch.device("meta"), pytest.raises(ValueError, match=f"cannot insert at .*{reason}"):
+            insert(make(), {where: 1}, **options)
 
 
 @pytest.mark.slow

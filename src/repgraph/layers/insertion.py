@@ -8,9 +8,10 @@ import copy
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -23,7 +24,7 @@ Model = TypeVar("Model", bound=nn.Module)
 Layer = Callable[..., nn.Module]  # called with the number of channels and options
 PROBE_SIZE = 64  # side of the map for probing: large enough for blocks that halve it or use windows
 # Wrappers that would miss new layers, by class name: some cannot be imported everywhere.
-WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "OptimizedModule", "GraphModule"}
+WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "OptimizedModule"}
 
 
 def insert(
@@ -112,7 +113,7 @@ class _Hook:
         self.channels_at_end = channels_at_end  # the block's maps are (B, H, W, C)
 
     def attach(self, block: nn.Module, layer: nn.Module) -> None:
-        block.get_submodule(self.path.rpartition(".")[0]).add_module(NAME, layer)
+        self.holder(block).add_module(NAME, layer)
         if self.before:
             self.handle = block.register_forward_pre_hook(self, prepend=True)
         else:
@@ -120,16 +121,28 @@ class _Hook:
 
     def detach(self, block: nn.Module) -> None:
         self.handle.remove()
-        delattr(block.get_submodule(self.path.rpartition(".")[0]), NAME)
+        delattr(self.holder(block), NAME)
+
+    def holder(self, block: nn.Module) -> nn.Module:
+        return block.get_submodule(self.path.rpartition(".")[0])
 
     def __call__(self, block: nn.Module, args: tuple[Any, ...], output: Any = None) -> Any:
-        x = (args[0] if args else None) if self.before else output
-        if not isinstance(x, Tensor):
+        if self.before:
+            return (self.apply(block, args[0] if args else None), *args[1:])
+        return self.apply(block, output)
+
+    def apply(self, block: nn.Module, x: Any) -> Any:
+        layer = block.get_submodule(self.path)
+        if not isinstance(x, (Tensor, torch.fx.Proxy)):
             got = f"the layer inserted into a {type(block).__name__} got a {type(x).__name__}"
             raise TypeError(f"{got}; expected a tensor (B, C, H, W). Layers cannot be inserted here")
-        layer = block.get_submodule(self.path)
-        y = layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1) if self.channels_at_end else layer(x)
-        return (y, *args[1:]) if self.before else y
+        x = x.permute(0, 3, 1, 2) if self.channels_at_end else x
+        if isinstance(x, torch.fx.Proxy):
+            # The layer depends on the shape and device of its input, which a symbolic trace lacks: it is one node.
+            y: Any = x.tracer.create_proxy("call_module", x.tracer.path_of_module(layer), (x,), {})  # type: ignore[attr-defined]
+        else:
+            y = layer(x)
+        return y.permute(0, 2, 3, 1) if self.channels_at_end else y
 
 
 def _hooked_blocks(model: nn.Module) -> list[tuple[str, nn.Module, _Hook]]:
@@ -141,6 +154,13 @@ def _hooked_blocks(model: nn.Module) -> list[tuple[str, nn.Module, _Hook]]:
     ]
 
 
+class _BlockInput(NamedTuple):
+    """The input of a block: maps "BCHW", maps "BHWC" as in Swin, or tokens "BNC" as in ViT."""
+
+    channels: int
+    layout: str = "BCHW"
+
+
 def _insert_one(
     model: nn.Module, name: str, stage: str, path: str, channels: int | None, layer: Layer, options: dict[str, Any]
 ) -> tuple[nn.Module, _Hook]:
@@ -150,30 +170,32 @@ def _insert_one(
     _check_reachable(model, full, "insert the layers first")
     if any(block is other for _, other, _ in _hooked_blocks(model)):
         raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove(model) removes all")
-    width, layout = _block_input(block)
-    if layout == "BNC":
-        raise UsageError(f"cannot insert at {full!r}: the block gets tokens (B, N, C); layers need maps (B, C, H, W)")
-    if channels is None:
-        channels = width
-        if width is not None and not before:
-            shape = _output_shape(block, width, layout)
-            channels = shape[layout.index("C")] if shape is not None and len(shape) == 4 else None
+    taken = _block_input(block)
+    if (other := _not_a_map(owner, path, taken)) is not None:
+        raise UsageError(f"cannot insert at {full!r}: the block gets {other}; layers need maps (B, C, H, W)")
+    if channels is None and taken is not None:
+        channels = taken.channels
+        if not before:
+            shape = _output_shape(block, taken)
+            channels = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
     if channels is None:
         raise UsageError(f"cannot find the channels at {full!r}; for maps, pass them: channels={{{name!r}: 1024}}")
-    hook = _Hook(_find_place(model, block, full), before, layout == "BHWC")
+    hook = _Hook(_find_place(model, block, taken, full), before, taken is not None and taken.layout == "BHWC")
     hook.attach(block, _build(layer, channels, block, full, options))
     return block, hook
 
 
-def _find_place(model: nn.Module, block: nn.Module, path: str) -> str:
-    """Return the path of a new layer in a block: a child of the first module that is no list, as lists call it.
+def _find_place(model: nn.Module, block: nn.Module, taken: _BlockInput | None, path: str) -> str:
+    """Return the path of a new layer in a block: a child of the first module that does not call all its children.
 
     Modules that are used elsewhere in the network do not qualify: the layer would be there twice.
     """
     uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for inner, module in block.named_modules():
         shared = uses[id(module)] > uses[id(block)]
-        if not (shared or isinstance(module, CONTAINERS) or hasattr(module, NAME)):
+        if isinstance(module, CONTAINERS) or shared or hasattr(module, NAME):
+            continue
+        if taken is None or not _calls_children(block, inner, taken):
             return join(inner, NAME)
     raise UsageError(f"no module in {path!r} can hold a layer: it has only lists of modules or shared modules")
 
@@ -188,21 +210,28 @@ def _build(layer: Layer, channels: int, block: nn.Module, path: str, options: di
     device, dtype = _device_and_dtype(block)
     module = module.to(device=device, dtype=dtype).train(block.training)
     kept = (2, channels, PROBE_SIZE, PROBE_SIZE)
-    shape = _output_shape(module, channels)  # None if it cannot be found without data
+    shape = _output_shape(module, _BlockInput(channels))  # None if it cannot be found without data
     if shape is not None and shape != kept:
         raise UsageError(f"layer turns {kept} into {tuple(shape)} at {path!r}; it has to keep the shape")
     return module
 
 
 def _check_reachable(model: nn.Module, path: str, remedy: str) -> None:
-    """Raise if the network, or a part of it with the block at ``path``, was traced, compiled or wrapped."""
+    """Raise if a block is not called by the network, or the network was compiled or wrapped."""
     names = path.split(".") if path else []
-    for above in (".".join(names[:depth]) for depth in range(len(names) + 1)):
+    for depth in range(len(names) + 1):
+        above = ".".join(names[:depth])
         outer = model.get_submodule(above)
         wrapper = next((kind.__name__ for kind in type(outer).__mro__ if kind.__name__ in WRAPPERS), None)
         if wrapper or outer._compiled_call_impl is not None:
-            which, state = repr(above) if above else "the model", f"wrapped in {wrapper}" if wrapper else "compiled"
+            state = f"wrapped in {wrapper}" if wrapper else "compiled"
+            which = repr(above) if above else "the model"
             raise UsageError(f"{which} is already {state}; {remedy}, then wrap or compile it")
+        if isinstance(outer, torch.fx.GraphModule) and depth < len(names):
+            called = {node.target for node in outer.graph.nodes if node.op == "call_module"}
+            if called.isdisjoint(".".join(names[depth:end]) for end in range(depth + 1, len(names) + 1)):
+                uncalled = f"{path!r} is in a torch.fx.GraphModule, which does not call it"
+                raise UsageError(f"{uncalled}; {remedy}, then trace it")
 
 
 def _check_counts(name: str, value: Any) -> None:
@@ -218,34 +247,59 @@ def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dty
     return next(((tensor.device, tensor.dtype) for tensor in tensors), (None, None))
 
 
-def _output_shape(module: nn.Module, channels: int, layout: str = "BCHW") -> torch.Size | None:
+def _output_shape(module: nn.Module, taken: _BlockInput) -> torch.Size | None:
     """Return the shape of a module's output for a batch of two; None if it fails."""
-    return getattr(_probe(_meta_copy(module), channels, layout), "shape", None)
+    return getattr(_probe(_meta_copy(module), taken), "shape", None)
 
 
-def _block_input(block: nn.Module) -> tuple[int | None, str]:
-    """Return channels and layout of a block's input: maps "BCHW", "BHWC" as in Swin, or tokens "BNC" as in ViT.
+def _block_input(block: nn.Module) -> _BlockInput | None:
+    """Return the input of a block; None if it cannot be found.
 
     The block is tried with the input channels of its layers, in each layout. If it runs with one more channel as well,
-    the layer follows others that take any number, and the next one is tried. The channels are None if all fail.
+    the layer follows others that take any number, and the next one is tried.
     """
     twin = _meta_copy(block)
     widths = [module.in_channels for module in block.modules() if isinstance(module, nn.Conv2d)]
     widths += [module.in_features for module in block.modules() if isinstance(module, nn.Linear)]
     for layout in ("BCHW", "BHWC", "BNC"):
         for width in dict.fromkeys(widths):
-            if _probe(twin, width, layout) is not None and _probe(twin, width + 1, layout) is None:
-                return width, layout
-    return None, "BCHW"
+            taken, wider = _BlockInput(width, layout), _BlockInput(width + 1, layout)
+            if _probe(twin, taken) is not None and _probe(twin, wider) is None:
+                return taken
+    return None
 
 
-def _probe(twin: nn.Module, channels: int, layout: str) -> Any:
+def _not_a_map(stage: nn.Module, path: str, taken: _BlockInput | None) -> str | None:
+    """Describe the input of the block at ``path`` of a stage; None if it is a map or unknown."""
+    if taken is not None and taken.layout == "BNC":
+        return "tokens (B, N, C)"
+    twin, first = _meta_copy(stage), _block_input(next(iter(blocks(stage).values())))
+    given = [] if first is None else _record_calls(twin.get_submodule(path), twin, first)
+    return f"a {type(given[0]).__name__}" if given and not isinstance(given[0], Tensor) else None
+
+
+def _calls_children(block: nn.Module, path: str, taken: _BlockInput) -> bool:
+    """Return whether the module at ``path`` in a block would call a new child, as some modules call all children."""
+    twin, child = _meta_copy(block), nn.Identity()
+    twin.get_submodule(path).add_module(NAME, child)
+    return bool(_record_calls(child, twin, taken))
+
+
+def _record_calls(module: nn.Module, twin: nn.Module, taken: _BlockInput) -> list[Any]:
+    """Return the first arguments of all calls of a module when the copy that it is part of runs."""
+    calls: list[Any] = []
+    module.register_forward_pre_hook(lambda _, args: calls.append(args[0] if args else None))
+    _probe(twin, taken)
+    return calls
+
+
+def _probe(twin: nn.Module, taken: _BlockInput) -> Any:
     """Return the output of a copy on the meta device; None if it does not accept this input."""
     try:
         fixed = getattr(twin, "input_resolution", None) or getattr(twin, "feat_size", None)  # in timm's Swin networks
         height, width = fixed or (PROBE_SIZE, PROBE_SIZE)
-        sizes = {"B": 2, "C": channels, "H": height, "W": width, "N": height * width}
-        x = torch.empty([sizes[axis] for axis in layout], device="meta", dtype=_device_and_dtype(twin)[1])
+        sizes = {"B": 2, "C": taken.channels, "H": height, "W": width, "N": height * width}
+        x = torch.empty([sizes[axis] for axis in taken.layout], device="meta", dtype=_device_and_dtype(twin)[1])
         with torch.no_grad():
             return twin(x)
     except Exception:  # a network's own code may raise anything
