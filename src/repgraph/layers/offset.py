@@ -60,7 +60,7 @@ class Offset(nn.Conv2d):
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the offsets, and the features for further use, which saves an addition in the backward pass."""
         height, width = x.shape[2:]
-        weight, bias = self.weight.flatten(1), self._scaled_bias(height, width)
+        weight, bias = self.weight.flatten(1), self.scaled_bias(height, width)
         if self.grid == 1:
             offsets, x = wide_fork(x, weight, bias)
         elif self.grid == "map":
@@ -72,7 +72,7 @@ class Offset(nn.Conv2d):
             self.seen = offsets.detach(), height, width
         return offsets, x
 
-    def _scaled_bias(self, height: int, width: int) -> Tensor:
+    def scaled_bias(self, height: int, width: int) -> Tensor:
         """Return the bias in pixels of a map of this size; factors are not rounded to half precision."""
         wide = torch.promote_types(self.bias.dtype, torch.float32)
         if self.spread.relative:

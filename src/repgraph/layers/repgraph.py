@@ -11,13 +11,15 @@ from repgraph.errors import UsageError
 from repgraph.layers import checks, pointwise
 from repgraph.layers.non_local import ContextLayer
 from repgraph.layers.offset import ONE_CELL, Offset
-from repgraph.layers.pointwise import Activation, Norm, Pointwise, fuse_input, is_plain
+from repgraph.layers.pointwise import Activation, Norm, Pointwise, fuse_input, is_plain, is_standard
 from repgraph.layers.spread import Grid, Points, make_spreads
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
+from repgraph.ops.bottleneck import Statistics, Weights, bottleneck, bottleneck_fits
 from repgraph.ops.product import fork, relu_product
 from repgraph.ops.separable import around
 
+PLAIN = ("sum", 1, 1, 1)  # fusion, grid, rounds and node_view of the layers that have a fused pass
 
 class RepGraph(ContextLayer):
     """Base class of the RepGraph layers: options, node offsets and attention."""
@@ -194,12 +196,43 @@ class BottleneckRepGraph(RepGraph):
             pointwise.zero_(self.expand, self.expand_norm)
 
     def forward(self, x: Tensor, return_nodes: bool = False) -> Any:
-        feature, offsets, x = self.regressed(checks.check_map(x, self.channels))
+        x = checks.check_map(x, self.channels)
+        if not return_nodes and (fused := self.fused(x)) is not None:
+            return fused
+        feature, offsets, x = self.regressed(x)
         response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
         del feature  # free its memory
         response, *nodes = self.further_rounds(response, nodes)
         y = fuse_input(x, response, self.expand, self.expand_norm, self.fusion, self.final_act)
         return (y, *nodes) if return_nodes else y
+
+    def fused(self, x: Tensor) -> Tensor | None:
+        """Return the output computed by :func:`repgraph.ops.bottleneck.bottleneck`, None where it does not apply."""
+        if type(self) is not BottleneckRepGraph or (self.fusion, self.grid, self.rounds, self.node_view) != PLAIN:
+            return None
+        reduce, norm, offset, expand = self.reduce, self.reduce_norm, self.offset, self.expand
+        last, act, final = self.expand_norm, self.act, self.final_act
+        if (type(reduce), type(expand), type(offset), type(act)) != (Pointwise, Pointwise, Offset, nn.ReLU):
+            return None
+        if not (is_standard(norm) and is_standard(last) and type(final) in (nn.ReLU, nn.Identity)):
+            return None
+        if norm.training != last.training or reduce.bias is not None or expand.bias is not None:
+            return None
+        if self.backend not in ("auto", "triton") or not is_plain(reduce, norm, act, offset, expand, last, final):
+            return None
+        bias = offset.scaled_bias(*x.shape[2:])
+        weights = Weights(
+            reduce.weight, norm.weight, norm.bias, offset.weight, bias, expand.weight, last.weight, last.bias
+        )
+        if not bottleneck_fits(x, weights, norm.training):
+            return None
+        counts = [n.num_batches_tracked for n in (norm, last) if n.num_batches_tracked is not None]
+        if norm.training and counts:
+            torch._foreach_add_(counts, 1)
+        statistics = tuple(Statistics((n.running_mean, n.running_var), n.eps, n.momentum) for n in (norm, last))
+        y, offsets = bottleneck(x, weights, statistics, norm.training, self.groups, float(self.scale), type(final) is nn.ReLU)
+        offset.seen = offsets, *x.shape[2:]
+        return y
 
     def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the feature (B, C', H, W), the offsets (B, 2S, Hc, Wc), and the input for the residual."""

@@ -137,10 +137,15 @@ def _sums(x, parts, factor, rows, columns, chunk, M: tl.constexpr, N: tl.constex
 
 def column_sums(x: Tensor, factor: float = 1.0) -> Tensor:
     """Return the sums (C,) over the rows of a matrix (R, C) times a factor, in float32 and in a fixed order."""
+    return column_parts(x, factor).sum(0)
+
+
+def column_parts(x: Tensor, factor: float = 1.0) -> Tensor:
+    """Return a float32 matrix of C columns with the column sums of a matrix (R, C) times a factor."""
     rows, columns = x.shape
     parts = torch.empty((min(_CHUNKS, rows), columns), dtype=torch.float32, device=x.device)
     n = min(256 if columns > 512 else 64, next_power_of_two(columns))
     arguments = (x, parts, factor, rows, columns, cdiv(rows, len(parts)))
     constants = {"M": max(1, 8192 // n), "N": n}
     launch(_sums, len(parts) * cdiv(columns, n), arguments, constants, num_warps=4)
-    return parts.sum(0)
+    return parts
