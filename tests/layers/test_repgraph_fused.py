@@ -31,7 +31,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr("repgraph.layers.repgraph.bottleneck", recorded)
     if DEVICE.type == "cpu":
-        monkeypatch.setattr(product, "fits", lambda *maps: all(map(fits, maps)))
+        for module in (bottleneck, product):
+            monkeypatch.setattr(module, "fits", lambda *maps: all(map(fits, maps)))
     return made
 
 

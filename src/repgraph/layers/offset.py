@@ -74,16 +74,15 @@ class Offset(nn.Conv2d):
 
     def scaled_bias(self, height: int, width: int) -> Tensor:
         """Return the bias in pixels of a map of this size; factors are not rounded to half precision."""
-        wide = torch.promote_types(self.bias.dtype, torch.float32)
         if self.spread.relative:
-            bias = self.bias.to(wide)
+            bias = self.bias.to(torch.promote_types(self.bias.dtype, torch.float32))
             return torch.stack((bias[0::2] * ((width - 1) / 2), bias[1::2] * ((height - 1) / 2)), 1).flatten()
         if self.map_size is not None:
             height, width = self.map_size
         factor = shrink_factor(self.extent, height, width)
         if not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and factor == 1:  # one program for all sizes
             return self.bias
-        return self.bias.to(wide) * factor
+        return self.bias.to(torch.promote_types(self.bias.dtype, torch.float32)) * factor
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"seen": None}

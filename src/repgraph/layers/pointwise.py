@@ -158,7 +158,8 @@ def is_standard(norm: Any) -> bool:
     """Return whether a module is batch normalization with parameters, running statistics and a momentum."""
     if type(norm) is not nn.BatchNorm2d or not norm.track_running_stats:
         return False
-    return all(each is not None for each in (norm.weight, norm.bias, norm.running_mean, norm.momentum))
+    tensors = norm._parameters.get("weight"), norm._parameters.get("bias"), norm._buffers.get("running_mean")
+    return norm.momentum is not None and all(t is not None for t in tensors)
 
 
 def _fold_weights(weight: Tensor, norm: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,12 @@ from repgraph.ops.bottleneck import Statistics, Weights, bottleneck, bottleneck_
 from repgraph.ops.product import fork, relu_product
 from repgraph.ops.separable import around
 
-PLAIN = ("sum", 1, 1, 1)  # fusion, grid, rounds and node_view of the layers that have a fused pass
+# Of the layers that have a fused pass: fusion, grid, rounds and node_view, and modules and their types.
+FUSED = ("sum", 1, 1, 1)
+FUSED_MODULES = ("reduce", "reduce_norm", "act", "offset", "expand", "expand_norm", "final_act")
+FUSED_KINDS = {
+    (Pointwise, nn.BatchNorm2d, nn.ReLU, Offset, Pointwise, nn.BatchNorm2d, final) for final in (nn.ReLU, nn.Identity)
+}
 
 class RepGraph(ContextLayer):
     """Base class of the RepGraph layers: options, node offsets and attention."""
@@ -208,30 +213,35 @@ class BottleneckRepGraph(RepGraph):
 
     def fused(self, x: Tensor) -> Tensor | None:
         """Return the output computed by :func:`repgraph.ops.bottleneck.bottleneck`, None where it does not apply."""
-        if type(self) is not BottleneckRepGraph or (self.fusion, self.grid, self.rounds, self.node_view) != PLAIN:
+        if type(self) is not BottleneckRepGraph or (self.fusion, self.grid, self.rounds, self.node_view) != FUSED:
             return None
-        reduce, norm, offset, expand = self.reduce, self.reduce_norm, self.offset, self.expand
-        last, act, final = self.expand_norm, self.act, self.final_act
-        if (type(reduce), type(expand), type(offset), type(act)) != (Pointwise, Pointwise, Offset, nn.ReLU):
+        modules = [self._modules[name] for name in FUSED_MODULES]  # dictionaries are faster than nn.Module's attributes
+        if tuple(map(type, modules)) not in FUSED_KINDS or not is_plain(*modules):  # type: ignore[arg-type]
             return None
-        if not (is_standard(norm) and is_standard(last) and type(final) in (nn.ReLU, nn.Identity)):
+        reduce, norm, _, offset, expand, last, final = modules
+        training = norm.training
+        if self.backend not in ("auto", "triton") or training != last.training:
             return None
-        if norm.training != last.training or reduce.bias is not None or expand.bias is not None:
+        if not (is_standard(norm) and is_standard(last)) or reduce.bias is not None or expand.bias is not None:
             return None
-        if self.backend not in ("auto", "triton") or not is_plain(reduce, norm, act, offset, expand, last, final):
-            return None
-        bias = offset.scaled_bias(*x.shape[2:])
+        height, width = x.shape[2:]
+        p_norm, p_last, b_norm, b_last = norm._parameters, last._parameters, norm._buffers, last._buffers
         weights = Weights(
-            reduce.weight, norm.weight, norm.bias, offset.weight, bias, expand.weight, last.weight, last.bias
-        )
-        if not bottleneck_fits(x, weights, norm.training):
+            reduce._parameters.get("weight"), p_norm["weight"], p_norm["bias"], offset._parameters.get("weight"),
+            offset.scaled_bias(height, width), expand._parameters.get("weight"), p_last["weight"], p_last["bias"],
+        )  # fmt: skip
+        if not bottleneck_fits(x, weights, training):
             return None
-        counts = [n.num_batches_tracked for n in (norm, last) if n.num_batches_tracked is not None]
-        if norm.training and counts:
+        counts = [b["num_batches_tracked"] for b in (b_norm, b_last) if b["num_batches_tracked"] is not None]
+        if training and counts:
             torch._foreach_add_(counts, 1)
-        statistics = tuple(Statistics((n.running_mean, n.running_var), n.eps, n.momentum) for n in (norm, last))
-        y, offsets = bottleneck(x, weights, statistics, norm.training, self.groups, float(self.scale), type(final) is nn.ReLU)
-        offset.seen = offsets, *x.shape[2:]
+        statistics = (
+            Statistics((b_norm["running_mean"], b_norm["running_var"]), norm.eps, norm.momentum),
+            Statistics((b_last["running_mean"], b_last["running_var"]), last.eps, last.momentum),
+        )
+        relu = type(final) is nn.ReLU
+        y, offsets = bottleneck(x, weights, statistics, training, self.groups, float(self.scale), relu)
+        offset.seen = offsets, height, width
         return y
 
     def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

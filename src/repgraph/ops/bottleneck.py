@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repgraph.ops import library
-from repgraph.ops.backends import direct, needs_grad
-from repgraph.ops.formats import as_map, as_rows
-from repgraph.ops.normalised import fold_running, product_rows, product_rows_backward, running_relu
-from repgraph.ops.product import MAX_OUTPUTS, residual_fits
+from repgraph.ops.backends import direct, has_float32_tensor_cores, needs_grad
+from repgraph.ops.formats import as_map, as_rows, view_map, view_rows
+from repgraph.ops.normalised import fold_running, product_rows, product_rows_backward
+from repgraph.ops.product import MAX_OUTPUTS, fits
 
 
 class Weights(NamedTuple):
@@ -40,19 +40,21 @@ class Statistics(NamedTuple):
 
 def bottleneck_fits(x: Tensor, weights: Weights, training: bool) -> bool:
     """Return whether :func:`bottleneck` supports these: channels-last maps on CUDA, in eager mode."""
-    if not direct(x, *weights) or not residual_fits(x, x) or (training and x.dtype == torch.float32):
+    if any(t is None for t in weights) or not (direct(x, *weights) and fits(x)):
+        return False
+    if x.dtype == torch.float32 and (training or not has_float32_tensor_cores(x.device)):
         return False
     autocast = library.autocasting(x)
-    if autocast and torch.get_autocast_dtype(x.device.type) != x.dtype:
-        return False
     dtypes = (x.dtype, torch.float32) if autocast else (x.dtype,)
-    inner = weights.reduce.shape[0]
+    inner, channels = weights.reduce.shape[:2]
     return (
-        weights.reduce.dtype in dtypes
+        (training or not needs_grad(x, *weights))
+        and (not autocast or torch.get_autocast_dtype(x.device.type) == x.dtype)
+        and weights.reduce.dtype in dtypes
         and weights.expand.dtype in dtypes
         and weights.offset.shape[0] <= MAX_OUTPUTS
-        and inner * x.element_size() % 16 == 0
-        and (x.numel() > x.shape[1] if training else not needs_grad(x, *weights))
+        and inner % 8 == channels % 8 == 0  # rows of a multiple of 16 bytes
+        and x.numel() > channels
     )
 
 
@@ -69,14 +71,14 @@ def bottleneck(
     kernels = library.kernels("triton")
     first, last = statistics
     with library.without_autocast(x.device.type):
-        rows = as_rows(x)
-        z = as_map(F.linear(rows, weights.reduce.flatten(1).to(x.dtype)), x)
-        f = running_relu(z, weights.gamma, weights.beta, first.running, first.eps)
+        rows = view_rows(x)
+        z = F.linear(rows, weights.reduce.flatten(1).to(x.dtype))
+        f = view_map(kernels.norm_relu_running(z, weights.gamma, weights.beta, first.running, first.eps), x)
         offsets = kernels.wide_product(f, weights.offset.contiguous(), weights.offset_bias.contiguous())
         response = kernels.forward(f, f, None, offsets, groups, 1, scale, False, with_lse=False)[0]
         expand = weights.expand.flatten(1).to(x.dtype)
         folded = fold_running(expand, weights.expand_gamma, weights.expand_beta, last.running, last.eps)
-        return as_map(kernels.residual_product(rows, as_rows(response), *folded, relu), x), offsets
+        return view_map(kernels.residual_product(rows, view_rows(response), *folded, relu), x), offsets
 
 
 class _Bottleneck(torch.autograd.Function):
@@ -85,15 +87,15 @@ class _Bottleneck(torch.autograd.Function):
         first, last, *ctx.attention, relu = options
         kernels = library.kernels("triton")
         with library.without_autocast(x.device.type):
-            rows = as_rows(x)
+            rows = view_rows(x)
             z = F.linear(rows, reduce.flatten(1).to(x.dtype))
             f, numbers = kernels.norm_relu(z, gamma, beta, *first)
-            f = as_map(f, x)
+            f = view_map(f, x)
             offsets = kernels.wide_product(f, offset.contiguous(), offset_bias.contiguous())
             groups, scale = ctx.attention
             response, lse, _ = kernels.forward(f, f, None, offsets, groups, 1, scale, False)
-            y, *saved = product_rows(rows, as_rows(response), expand.flatten(1), expand_gamma, expand_beta, *last, relu)
-        y = as_map(y, x)
+            y, *saved = product_rows(rows, view_rows(response), expand.flatten(1), expand_gamma, expand_beta, *last, relu)
+        y = view_map(y, x)
         own = y if relu else None
         ctx.save_for_backward(
             x, reduce, gamma, z, numbers, f, offset, offset_bias, offsets, response, lse, expand_gamma, own, *saved
@@ -116,23 +118,23 @@ class _Bottleneck(torch.autograd.Function):
         kernels = library.kernels("triton")
         groups, scale = ctx.attention
         with library.without_autocast(x.device.type):
-            rows, grads = as_rows(x), as_rows(grad)
-            d, grad_expand, *grads_expand_norm = product_rows_backward(grads, as_rows(response), expand_gamma, *saved)
+            rows, grads = view_rows(x), as_rows(grad)
+            d, grad_expand, *grads_expand_norm = product_rows_backward(grads, view_rows(response), expand_gamma, *saved)
             grad_f, _, _, grad_offsets = kernels.backward(
-                as_map(d, x), None, f, f, None, offsets, response, lse, groups, 1, scale, joint=True
+                view_map(d, x), None, f, f, None, offsets, response, lse, groups, 1, scale, joint=True
             )
             outputs = len(offset)
             d = x.new_empty((len(rows), (outputs + 7) // 8 * 8))[:, :outputs]  # rows of a multiple of 16 bytes
             as_map(d, x).copy_(grad_offsets)
-            grad_offset = torch.mm(d.t(), as_rows(f)).to(offset.dtype)
-            grad_f = as_rows(grad_f).addmm_(d, offset.flatten(1).to(x.dtype))
+            grad_offset = torch.mm(d.t(), view_rows(f)).to(offset.dtype)
+            grad_f = view_rows(grad_f).addmm_(d, offset.flatten(1).to(x.dtype))
             grad_z, *grads_norm = kernels.norm_relu_backward(grad_f, z, gamma, numbers)
             grad_x = grad_reduce = None
             if ctx.needs_input_grad[1]:
                 grad_reduce = torch.mm(grad_z.t(), rows).to(reduce.dtype).view(reduce.shape)
             if ctx.needs_input_grad[0]:
                 back = reduce.flatten(1).to(x.dtype).t().contiguous()
-                grad_x = as_map(kernels.residual_product(grads, grad_z, back, None), x)
+                grad_x = view_map(kernels.residual_product(grads, grad_z, back, None), x)
         grads_offset = grad_offset.view(offset.shape), grad_offsets.sum((0, 2, 3)).to(offset_bias.dtype)
         expand = grad_expand.view(*grad_expand.shape, 1, 1)
         return grad_x, grad_reduce, *grads_norm, *grads_offset, expand, *grads_expand_norm, *(None,) * 5

@@ -117,7 +117,10 @@ def wide_fork(a: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 def fits(*maps: Tensor) -> bool:
     """Return whether kernels can run: dense channels-last maps (or matrices) on CUDA, no tracing or transforms."""
-    if forward_mode() or transformed() or torch.jit.is_tracing() or exporting_onnx():
+    if torch.compiler.is_compiling():
+        if exporting_onnx():
+            return False
+    elif forward_mode() or transformed() or torch.jit.is_tracing():
         return False
     for t in maps:
         memory_format = torch.channels_last if t.dim() == 4 else torch.contiguous_format

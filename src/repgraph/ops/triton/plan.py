@@ -56,21 +56,19 @@ def _launcher(kernel: Any) -> tuple[tuple, Any]:
 def launch(function: Any, programs: int, arguments: tuple, constants: dict[str, Any], **options: Any) -> None:
     """Run a kernel with tensors, tensor descriptors and numbers, with a plan for each kind of call."""
     key: list[Any] = [id(function), programs, *constants.values(), *options.values()]
-    pointers: list[Any] = []
-    tensor = None
+    pointers, bits = [], 0
     for argument in arguments:
-        kind = type(argument)
-        if kind is int:
+        if isinstance(argument, Tensor):
+            key += (argument.dtype, argument.get_device())
+            argument = argument.data_ptr()
+            bits |= argument
+        elif type(argument) is int:
             key.append(argument)
-        elif kind is not float:
-            is_tensor = isinstance(argument, Tensor)
-            tensor = argument if is_tensor else argument.base
-            pointer = tensor.data_ptr()
-            key += (tensor.dtype, pointer % 16 == 0, tensor.get_device())
-            if is_tensor:
-                argument = pointer
+        elif type(argument) is not float:  # a descriptor
+            key += (argument.base.dtype, argument.base.get_device())
         pointers.append(argument)
-    assert tensor is not None
+    tensor = arguments[0] if isinstance(arguments[0], Tensor) else arguments[0].base
+    key.append(bits % 16 == 0 or tuple(p % 16 for p in pointers if type(p) is int))
     if (plan := _plans.get(tuple(key))) is None:
         if len(_plans) > 4096:
             _plans.clear()
