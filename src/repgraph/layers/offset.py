@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from repgraph.layers.spread import Grid, Spread, shrink_factor
 from repgraph.ops.backends import direct
-from repgraph.ops.product import wide_fork, wide_product
+from repgraph.ops.product import wide_product
 
 ONE_CELL = 2**30  # a grid larger than any map
 
@@ -55,14 +55,10 @@ class Offset(nn.Conv2d):
             self.bias.copy_(torch.tensor(self.spread.points).flatten())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fork(x)[0]
-
-    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the offsets, and the features for further use, which saves an addition in the backward pass."""
         height, width = x.shape[2:]
         weight, bias = self.weight.flatten(1), self.scaled_bias(height, width)
         if self.grid == 1:
-            offsets, x = wide_fork(x, weight, bias)
+            offsets = wide_product(x, weight, bias)
         elif self.grid == "map":
             offsets = wide_product(x.mean((2, 3), keepdim=True), weight, bias)
         else:  # the last cells of a row or column may be smaller
@@ -70,7 +66,7 @@ class Offset(nn.Conv2d):
             offsets = wide_product(cells, weight, bias)
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
-        return offsets, x
+        return offsets
 
     def scaled_bias(self, height: int, width: int) -> Tensor:
         """Return the bias in pixels of a map of this size; factors are not rounded to half precision."""

@@ -26,6 +26,7 @@ FUSED_KINDS = {
     (Pointwise, nn.BatchNorm2d, nn.ReLU, Offset, Pointwise, nn.BatchNorm2d, final) for final in (nn.ReLU, nn.Identity)
 }
 
+
 class RepGraph(ContextLayer):
     """Base class of the RepGraph layers: options, node offsets and attention."""
 
@@ -109,9 +110,8 @@ class RepGraph(ContextLayer):
             return response, *nodes
         responses, found = [], [nodes]
         for offset in self.next_offsets:
-            offsets, feature = regress(offset, response)
-            response, *nodes = self.attend(feature, feature, feature, offsets, bool(nodes))
-            responses.append(feature)
+            responses.append(response)
+            response, *nodes = self.attend(response, response, response, offset(response), bool(nodes))
             found.append(nodes)
         return torch.cat((*responses, response), 1), *zip(*found, strict=True)
 
@@ -119,11 +119,6 @@ class RepGraph(ContextLayer):
         names = ("nodes", "grid", "groups", "fusion", "scale", "node_view", "rounds", "backend")
         options = [f"{name}={getattr(self, name)!r}" for name in names]
         return ", ".join((f"{self.channels}, {self.mid_channels}, spread={self.spread.name!r}", *options))
-
-
-def regress(offset: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the offsets (B, 2S, Hc, Wc), and ``x`` for its other uses."""
-    return offset.fork(x) if is_plain(offset) else (offset(x), x)  # type: ignore[no-any-return]
 
 
 class BottleneckRepGraph(RepGraph):
@@ -204,8 +199,8 @@ class BottleneckRepGraph(RepGraph):
         x = checks.check_map(x, self.channels)
         if not return_nodes and (fused := self.fused(x)) is not None:
             return fused
-        feature, offsets, x = self.regressed(x)
-        response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
+        feature, x = self.feature(x)
+        response, *nodes = self.attend(feature, feature, feature, self.offset(feature), return_nodes)
         del feature  # free its memory
         response, *nodes = self.further_rounds(response, nodes)
         y = fuse_input(x, response, self.expand, self.expand_norm, self.fusion, self.final_act)
@@ -215,8 +210,10 @@ class BottleneckRepGraph(RepGraph):
         """Return the output computed by :func:`repgraph.ops.bottleneck.bottleneck`, None where it does not apply."""
         if type(self) is not BottleneckRepGraph or (self.fusion, self.grid, self.rounds, self.node_view) != FUSED:
             return None
-        modules = [self._modules[name] for name in FUSED_MODULES]  # dictionaries are faster than nn.Module's attributes
-        if tuple(map(type, modules)) not in FUSED_KINDS or not is_plain(*modules):  # type: ignore[arg-type]
+        modules: list[Any] = [
+            self._modules[name] for name in FUSED_MODULES
+        ]  # dictionaries are faster than nn.Module's attributes
+        if tuple(map(type, modules)) not in FUSED_KINDS or not is_plain(*modules):
             return None
         reduce, norm, _, offset, expand, last, final = modules
         training = norm.training
@@ -244,8 +241,8 @@ class BottleneckRepGraph(RepGraph):
         offset.seen = offsets, height, width
         return y
 
-    def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the feature (B, C', H, W), the offsets (B, 2S, Hc, Wc), and the input for the residual."""
+    def feature(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the feature (B, C', H, W), and the input for the residual."""
         reduce, norm, act = self.reduce, self.reduce_norm, self.act
         plain, fused = type(reduce) is Pointwise and is_plain(reduce, norm, act), type(norm) is nn.Identity
         if plain and reduce.bias is None and not fused:
@@ -255,8 +252,7 @@ class BottleneckRepGraph(RepGraph):
             feature = relu_product(x, reduce.weight.flatten(1), reduce.bias)  # bias and ReLU in one product
         else:
             feature = act(norm(reduce(x)))
-        offsets, feature = regress(self.offset, feature)
-        return feature, offsets, x
+        return feature, x
 
 
 class SimpleRepGraph(RepGraph):

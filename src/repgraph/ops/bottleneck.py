@@ -4,7 +4,7 @@ Called part by part, the layer takes PyTorch longer on the host than on the GPU:
 autograd. ``repgraph.layers`` does so where :func:`bottleneck_fits` is false.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -94,7 +94,8 @@ class _Bottleneck(torch.autograd.Function):
             offsets = kernels.wide_product(f, offset.contiguous(), offset_bias.contiguous())
             groups, scale = ctx.attention
             response, lse, _ = kernels.forward(f, f, None, offsets, groups, 1, scale, False)
-            y, *saved = product_rows(rows, view_rows(response), expand.flatten(1), expand_gamma, expand_beta, *last, relu)
+            a, weight, momentum = view_rows(response), expand.flatten(1), last.momentum
+            y, *saved = product_rows(rows, a, weight, expand_gamma, expand_beta, last.running, last.eps, momentum, relu)
         y = view_map(y, x)
         own = y if relu else None
         ctx.save_for_backward(
@@ -128,7 +129,8 @@ class _Bottleneck(torch.autograd.Function):
             as_map(d, x).copy_(grad_offsets)
             grad_offset = torch.mm(d.t(), view_rows(f)).to(offset.dtype)
             grad_f = view_rows(grad_f).addmm_(d, offset.flatten(1).to(x.dtype))
-            grad_z, *grads_norm = kernels.norm_relu_backward(grad_f, z, gamma, numbers)
+            grad_z, sums = kernels.norm_relu_backward(grad_f, z, numbers)
+            grad_beta, grad_gamma = sums.to(gamma.dtype)
             grad_x = grad_reduce = None
             if ctx.needs_input_grad[1]:
                 grad_reduce = torch.mm(grad_z.t(), rows).to(reduce.dtype).view(reduce.shape)
@@ -137,4 +139,4 @@ class _Bottleneck(torch.autograd.Function):
                 grad_x = view_map(kernels.residual_product(grads, grad_z, back, None), x)
         grads_offset = grad_offset.view(offset.shape), grad_offsets.sum((0, 2, 3)).to(offset_bias.dtype)
         expand = grad_expand.view(*grad_expand.shape, 1, 1)
-        return grad_x, grad_reduce, *grads_norm, *grads_offset, expand, *grads_expand_norm, *(None,) * 5
+        return grad_x, grad_reduce, grad_gamma, grad_beta, *grads_offset, expand, *grads_expand_norm, *(None,) * 5

@@ -9,7 +9,7 @@ Kernels are imported at their first call. A backend has two functions::
 ``value`` is None if it is the key: this is static, so it survives tracing, and memory is read once. ``lse`` is the
 logsumexp of the logits. Results that were not requested are empty tensors. ``grad_weights`` may be None, and has mean
 zero under the weights. Backends in OPTIONAL_LSE accept ``with_lse=False``; those in SAVES_OUTPUT get ``y`` in backward;
-those in JOINT accept ``joint=True``, if query and key are one tensor, and then return the sum of their gradients for both.
+those in JOINT accept ``joint=True`` if query and key are one tensor, and return the sum of their gradients for both.
 """
 
 from contextlib import AbstractContextManager, nullcontext

@@ -139,8 +139,9 @@ class _NormalisedRelu(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         x, gamma, numbers = ctx.saved_tensors
-        grad_x, *grads = library.kernels("triton").norm_relu_backward(as_rows(grad), as_rows(x), gamma, numbers)
-        return as_map(grad_x, x), *grads, None, None, None
+        grad_x, sums = library.kernels("triton").norm_relu_backward(as_rows(grad), as_rows(x), numbers)
+        grad_beta, grad_gamma = sums.to(gamma.dtype)
+        return as_map(grad_x, x), grad_gamma, grad_beta, None, None, None
 
 
 def fold_running(

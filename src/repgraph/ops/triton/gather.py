@@ -4,7 +4,7 @@ A *pair* is a query and one of its nodes, numbered query * NODES + node. Pairs a
 corner of the node; bins are numbered over the map with a margin of one position on each side. A *tile* of 2 x 2
 positions sums the pairs of the 3 x 3 bins that reach it, which are three runs of consecutive pairs. They are cut into
 *pieces* of at most PIECE, because a position that many queries read would delay the rest. Pieces beyond the first
-are the tile's *extras*, which are numbered over all tiles in any order. ``extras`` holds the number of each tile's first
+are the tile's *extras*, which are numbered over all tiles in any order. ``extras`` has the number of each tile's first
 extra (-1: none), followed by the tile of every extra; the last of ``counts`` is their number.
 """
 
@@ -225,7 +225,9 @@ def gather(
             store(grad_value, partial_value, v_0, pixel, True, row, alone, channel_v, values, False)
             store(grad_value, partial_value, v_1, pixel + 1, wide, row + 1, alone, channel_v, values, False)
             store(grad_value, partial_value, v_2, pixel + width, high, row + 2, alone, channel_v, values, False)
-            store(grad_value, partial_value, v_3, pixel + width + 1, wide & high, row + 3, alone, channel_v, values, False)
+            store(
+                grad_value, partial_value, v_3, pixel + width + 1, wide & high, row + 3, alone, channel_v, values, False
+            )
 
 
 @triton.jit
@@ -265,7 +267,9 @@ def join(
             before = tl.load(extras + tile)
             if before >= 0:
                 total = tl.zeros([4, C], tl.float32)
-                for piece in range(0, extras_of(starts, tile, tile < tiles, tiles_y, tiles_x, height, width, PIECE) + 1):
+                for piece in range(
+                    0, extras_of(starts, tile, tile < tiles, tiles_y, tiles_x, height, width, PIECE) + 1
+                ):
                     row = partial_row(before.to(tl.int64), piece) + corner
                     total += tl.load(partial + row * TOTAL + channel, mask=channel < TOTAL, other=0.0)
                 _, y, x, batch = tile_bin(tile, tiles_y, tiles_x, height, width)

@@ -121,7 +121,7 @@ def fold(
     tensors = (weight, products, mean, gamma, beta, *running, folded, projected, numbers)
     precision = "bf16x6" if isinstance(_fold, triton.runtime.JITFunction) else "ieee"  # the only one of the interpreter
     constants = {"M": 16, "N": 64, "K": 32, "CENTRE": not centred, "PRECISION": precision}
-    launch(_fold, cdiv(channels, 16), (*tensors, float(count), channels, inner, eps, momentum), constants, num_warps=4)
+    launch(_fold, cdiv(channels, 16), tensors, (float(count), channels, inner, eps, momentum), constants, num_warps=4)
     return folded, projected, numbers
 
 
@@ -143,8 +143,8 @@ def fold_running(
     folded = torch.empty_like(weight, dtype=dtype)
     shift = torch.empty(weight.shape[:1], dtype=torch.float32, device=weight.device)
     programs, tile = _weight_tiles(weight)
-    arguments = (weight, gamma, beta, *running, folded, shift, *weight.shape, eps)
-    launch(_fold_running, programs, arguments, tile, num_warps=4)
+    tensors = (weight, gamma, beta, *running, folded, shift)
+    launch(_fold_running, programs, tensors, (*weight.shape, eps), tile, num_warps=4)
     return folded, shift
 
 
@@ -187,9 +187,10 @@ def fold_backward(
     grad_weight, grad_gamma, grad_beta = torch.empty_like(weight), torch.empty_like(gamma), torch.empty_like(gamma)
     weighted = torch.empty((channels, inner + 1), dtype=torch.float32, device=weight.device)
     inputs = (weight, projected, mean, gamma, numbers, grad_folded, parts)
-    arguments = (*inputs, grad_weight, grad_gamma, grad_beta, weighted, float(count), channels, inner, len(parts))
+    tensors = (*inputs, grad_weight, grad_gamma, grad_beta, weighted)
+    sizes = (float(count), channels, inner, parts.shape[0])
     programs, tile = _weight_tiles(weight)
-    launch(_fold_backward, programs, arguments, tile | {"P": _PARTS}, num_warps=4)
+    launch(_fold_backward, programs, tensors, sizes, tile | {"P": _PARTS}, num_warps=4)
     return grad_weight, grad_gamma, grad_beta, weighted
 
 
@@ -199,8 +200,8 @@ def _slope(both, mean, slope, shift, inner, M: tl.constexpr, K: tl.constexpr):
     at = row * (inner + 1)
     s = tl.load(both + at[:, None] + k[None, :], mask=inside, other=0.0).to(slope.dtype.element_ty)
     tl.store(slope + where, s, mask=inside)
-    moved = tl.sum(s.to(tl.float32) * tl.load(mean + k, mask=k < inner, other=0.0)[None, :], 1)  # the slope is symmetric
-    t = tl.load(both + at + inner, mask=here, other=0.0) - moved
+    m = tl.load(mean + k, mask=k < inner, other=0.0)
+    t = tl.load(both + at + inner, mask=here, other=0.0) - tl.sum(s.to(tl.float32) * m[None, :], 1)
     tl.store(shift + row, t.to(shift.dtype.element_ty), mask=here)
 
 
@@ -213,7 +214,7 @@ def slope_and_shift(both: Tensor, mean: Tensor, dtype: torch.dtype) -> tuple[Ten
     slope = torch.empty((inner, inner), dtype=dtype, device=both.device)
     shift = torch.empty(inner, dtype=dtype, device=both.device)
     programs, tile = _weight_tiles(slope)
-    launch(_slope, programs, (both, mean, slope, shift, inner), tile, num_warps=4)
+    launch(_slope, programs, (both, mean, slope, shift), (inner,), tile, num_warps=4)
     return slope, shift
 
 
@@ -318,7 +319,7 @@ def norm_relu_running(x: Tensor, gamma: Tensor, beta: Tensor, running: Running, 
     n = min(64, next_power_of_two(columns))
     tile = {"M": max(1, _TILE // n), "N": n}
     programs = cdiv(rows, tile["M"]) * cdiv(columns, n)
-    launch(_apply_running, programs, (x, y, gamma, beta, *running, rows, columns, eps), tile, num_warps=4)
+    launch(_apply_running, programs, (x, y, gamma, beta, *running), (rows, columns, eps), tile, num_warps=4)
     return y
 
 
@@ -332,12 +333,12 @@ def norm_relu(
     parts, chunk, n, across = _chunks(x)
     tile = {"M": max(1, _TILE // n), "N": n}
     count = parts.shape[1]
-    launch(_moments, count * across, (x, parts, rows, columns, chunk), tile, num_warps=4)
-    arguments = (parts, gamma, beta, *running, numbers, rows, columns, chunk, count, eps, momentum)
+    launch(_moments, count * across, (x, parts), (rows, columns, chunk), tile, num_warps=4)
+    tensors, sizes = (parts, gamma, beta, *running, numbers), (rows, columns, chunk, count)
     constants = {"PARTS": next_power_of_two(count), "N": 16}
-    launch(_join, cdiv(columns, 16), arguments, constants, num_warps=4)
+    launch(_join, cdiv(columns, 16), tensors, (*sizes, eps, momentum), constants, num_warps=4)
     programs = cdiv(rows, tile["M"]) * across
-    launch(_apply, programs, (x, y, numbers, rows, columns), tile, num_warps=4)
+    launch(_apply, programs, (x, y, numbers), (rows, columns), tile, num_warps=4)
     return y, numbers
 
 
@@ -387,18 +388,6 @@ def _grad_sums(grad, x, numbers, parts, rows, columns, chunk, M: tl.constexpr, N
 
 
 @triton.jit
-def _grad_join(parts, sums, grad_beta, grad_gamma, columns, count, N: tl.constexpr, P: tl.constexpr):
-    column = tl.program_id(0) * N + tl.arange(0, N)
-    here = column < columns
-    of_all = tl.sum(sum_parts(parts, count, columns, column, here, N, P), 0)
-    along = tl.sum(sum_parts(parts + count * columns, count, columns, column, here, N, P), 0)
-    tl.store(sums + column, of_all, mask=here)
-    tl.store(sums + columns + column, along, mask=here)
-    tl.store(grad_beta + column, of_all.to(grad_beta.dtype.element_ty), mask=here)
-    tl.store(grad_gamma + column, along.to(grad_gamma.dtype.element_ty), mask=here)
-
-
-@triton.jit
 def _grad_apply(grad, x, numbers, sums, grad_x, rows, columns, M: tl.constexpr, N: tl.constexpr):
     column, here, where, inside = tile_of(rows, columns, M, N)
     s, t, mean, rstd = read_numbers(numbers, column, here, columns)
@@ -409,17 +398,14 @@ def _grad_apply(grad, x, numbers, sums, grad_x, rows, columns, M: tl.constexpr, 
     tl.store(grad_x + where, d.to(grad_x.dtype.element_ty), mask=inside)
 
 
-def norm_relu_backward(grad: Tensor, x: Tensor, gamma: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gamma and beta."""
+def norm_relu_backward(grad: Tensor, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient of x, and float32 gradients (2, C) of beta and gamma."""
     rows, columns = x.shape
-    grad_x, grad_gamma, grad_beta = torch.empty_like(x), torch.empty_like(gamma), torch.empty_like(gamma)
-    sums = torch.empty((2, columns), dtype=torch.float32, device=x.device)
+    grad_x = torch.empty_like(x)
     parts, chunk, n, across = _chunks(x)
     tile = {"M": max(1, _TILE // n // 2), "N": n}
-    count = parts.shape[1]
-    launch(_grad_sums, count * across, (grad, x, numbers, parts, rows, columns, chunk), tile, num_warps=4)
-    constants = {"N": 16, "P": _PARTS}
-    launch(_grad_join, cdiv(columns, 16), (parts, sums, grad_beta, grad_gamma, columns, count), constants, num_warps=4)
+    launch(_grad_sums, parts.shape[1] * across, (grad, x, numbers, parts), (rows, columns, chunk), tile, num_warps=4)
+    sums = parts.sum(1)
     programs = cdiv(rows, tile["M"]) * across
-    launch(_grad_apply, programs, (grad, x, numbers, sums, grad_x, rows, columns), tile, num_warps=4)
-    return grad_x, grad_gamma, grad_beta
+    launch(_grad_apply, programs, (grad, x, numbers, sums, grad_x), (rows, columns), tile, num_warps=4)
+    return grad_x, sums

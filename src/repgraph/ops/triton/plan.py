@@ -2,6 +2,7 @@
 
 import re
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -46,37 +47,34 @@ class Plan:
 def _launcher(kernel: Any) -> tuple[tuple, Any]:
     """Return the function that launches a kernel, after its arguments between the stream and those of the kernel."""
     launcher, metadata = kernel.run, (kernel.packed_metadata, None, None, None)
-    if version(triton.__version__) == (3, 6) and torch.version.hip is None:
-        if launcher.global_scratch_size == launcher.profile_scratch_size == 0:  # called directly, it needs no memory
-            flags = launcher.launch_cooperative_grid, launcher.launch_pdl, None, None
-            return (kernel.function, *flags, *metadata), launcher.launch
+    direct = version(triton.__version__) == (3, 6) and torch.version.hip is None
+    if direct and launcher.global_scratch_size == launcher.profile_scratch_size == 0:  # no memory to allocate
+        flags = launcher.launch_cooperative_grid, launcher.launch_pdl, None, None
+        return (kernel.function, *flags, *metadata), launcher.launch
     return (kernel.function, *metadata), launcher
 
 
-def launch(function: Any, programs: int, arguments: tuple, constants: dict[str, Any], **options: Any) -> None:
-    """Run a kernel with tensors, tensor descriptors and numbers, with a plan for each kind of call."""
-    key: list[Any] = [id(function), programs, *constants.values(), *options.values()]
-    pointers, bits = [], 0
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            key += (argument.dtype, argument.get_device())
-            argument = argument.data_ptr()
-            bits |= argument
-        elif type(argument) is int:
-            key.append(argument)
-        elif type(argument) is not float:  # a descriptor
-            key += (argument.base.dtype, argument.base.get_device())
-        pointers.append(argument)
-    tensor = arguments[0] if isinstance(arguments[0], Tensor) else arguments[0].base
-    key.append(bits % 16 == 0 or tuple(p % 16 for p in pointers if type(p) is int))
-    if (plan := _plans.get(tuple(key))) is None:
+def launch(
+    function: Any, programs: int, tensors: tuple[Tensor, ...], numbers: tuple, constants: dict[str, Any],
+    descriptors: tuple = (), **options: Any,
+) -> None:  # fmt: skip
+    """Run a kernel with tensor descriptors, tensors and numbers, with a plan for each kind of call."""
+    pointers = [*map(Tensor.data_ptr, tensors)]
+    bits = 0
+    for pointer in pointers:
+        bits |= pointer
+    shifts = bits % 16 == 0 or tuple(pointer % 16 for pointer in pointers)
+    kinds = (*map(_dtype, tensors), *map(Tensor.get_device, tensors), *[d.base.dtype for d in descriptors])
+    key = (id(function), programs, shifts, *kinds, *numbers, *constants.values(), *options.values())
+    if (plan := _plans.get(key)) is None:
         if len(_plans) > 4096:
             _plans.clear()
-        plan = _plans[tuple(key)] = Plan(function, (programs,), (), constants, **options)
-    with device_guard(tensor):
-        plan.run(arguments, pointers)
+        plan = _plans[key] = Plan(function, (programs,), (), constants, **options)
+    with device_guard(tensors[0]):
+        plan.run((*descriptors, *tensors, *numbers), [*descriptors, *pointers, *numbers])
 
 
+_dtype = attrgetter("dtype")
 _plans: dict[tuple, Plan] = {}
 _NO_GUARD = nullcontext()
 _current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
