@@ -88,6 +88,11 @@ def test_in_evaluation(calls: list) -> None:
     assert calls == [False]
 
 
+def assert_same(got: Tensor, want: Tensor) -> None:
+    """On a GPU, the order of sums varies from run to run."""
+    assert (got - want).double().norm() <= 4 * torch.finfo(want.dtype).eps * want.double().norm()
+
+
 @pytest.mark.parametrize("final_act", [False, True])
 def test_only_what_is_needed(final_act: bool, calls: list) -> None:
     """Frozen parameters, an input without gradient, checkpoints, and gradients with other strides."""
@@ -97,13 +102,13 @@ def test_only_what_is_needed(final_act: bool, calls: list) -> None:
     twins = [copy.deepcopy(layer) for _ in range(3)]
     want = results(layer, x, cotangent)
     twins[0].requires_grad_(False)
-    assert torch.equal(torch.autograd.grad(twins[0](x), x, cotangent.half())[0], want["x"])
+    assert_same(torch.autograd.grad(twins[0](x), x, cotangent.half())[0], want["x"])
     twins[1](x.detach()).backward(cotangent.half())
     checkpoint(twins[2], x, use_reentrant=False).backward(cotangent.half())
-    assert torch.equal(x.grad, want["x"])
+    assert_same(x.grad, want["x"])
     for twin in twins[1:]:
         for name, parameter in twin.named_parameters():
-            assert torch.equal(parameter.grad, want[name]), name
+            assert_same(parameter.grad, want[name])
     assert len(calls) == 5 and layer.reduce_norm.num_batches_tracked == 1
 
 
