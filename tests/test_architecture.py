@@ -35,7 +35,8 @@ LEVELS = {
 }
 # The same within ``ops``: kernels are reached through ``library`` alone, which imports them when they first run.
 OPS_LEVELS = {
-    "repgraph.ops": 4,
+    "repgraph.ops": 5,
+    "repgraph.ops.bottleneck": 5,
     "repgraph.ops.normalised": 4,
     "repgraph.ops.api": 3,
     "repgraph.ops.deformable": 3,

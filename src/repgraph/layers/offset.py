@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from repgraph.layers.spread import Grid, Spread, shrink_factor
 from repgraph.ops.backends import direct
-from repgraph.ops.product import wide_fork, wide_product
+from repgraph.ops.product import wide_product
 
 ONE_CELL = 2**30  # a grid larger than any map
 
@@ -55,14 +55,10 @@ class Offset(nn.Conv2d):
             self.bias.copy_(torch.tensor(self.spread.points).flatten())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fork(x)[0]
-
-    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the offsets, and the features for further use, which saves an addition in the backward pass."""
         height, width = x.shape[2:]
-        weight, bias = self.weight.flatten(1), self._scaled_bias(height, width)
+        weight, bias = self.weight.flatten(1), self.scaled_bias(height, width)
         if self.grid == 1:
-            offsets, x = wide_fork(x, weight, bias)
+            offsets = wide_product(x, weight, bias)
         elif self.grid == "map":
             offsets = wide_product(x.mean((2, 3), keepdim=True), weight, bias)
         else:  # the last cells of a row or column may be smaller
@@ -70,20 +66,19 @@ class Offset(nn.Conv2d):
             offsets = wide_product(cells, weight, bias)
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
-        return offsets, x
+        return offsets
 
-    def _scaled_bias(self, height: int, width: int) -> Tensor:
+    def scaled_bias(self, height: int, width: int) -> Tensor:
         """Return the bias in pixels of a map of this size; factors are not rounded to half precision."""
-        wide = torch.promote_types(self.bias.dtype, torch.float32)
         if self.spread.relative:
-            bias = self.bias.to(wide)
+            bias = self.bias.to(torch.promote_types(self.bias.dtype, torch.float32))
             return torch.stack((bias[0::2] * ((width - 1) / 2), bias[1::2] * ((height - 1) / 2)), 1).flatten()
         if self.map_size is not None:
             height, width = self.map_size
         factor = shrink_factor(self.extent, height, width)
         if not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and factor == 1:  # one program for all sizes
             return self.bias
-        return self.bias.to(wide) * factor
+        return self.bias.to(torch.promote_types(self.bias.dtype, torch.float32)) * factor
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"seen": None}

@@ -125,7 +125,7 @@ def add_conv_norm(x: Tensor, a: Tensor, convolution: Any, norm: Any, relu: bool 
     if plain and type(norm) is nn.Identity:
         return residual_product(x, a, convolution.weight.flatten(1), convolution.bias, relu)
     single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # in a trace, the comparison would warn
-    if not plain or not _is_standard(norm) or convolution.bias is not None or single:
+    if not plain or not is_standard(norm) or convolution.bias is not None or single:
         y = x + norm(convolution(a))
         return torch.relu(y) if relu else y
     weight = convolution.weight.flatten(1)
@@ -151,7 +151,7 @@ def add_conv_norm(x: Tensor, a: Tensor, convolution: Any, norm: Any, relu: bool 
 
 def norm_act(x: Tensor, norm: Any, activation: nn.Module) -> Tensor:
     """Return ``activation(norm(x))``; batch norm and ReLU in one kernel where there is one."""
-    standard = _is_standard(norm) and type(activation) is nn.ReLU and is_plain(norm, activation)
+    standard = is_standard(norm) and type(activation) is nn.ReLU and is_plain(norm, activation)
     if not standard or not (direct(x) and fits(x)) or x.numel() <= x.shape[1]:
         return activation(norm(x))
     if not norm.training:
@@ -161,11 +161,12 @@ def norm_act(x: Tensor, norm: Any, activation: nn.Module) -> Tensor:
     return normalised_relu(x, norm.weight, norm.bias, _count_batch(norm), norm.eps, norm.momentum)
 
 
-def _is_standard(norm: Any) -> bool:
+def is_standard(norm: Any) -> bool:
     """Return whether a module is batch normalization with parameters, running statistics and a momentum."""
     if type(norm) is not nn.BatchNorm2d or not norm.track_running_stats:
         return False
-    return all(each is not None for each in (norm.weight, norm.bias, norm.running_mean, norm.momentum))
+    tensors = norm._parameters.get("weight"), norm._parameters.get("bias"), norm._buffers.get("running_mean")
+    return norm.momentum is not None and all(t is not None for t in tensors)
 
 
 def _fold_weights(weight: Tensor, norm: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,4 +210,4 @@ def is_plain(*modules: nn.Module) -> bool:
     """Return whether no module has hooks or a replaced ``forward``, and no ``torch.func`` transform is active."""
     if transformed() or (not torch.compiler.is_compiling() and torch.nn.modules.module._has_any_global_hook()):
         return False
-    return not any("forward" in vars(module) or any(getattr(module, name) for name in _HOOKS) for module in modules)
+    return not any("forward" in vars(module) or any(map(vars(module).get, _HOOKS)) for module in modules)

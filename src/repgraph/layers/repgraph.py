@@ -11,12 +11,20 @@ from repgraph.errors import UsageError
 from repgraph.layers import checks, pointwise
 from repgraph.layers.non_local import ContextLayer
 from repgraph.layers.offset import ONE_CELL, Offset
-from repgraph.layers.pointwise import Activation, Norm, Pointwise, fuse_input, is_plain
+from repgraph.layers.pointwise import Activation, Norm, Pointwise, fuse_input, is_plain, is_standard
 from repgraph.layers.spread import Grid, Points, make_spreads
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES
+from repgraph.ops.bottleneck import Statistics, Weights, bottleneck, bottleneck_fits
 from repgraph.ops.product import fork, relu_product
 from repgraph.ops.separable import around
+
+# Of the layers that have a fused pass: fusion, grid, rounds and node_view, and modules and their types.
+FUSED = ("sum", 1, 1, 1)
+FUSED_MODULES = ("reduce", "reduce_norm", "act", "offset", "expand", "expand_norm", "final_act")
+FUSED_KINDS = {
+    (Pointwise, nn.BatchNorm2d, nn.ReLU, Offset, Pointwise, nn.BatchNorm2d, final) for final in (nn.ReLU, nn.Identity)
+}
 
 
 class RepGraph(ContextLayer):
@@ -102,9 +110,8 @@ class RepGraph(ContextLayer):
             return response, *nodes
         responses, found = [], [nodes]
         for offset in self.next_offsets:
-            offsets, feature = regress(offset, response)
-            response, *nodes = self.attend(feature, feature, feature, offsets, bool(nodes))
-            responses.append(feature)
+            responses.append(response)
+            response, *nodes = self.attend(response, response, response, offset(response), bool(nodes))
             found.append(nodes)
         return torch.cat((*responses, response), 1), *zip(*found, strict=True)
 
@@ -112,11 +119,6 @@ class RepGraph(ContextLayer):
         names = ("nodes", "grid", "groups", "fusion", "scale", "node_view", "rounds", "backend")
         options = [f"{name}={getattr(self, name)!r}" for name in names]
         return ", ".join((f"{self.channels}, {self.mid_channels}, spread={self.spread.name!r}", *options))
-
-
-def regress(offset: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the offsets (B, 2S, Hc, Wc), and ``x`` for its other uses."""
-    return offset.fork(x) if is_plain(offset) else (offset(x), x)  # type: ignore[no-any-return]
 
 
 class BottleneckRepGraph(RepGraph):
@@ -194,15 +196,53 @@ class BottleneckRepGraph(RepGraph):
             pointwise.zero_(self.expand, self.expand_norm)
 
     def forward(self, x: Tensor, return_nodes: bool = False) -> Any:
-        feature, offsets, x = self.regressed(checks.check_map(x, self.channels))
-        response, *nodes = self.attend(feature, feature, feature, offsets, return_nodes)
+        x = checks.check_map(x, self.channels)
+        if not return_nodes and (fused := self.fused(x)) is not None:
+            return fused
+        feature, x = self.feature(x)
+        response, *nodes = self.attend(feature, feature, feature, self.offset(feature), return_nodes)
         del feature  # free its memory
         response, *nodes = self.further_rounds(response, nodes)
         y = fuse_input(x, response, self.expand, self.expand_norm, self.fusion, self.final_act)
         return (y, *nodes) if return_nodes else y
 
-    def regressed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the feature (B, C', H, W), the offsets (B, 2S, Hc, Wc), and the input for the residual."""
+    def fused(self, x: Tensor) -> Tensor | None:
+        """Return the output computed by :func:`repgraph.ops.bottleneck.bottleneck`, None where it does not apply."""
+        if type(self) is not BottleneckRepGraph or (self.fusion, self.grid, self.rounds, self.node_view) != FUSED:
+            return None
+        modules: list[Any] = [
+            self._modules[name] for name in FUSED_MODULES
+        ]  # dictionaries are faster than nn.Module's attributes
+        if tuple(map(type, modules)) not in FUSED_KINDS or not is_plain(*modules):
+            return None
+        reduce, norm, _, offset, expand, last, final = modules
+        training = norm.training
+        if self.backend not in ("auto", "triton") or training != last.training:
+            return None
+        if not (is_standard(norm) and is_standard(last)) or reduce.bias is not None or expand.bias is not None:
+            return None
+        height, width = x.shape[2:]
+        p_norm, p_last, b_norm, b_last = norm._parameters, last._parameters, norm._buffers, last._buffers
+        weights = Weights(
+            reduce._parameters.get("weight"), p_norm["weight"], p_norm["bias"], offset._parameters.get("weight"),
+            offset.scaled_bias(height, width), expand._parameters.get("weight"), p_last["weight"], p_last["bias"],
+        )  # fmt: skip
+        if not bottleneck_fits(x, weights, training):
+            return None
+        counts = [b["num_batches_tracked"] for b in (b_norm, b_last) if b["num_batches_tracked"] is not None]
+        if training and counts:
+            torch._foreach_add_(counts, 1)
+        statistics = (
+            Statistics((b_norm["running_mean"], b_norm["running_var"]), norm.eps, norm.momentum),
+            Statistics((b_last["running_mean"], b_last["running_var"]), last.eps, last.momentum),
+        )
+        relu = type(final) is nn.ReLU
+        y, offsets = bottleneck(x, weights, statistics, training, self.groups, float(self.scale), relu)
+        offset.seen = offsets, height, width
+        return y
+
+    def feature(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the feature (B, C', H, W), and the input for the residual."""
         reduce, norm, act = self.reduce, self.reduce_norm, self.act
         plain, fused = type(reduce) is Pointwise and is_plain(reduce, norm, act), type(norm) is nn.Identity
         if plain and reduce.bias is None and not fused:
@@ -212,8 +252,7 @@ class BottleneckRepGraph(RepGraph):
             feature = relu_product(x, reduce.weight.flatten(1), reduce.bias)  # bias and ReLU in one product
         else:
             feature = act(norm(reduce(x)))
-        offsets, feature = regress(self.offset, feature)
-        return feature, offsets, x
+        return feature, x
 
 
 class SimpleRepGraph(RepGraph):

@@ -100,9 +100,12 @@ def exporting_onnx() -> bool:
 
 def direct(*tensors: Tensor | None) -> bool:
     """Return whether kernels may be called without PyTorch's dispatcher: the call is not traced or transformed."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._len_torch_dispatch_stack() > 0:
         return False
-    return not transformed() and all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    return torch._C._functorch.peek_interpreter_stack() is None and _TENSORS.issuperset(map(type, tensors))
+
+
+_TENSORS = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
 def transformed() -> bool:

@@ -36,3 +36,16 @@ def as_rows(t: Tensor) -> Tensor:
 def as_map(rows: Tensor, like: Tensor) -> Tensor:
     """Return a matrix (B H W, C) as a channels-last map with the B, H and W of ``like``."""
     return rows.view(like.shape[0], *like.shape[2:], rows.shape[1]).permute(0, 3, 1, 2)
+
+
+def view_rows(t: Tensor) -> Tensor:
+    """Return a dense channels-last map as a matrix (B H W, C), as :func:`as_rows` does, in one call of PyTorch."""
+    batch, channels, height, width = t.shape
+    return t.as_strided((batch * height * width, channels), (channels, 1))
+
+
+def view_map(rows: Tensor, like: Tensor) -> Tensor:
+    """Return a dense matrix as a map, as :func:`as_map` does, in one call of PyTorch."""
+    batch, _, height, width = like.shape
+    channels = rows.shape[1]
+    return rows.as_strided((batch, channels, height, width), (height * width * channels, 1, width * channels, channels))

@@ -8,7 +8,8 @@ Kernels are imported at their first call. A backend has two functions::
 
 ``value`` is None if it is the key: this is static, so it survives tracing, and memory is read once. ``lse`` is the
 logsumexp of the logits. Results that were not requested are empty tensors. ``grad_weights`` may be None, and has mean
-zero under the weights. Backends in OPTIONAL_LSE accept ``with_lse=False``; those in SAVES_OUTPUT get ``y`` in backward.
+zero under the weights. Backends in OPTIONAL_LSE accept ``with_lse=False``; those in SAVES_OUTPUT get ``y`` in backward;
+those in JOINT accept ``joint=True`` if query and key are one tensor, and return the sum of their gradients for both.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -30,6 +31,7 @@ AUTOCAST_DEVICES = frozenset(("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia"
 
 SAVES_OUTPUT = ("triton",)
 OPTIONAL_LSE = ("triton",)
+JOINT = ("triton",)
 
 _library = torch.library.Library("repgraph", "DEF")
 _library.define(
@@ -101,6 +103,7 @@ class _Attention(torch.autograd.Function):
             with torch._C._AutoDispatchBelowAutograd():
                 y, lse, weights = torch.ops.repgraph.attention(*tensors, groups, grid, scale, backend, with_weights)
         ctx.options = groups, grid, scale, backend
+        ctx.joint = key is query and backend in JOINT
         ctx.values = y.shape[1]
         own = y if backend in SAVES_OUTPUT else None  # if not saved, y may be modified in place, such as by a ReLU
         ctx.save_for_backward(query, key, value, offsets, own, lse, weights if with_weights else None)
@@ -119,11 +122,16 @@ class _Attention(torch.autograd.Function):
             grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
         if grad is None:
             grad = empty_map(query, ctx.values).zero_()
+        tensors = (grad, grad_weights, query, key, value, offsets, y, lse)
         # with create_graph, call the operator, whose own backward raises
-        eager = direct(grad, query, key, value, offsets) and not torch.is_grad_enabled()
-        backward = _backward if eager else torch.ops.repgraph.attention_backward
-        grads = backward(grad, grad_weights, query, key, value, offsets, y, lse, *ctx.options)
-        grad_query, grad_key, grad_value, grad_offsets = grads
+        if direct(grad, query, key, value, offsets) and not torch.is_grad_enabled():
+            *options, backend = ctx.options
+            more = {"joint": True} if ctx.joint else {}
+            grad_query, grad_key, grad_value, grad_offsets = kernels(backend).backward(*tensors, *options, **more)
+            grad_key = None if ctx.joint else grad_key
+        else:
+            grads = torch.ops.repgraph.attention_backward(*tensors, *ctx.options)
+            grad_query, grad_key, grad_value, grad_offsets = grads
         return grad_query, grad_key, None if value is None else grad_value, grad_offsets, *(None,) * 6
 
 

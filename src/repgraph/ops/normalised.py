@@ -44,27 +44,28 @@ def _moments_backward(ctx, grad_mean, grad_covariance):
     rows = as_rows(a)
     count = rows.shape[0]  # not len, for which torch.compile would specialise on every size
     with library.without_autocast(a.device.type):
-        slope = (grad_covariance + grad_covariance.t()) / count
-        return as_map(_affine(rows, slope, grad_mean / count, mean), a)
-
-
-def _affine(rows: Tensor, slope: Tensor, shift: Tensor, mean: Tensor) -> Tensor:
-    """Return rows slope + shift - mean slope. Both products use the rounded slope, so the means cancel."""
-    slope = slope.to(rows.dtype)
-    return torch.addmm((shift - slope.to(mean.dtype) @ mean).to(rows.dtype), rows, slope)
+        slope = ((grad_covariance + grad_covariance.t()) / count).to(rows.dtype)
+        # Both products use the rounded slope, so the means cancel.
+        shift = grad_mean / count - slope.to(mean.dtype) @ mean
+        return as_map(torch.addmm(shift.to(rows.dtype), rows, slope), a)
 
 
 torch.library.register_autograd("repgraph::moments", _moments_backward, setup_context=_save_moments, lib=_library)
 
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    mean, products, centred = _sums(rows)
+    return mean, products.div_(len(rows)) if centred else torch.addr(products, mean, mean, beta=1 / len(rows), alpha=-1)
+
+
+def _sums(rows: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Return the mean (C,) of a matrix, the sums of products (C, C) of its columns, and whether these are centred."""
     wide = torch.promote_types(rows.dtype, torch.float32)
     mean = column_sums(rows, 1 / len(rows))
     if rows.is_cuda and rows.dtype != wide:  # half precision: its rounding exceeds the cancellation
-        products = torch.mm(rows.t(), rows, out_dtype=wide)
-        return mean, torch.addr(products, mean, mean, beta=1 / len(rows), alpha=-1)
+        return mean, torch.mm(rows.t(), rows, out_dtype=wide), False
     apart = rows - mean
-    return mean, (apart.t() @ apart).div_(len(rows))
+    return mean, apart.t() @ apart, True
 
 
 def normalised_fits(x: Tensor, a: Tensor, weight: Tensor) -> bool:
@@ -81,34 +82,48 @@ class _NormalisedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, a, weight, gamma, beta, running, eps, momentum, relu):
-        kernels = library.kernels("triton")
-        rows, weight = as_rows(a), weight.contiguous()
-        mean, covariance = _moments(rows)
-        wide = weight.float()
-        projected = wide @ covariance
-        folded, shift, means, rstds = kernels.fold(
-            weight, projected, mean, gamma, beta, running, eps, momentum, len(rows), a.dtype
-        )
-        y = as_map(kernels.residual_product(as_rows(x), rows, folded, shift, relu), x)
-        ctx.save_for_backward(a, weight, wide, gamma, mean, projected, folded, means, rstds, y if relu else None)
+        y, *saved = product_rows(as_rows(x), as_rows(a), weight, gamma, beta, running, eps, momentum, relu)
+        y = as_map(y, x)
+        ctx.save_for_backward(a, gamma, y if relu else None, *saved)
         return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        a, weight, wide, gamma, mean, projected, folded, means, rstds, y = ctx.saved_tensors
+        a, gamma, y, *saved = ctx.saved_tensors
         if y is not None:
             grad = torch.ops.aten.threshold_backward(grad, y, 0)
-        kernels = library.kernels("triton")
-        rows, grads = as_rows(a), as_rows(grad)
-        grad_shift = kernels.column_sums(grads)
         with library.without_autocast(a.device.type):
-            grad_weight, grad_gamma, weighted = kernels.fold_backward(
-                weight, projected, mean, gamma, means, rstds, grads.t() @ rows, grad_shift, len(rows)
-            )
-            both = wide.t() @ weighted
-            grad_a = _affine(rows, both[:, :-1], both[:, -1], mean).addmm_(grads, folded)
-        return grad, as_map(grad_a, a), grad_weight, grad_gamma, grad_shift.to(gamma.dtype), None, None, None, None
+            grad_a, *grads = product_rows_backward(as_rows(grad), as_rows(a), gamma, *saved)
+        return grad, as_map(grad_a, a), *grads, None, None, None, None
+
+
+def product_rows(
+    x: Tensor, a: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, running: tuple[Tensor, Tensor], eps: float,
+    momentum: float, relu: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Compute :func:`normalised_product` of matrices; return it with the tensors for :func:`product_rows_backward`."""
+    kernels = library.kernels("triton")
+    mean, products, centred = _sums(a)
+    weight = weight.contiguous()
+    folded, projected, numbers = kernels.fold(
+        weight, products, mean, gamma, beta, running, eps, momentum, len(a), centred, a.dtype
+    )
+    return kernels.residual_product(x, a, folded, numbers, relu), weight, mean, folded, projected, numbers
+
+
+def product_rows_backward(
+    grads: Tensor, a: Tensor, gamma: Tensor, weight: Tensor, mean: Tensor, folded: Tensor, projected: Tensor,
+    numbers: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of ``a``, weight, gamma and beta."""
+    kernels = library.kernels("triton")
+    grad_weight, grad_gamma, grad_beta, weighted = kernels.fold_backward(
+        weight, projected, mean, gamma, numbers, torch.mm(grads.t(), a), kernels.column_parts(grads), len(a)
+    )
+    slope, shift = kernels.slope_and_shift(torch.mm(weight.float().t(), weighted), mean, a.dtype)
+    grad_a = torch.addmm(shift, a, slope).addmm_(grads, folded)
+    return grad_a, grad_weight, grad_gamma, grad_beta
 
 
 class _NormalisedRelu(torch.autograd.Function):

@@ -93,31 +93,12 @@ def fork(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return _Fork.apply(x, weight)
 
 
-class _WideFork(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, a, weight, bias):
-        ctx.save_for_backward(a, weight, bias)
-        ctx.set_materialize_grads(False)
-        return _wide(a, weight, bias), torch.ops.aten.alias(a)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad, grad_a):
-        return (grad_a, None, None) if grad is None else _wide_backward(ctx, grad, grad_a)
-
-
-def wide_fork(a: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the :func:`wide_product`, and ``a``; the backward pass adds their gradients as in :func:`fork`."""
-    training = torch.is_grad_enabled() and a.requires_grad
-    half = a.dtype in (torch.float16, torch.bfloat16)
-    if training and half and direct(a, weight, bias) and wide_fits(a, weight, bias):
-        return _WideFork.apply(a, weight, bias)
-    return wide_product(a, weight, bias), a
-
-
 def fits(*maps: Tensor) -> bool:
     """Return whether kernels can run: dense channels-last maps (or matrices) on CUDA, no tracing or transforms."""
-    if forward_mode() or transformed() or torch.jit.is_tracing() or exporting_onnx():
+    if torch.compiler.is_compiling():
+        if exporting_onnx():
+            return False
+    elif forward_mode() or transformed() or torch.jit.is_tracing():
         return False
     for t in maps:
         memory_format = torch.channels_last if t.dim() == 4 else torch.contiguous_format
@@ -185,19 +166,16 @@ def _residual_backward(ctx, grad):
     )
 
 
-def _wide_backward(ctx, grad, grad_a=None):
-    """Compute the products of the gradients in the dtype of the features, as autocast does; add ``grad_a``."""
+def _wide_backward(ctx, grad):
+    """Compute the products of the gradients in the dtype of the features, as autocast does."""
     a, weight, bias = ctx.saved_tensors
     outputs = weight.shape[0]
     rows = a.new_zeros((a.shape[0] * a.shape[2] * a.shape[3], (outputs + 7) // 8 * 8))  # rows of 16 bytes
     as_map(rows, a)[:, :outputs] = grad
     with library.without_autocast(a.device.type):
         grad_weight = (rows.t() @ as_rows(a))[:outputs].to(weight.dtype)
-        if grad_a is not None:
-            back = F.pad(weight.to(a.dtype).t(), (0, rows.shape[1] - outputs))
-            grad_a = residual_product(grad_a, as_map(rows, a), back)
-        elif ctx.needs_input_grad[0]:
-            grad_a = as_map(rows[:, :outputs] @ weight.to(a.dtype), a)
+        needed = ctx.needs_input_grad[0]
+        grad_a = as_map(rows[:, :outputs] @ weight.to(a.dtype), a) if needed else None
     return grad_a, grad_weight, grad.sum((0, 2, 3)).to(bias.dtype)
 
 

@@ -89,6 +89,27 @@ def test_batches_with_too_many_pairs_are_split(monkeypatch: pytest.MonkeyPatch) 
     check(vary(batch=3, height=2, width=3), "triton", torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("same_value", "grid"),
+    [(True, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((False, 1), (True, 2)))],
+)
+def test_one_map_as_query_and_key(same_value: bool, grid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel adds the two gradients, also where many queries read one position, and in batches that are split."""
+    monkeypatch.setattr(launch, "MAX_PAIRS", 8 * 9 * 4)
+    x, value = normal(2, 8, 8, 9), normal(2, 8, 8, 9, seed=1)
+    y, x_at = torch.meshgrid(torch.arange(0.0, 8, grid), torch.arange(0.0, 9, grid), indexing="ij")
+    offsets = normal(2, 8, *y.shape, seed=2)
+    offsets[1] = (torch.tensor([4.25, 5.5])[:, None, None] - torch.stack((x_at, y))).repeat(4, 1, 1).to(DEVICE)
+    found = []
+    for backend, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+        leaves = [t.to(dtype, copy=True).requires_grad_() for t in (x, value, offsets)]
+        q, v, places = leaves
+        result = representative_attention(q, q, q if same_value else v, places, grid=grid, backend=backend)
+        found.append(torch.autograd.grad(result.square().sum(), leaves, allow_unused=True, materialize_grads=True))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+
+
 HEIGHT, WIDTH = 3, 4
 BEFORE = 1 - 1 / 4096
 PLACES = [  # x and y, inside of a map of 3 x 4 or at its border

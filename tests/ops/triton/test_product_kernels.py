@@ -17,7 +17,6 @@ from tests.ops.problem import (
 )
 from torch import Tensor
 
-from repgraph.ops.product import _WideFork
 from repgraph.ops.tf32 import tensor_float_32
 
 DTYPES = [torch.float32, *HALF_KERNELS]
@@ -116,30 +115,6 @@ def test_gradients_of_the_residual_operator(memory_format, batch: int, dtype: to
     for mine, theirs, true, tensor in zip(got, plain, want, tensors, strict=True):
         assert mine.dtype == tensor.dtype
         assert_as_good_as(mine, theirs, true)
-
-
-@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
-@pytest.mark.parametrize("weights", [torch.float32, torch.float16], ids=str)
-def test_gradients_of_the_wide_fork(weights: torch.dtype, memory_format) -> None:
-    """Gradients of both results, and of each alone."""
-    a = normal(2, 16, 5, 7, dtype=torch.float16).contiguous(memory_format=LAST)
-    tensors = [a, normal(6, 16, dtype=weights), normal(6, dtype=weights)]
-    grads = [normal(2, 6, 5, 7, seed=9), normal(2, 16, 5, 7, dtype=torch.float16, seed=8)]
-    grads[1] = grads[1].contiguous(memory_format=memory_format)
-
-    def run(function, tensors, used, dtype):
-        leaves = [t.detach().to(dtype or t.dtype).requires_grad_() for t in tensors]
-        results = function(*leaves)
-        given = [grad.to(dtype or grad.dtype) for grad in grads]
-        return torch.autograd.grad(
-            [results[i] for i in used], leaves, [given[i] for i in used], allow_unused=True, materialize_grads=True
-        )
-
-    for used in ((0, 1), (0,), (1,)):
-        got = run(_WideFork.apply, tensors, used, None)
-        want = run(lambda a, w, b: (as_convolution(a, w, b), a), tensors, used, torch.float64)
-        for mine, true, tensor in zip(got, want, tensors, strict=True):
-            assert mine.dtype == tensor.dtype and distance(mine, true, 1e-6) < 2 * torch.finfo(torch.float16).eps
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck reads it

@@ -9,5 +9,6 @@ from repgraph.ops.triton.norm import (  # noqa: F401
     norm_relu,
     norm_relu_backward,
     norm_relu_running,
+    slope_and_shift,
 )
-from repgraph.ops.triton.product import column_sums, residual_product, wide_product  # noqa: F401
+from repgraph.ops.triton.product import column_parts, column_sums, residual_product, wide_product  # noqa: F401

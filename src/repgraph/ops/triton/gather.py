@@ -4,7 +4,8 @@ A *pair* is a query and one of its nodes, numbered query * NODES + node. Pairs a
 corner of the node; bins are numbered over the map with a margin of one position on each side. A *tile* of 2 x 2
 positions sums the pairs of the 3 x 3 bins that reach it, which are three runs of consecutive pairs. They are cut into
 *pieces* of at most PIECE, because a position that many queries read would delay the rest. Pieces beyond the first
-are the tile's *extras*; ``extra_ends`` is their cumulative number over tiles.
+are the tile's *extras*, which are numbered over all tiles in any order. ``extras`` has the number of each tile's first
+extra (-1: none), followed by the tile of every extra; the last of ``counts`` is their number.
 """
 
 import triton
@@ -40,23 +41,57 @@ def count(
     offsets, counts, ranks, pairs, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw,
     NODES: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
 ):  # fmt: skip
-    """Count the pairs of each bin, and write every pair's rank in it, which varies from run to run (BINS: its bin)."""
+    """Count the pairs of each bin, and write every pair's rank in it, which varies from run to run (BINS: its bin).
+
+    ``counts`` begins with a zero, so that its cumulative sum has the start of each bin.
+    """
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = pair < pairs
     place, _, _ = locate(pair, mask, offsets, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw, NODES)
-    rank = tl.atomic_add(counts + place, 1, mask=place >= 0, sem="relaxed")
+    rank = tl.atomic_add(counts + 1 + place, 1, mask=place >= 0, sem="relaxed")
     if BINS:
         tl.store(ranks + pair, tl.where(place >= 0, place, 9223372036854775807), mask=mask)
     else:
         tl.store(ranks + pair, rank, mask=mask)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit
+def tile_bin(tile, tiles_y, tiles_x, height, width):
+    """Return the first bin of a tile's first run, the top-left position (y, x) of the tile, and its image."""
+    x = tile % tiles_x * 2
+    y = tile // tiles_x % tiles_y * 2
+    batch = (tile // tiles_x // tiles_y).to(tl.int64)
+    return (batch * (height + 2) + y) * (width + 2) + x, y, x, batch
+
+
+@triton.jit
+def number_of_extras(counts, tiles, tiles_y, tiles_x, height, width):
+    """Return a pointer to the number of extras, which follows the count of the last bin."""
+    bins, _, _, _ = tile_bin(tiles, tiles_y, tiles_x, height, width)
+    return counts + 1 + bins
+
+
+@triton.jit
+def extras_of(starts, tile, mask, tiles_y, tiles_x, height, width, PIECE: tl.constexpr):
+    """Return the number of extras of tiles. A first piece exists even if it is empty, to write its zeros."""
+    first, _, _, _ = tile_bin(tile, tiles_y, tiles_x, height, width)
+    total = tile * 0
+    for run in tl.static_range(3):
+        at = starts + first + run * (width + 2)
+        total += tl.load(at + 3, mask=mask, other=0) - tl.load(at, mask=mask, other=0)
+    return tl.maximum((total + PIECE - 1) // PIECE, 1) - 1
+
+
+@triton.jit(do_not_specialize=[*SIZES, "tiles", "tiles_y", "tiles_x"])
 def fill(
-    offsets, starts, order, records, fractions, pairs, height, width, grid, offset_sb, offset_sc, offset_sh, offset_sw,
-    NODES: tl.constexpr, BLOCK: tl.constexpr, ORDERED: tl.constexpr,
+    offsets, starts, order, records, fractions, counts, extras, pairs, height, width, grid, offset_sb, offset_sc,
+    offset_sh, offset_sw, tiles, tiles_y, tiles_x, NODES: tl.constexpr, BLOCK: tl.constexpr, ORDERED: tl.constexpr,
+    PIECE: tl.constexpr,
 ):  # fmt: skip
-    """Write each pair's record (pair and tx, 32 bits each) and ty to its place: by rank, or if ORDERED by ``order``."""
+    """Write each pair's record (pair and tx, 32 bits each) and ty to its place: by rank, or if ORDERED by ``order``.
+
+    Write the extras of tiles, of which there are at most as many as pairs.
+    """
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = index < pairs
     if ORDERED:
@@ -73,27 +108,14 @@ def fill(
     tl.store(records + at, record, mask=found)
     tl.store(fractions + at, ty, mask=found)
 
-
-@triton.jit
-def tile_bin(tile, tiles_y, tiles_x, height, width):
-    """Return the first bin of a tile's first run, the top-left position (y, x) of the tile, and its image."""
-    x = tile % tiles_x * 2
-    y = tile // tiles_x % tiles_y * 2
-    batch = (tile // tiles_x // tiles_y).to(tl.int64)
-    return (batch * (height + 2) + y) * (width + 2) + x, y, x, batch
-
-
-@triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width"])
-def count_extras(starts, extras, tiles, tiles_y, tiles_x, height, width, PIECE: tl.constexpr, BLOCK: tl.constexpr):
-    """Write the number of extras of each tile. A first piece exists even if it is empty, to write its zeros."""
-    tile = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = tile < tiles
-    first, _, _, _ = tile_bin(tile, tiles_y, tiles_x, height, width)
-    total = tl.zeros([BLOCK], tl.int32)
-    for run in tl.static_range(3):
-        at = starts + first + run * (width + 2)
-        total += tl.load(at + 3, mask=mask, other=0) - tl.load(at, mask=mask, other=0)
-    tl.store(extras + tile, tl.maximum((total + PIECE - 1) // PIECE, 1) - 1, mask=mask)
+    if tl.program_id(0) * BLOCK < tiles:
+        own = index < tiles
+        extra = extras_of(starts, index, own, tiles_y, tiles_x, height, width, PIECE)
+        total = number_of_extras(counts, tiles, tiles_y, tiles_x, height, width)
+        first = tl.atomic_add(total + index * 0, extra, mask=extra > 0, sem="relaxed")
+        tl.store(extras + index, tl.where(extra > 0, first, -1), mask=own)
+        for i in range(tl.max(extra, 0)):
+            tl.store(extras + tiles + first + i, index, mask=i < extra)
 
 
 @triton.jit
@@ -116,21 +138,27 @@ def shares(column, t):
 
 @triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width", "query_stride", "grad_stride"])
 def gather(
-    query, grad, pair_logits, pair_weights, records, fractions, starts, extra_ends, grad_key, grad_value, partial_key,
-    partial_value, tiles, tiles_y, tiles_x, height, width, query_stride, grad_stride, ALIGN: tl.constexpr,
+    query, grad, pair_logits, pair_weights, records, fractions, starts, counts, extras, grad_key, grad_value,
+    partial_key, partial_value, tiles, tiles_y, tiles_x, height, width, query_stride, grad_stride, ALIGN: tl.constexpr,
     NODES: tl.constexpr, GROUPS: tl.constexpr, SHARED: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
-    C: tl.constexpr, CV: tl.constexpr, PARTS: tl.constexpr, E: tl.constexpr, PIECE: tl.constexpr,
+    C: tl.constexpr, CV: tl.constexpr, PARTS: tl.constexpr, E: tl.constexpr, PIECE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Sum the pairs of one piece: into the gradients if it is its tile's only piece, else into ``partial``.
+
+    ADD: add to ``grad_key``, which holds the gradient of the query.
 
     The first programs are the tiles' first pieces, the others are extras. Strides are between positions,
     divided by ALIGN. Channels are padded to PARTS times C or CV.
     """
-    tile, piece = piece_of(tl.program_id(0), tiles, extra_ends)
-    if tile < tiles:  # the grid is an upper bound
+    tile = tl.program_id(0).to(tl.int64)
+    piece = tile * 0
+    if tile >= tiles:  # an extra; the grid is an upper bound
+        extra = tile - tiles
+        exists = extra < tl.load(number_of_extras(counts, tiles, tiles_y, tiles_x, height, width))
+        tile = tl.load(extras + tiles + extra, mask=exists, other=tiles).to(tl.int64)
+        piece = 1 + extra - tl.load(extras + tile, mask=exists, other=0)
+    if tile < tiles:
         first_bin, y, x, batch = tile_bin(tile, tiles_y, tiles_x, height, width)
-        before = tl.load(extra_ends + tile - 1, mask=tile > 0, other=0)
-        alone = tl.load(extra_ends + tile) == before
         top = starts + first_bin
         middle = top + width + 2
         low = middle + width + 2
@@ -140,6 +168,7 @@ def gather(
         top_count = tl.load(top + 3) - top_0
         two_count = top_count + tl.load(middle + 3) - middle_0
         all_count = two_count + tl.load(low + 3) - low_0
+        alone = all_count <= PIECE
         first = piece * PIECE
         last = tl.minimum(first + PIECE, all_count)
 
@@ -184,80 +213,70 @@ def gather(
                 v_3 += far_y * far_x * dv
 
         pixel = (batch * height + y) * width + x
-        row = partial_row(before.to(tl.int64), piece)
+        row = partial_row(tl.load(extras + tile).to(tl.int64), piece)
         wide, high = x + 1 < width, y + 1 < height
         total: tl.constexpr = GROUPS * CHANNELS
-        store(grad_key, partial_key, k_0, pixel, True, row, alone, channel, total)
-        store(grad_key, partial_key, k_1, pixel + 1, wide, row + 1, alone, channel, total)
-        store(grad_key, partial_key, k_2, pixel + width, high, row + 2, alone, channel, total)
-        store(grad_key, partial_key, k_3, pixel + width + 1, wide & high, row + 3, alone, channel, total)
+        store(grad_key, partial_key, k_0, pixel, True, row, alone, channel, total, ADD)
+        store(grad_key, partial_key, k_1, pixel + 1, wide, row + 1, alone, channel, total, ADD)
+        store(grad_key, partial_key, k_2, pixel + width, high, row + 2, alone, channel, total, ADD)
+        store(grad_key, partial_key, k_3, pixel + width + 1, wide & high, row + 3, alone, channel, total, ADD)
         if not SHARED:
             values: tl.constexpr = GROUPS * VALUES
-            store(grad_value, partial_value, v_0, pixel, True, row, alone, channel_v, values)
-            store(grad_value, partial_value, v_1, pixel + 1, wide, row + 1, alone, channel_v, values)
-            store(grad_value, partial_value, v_2, pixel + width, high, row + 2, alone, channel_v, values)
-            store(grad_value, partial_value, v_3, pixel + width + 1, wide & high, row + 3, alone, channel_v, values)
-
-
-@triton.jit
-def piece_of(program, tiles, extra_ends):
-    """Return the tile of a program and the index of its piece; a program without a piece gets an invalid tile."""
-    tile = program
-    piece = program * 0
-    if program >= tiles:
-        extra = program - tiles
-        low = program * 0
-        high = tiles  # the tile is below, or this one
-        for _ in range(32):
-            middle = (low + high) // 2
-            left = low < high
-            beyond = tl.load(extra_ends + middle, mask=left, other=0) <= extra
-            low = tl.where(left & beyond, middle + 1, low)
-            high = tl.where(left & (not beyond), middle, high)
-        tile = low
-        piece = 1 + extra - tl.load(extra_ends + low - 1, mask=(low > 0) & (low < tiles), other=0)
-    return tile.to(tl.int64), piece.to(tl.int64)
+            store(grad_value, partial_value, v_0, pixel, True, row, alone, channel_v, values, False)
+            store(grad_value, partial_value, v_1, pixel + 1, wide, row + 1, alone, channel_v, values, False)
+            store(grad_value, partial_value, v_2, pixel + width, high, row + 2, alone, channel_v, values, False)
+            store(
+                grad_value, partial_value, v_3, pixel + width + 1, wide & high, row + 3, alone, channel_v, values, False
+            )
 
 
 @triton.jit
 def partial_row(before, piece):
-    """Return the first of a piece's four rows among the partial sums, after ``before`` extras of earlier tiles."""
+    """Return the first of a piece's four rows among the partial sums, for a tile whose first extra is ``before``."""
     return 4 * (2 * before + piece)  # twice, for first pieces as well; tiles with one piece need none
 
 
 @triton.jit
-def store(whole, partial, total, pixel, exists, row, alone, channel, TOTAL: tl.constexpr):
-    """Store one position's sum: to ``whole`` (if the position exists), or to ``partial``."""
+def store(whole, partial, total, pixel, exists, row, alone, channel, TOTAL: tl.constexpr, ADD: tl.constexpr):
+    """Store one position's sum: to ``whole`` (if the position exists; ADD: add it), or to ``partial``."""
     total = over_units(total)
+    mask = channel < TOTAL
     if alone:
         if exists:
-            tl.store(whole + pixel * TOTAL + channel, total.to(whole.dtype.element_ty), mask=channel < TOTAL)
+            at = whole + pixel * TOTAL + channel
+            if ADD:
+                total += tl.load(at, mask=mask, other=0.0).to(tl.float32)
+            tl.store(at, total.to(whole.dtype.element_ty), mask=mask)
     else:
-        tl.store(partial + row * TOTAL + channel, total, mask=channel < TOTAL)
+        tl.store(partial + row * TOTAL + channel, total, mask=mask)
 
 
 @triton.jit(do_not_specialize=["tiles", "tiles_y", "tiles_x", "height", "width"])
 def join(
-    partial, whole, extra_ends, tiles, tiles_y, tiles_x, height, width, TOTAL: tl.constexpr, C: tl.constexpr,
-    BLOCK: tl.constexpr,
+    partial, whole, starts, extras, tiles, tiles_y, tiles_x, height, width, TOTAL: tl.constexpr, C: tl.constexpr,
+    BLOCK: tl.constexpr, PIECE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Sum the pieces of tiles that have several, which are few."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     last = tl.minimum(start + BLOCK, tiles)
-    if tl.load(extra_ends + last - 1) > tl.load(extra_ends + start - 1, mask=start > 0, other=0):
+    index = start + tl.arange(0, BLOCK)
+    if tl.max(tl.load(extras + index, mask=index < last, other=-1), 0) >= 0:
         channel = tl.arange(0, C)[None, :]
         corner = tl.arange(0, 4)[:, None]
         for tile in range(start, last):
-            before = tl.load(extra_ends + tile - 1, mask=tile > 0, other=0)
-            extras = tl.load(extra_ends + tile) - before
-            if extras > 0:
+            before = tl.load(extras + tile)
+            if before >= 0:
                 total = tl.zeros([4, C], tl.float32)
-                for piece in range(0, extras + 1):
-                    row = partial_row(before, piece).to(tl.int64) + corner
+                for piece in range(
+                    0, extras_of(starts, tile, tile < tiles, tiles_y, tiles_x, height, width, PIECE) + 1
+                ):
+                    row = partial_row(before.to(tl.int64), piece) + corner
                     total += tl.load(partial + row * TOTAL + channel, mask=channel < TOTAL, other=0.0)
                 _, y, x, batch = tile_bin(tile, tiles_y, tiles_x, height, width)
                 y += corner // 2
                 x += corner % 2
-                pixel = (batch * height + y) * width + x
+                at = whole + ((batch * height + y) * width + x) * TOTAL + channel
                 mask = (y < height) & (x < width) & (channel < TOTAL)
-                tl.store(whole + pixel * TOTAL + channel, total.to(whole.dtype.element_ty), mask=mask)
+                if ADD:
+                    total += tl.load(at, mask=mask, other=0.0).to(tl.float32)
+                tl.store(at, total.to(whole.dtype.element_ty), mask=mask)

@@ -224,9 +224,10 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None, 
     places = min(_row_programs(columns, x.dtype, x.get_device()), cdiv(rows, _ROWS))
     factors = _descriptor(a, (_ROWS, INNER // _PIECES)), _descriptor(weight, (_COLUMNS, INNER))
     results = _descriptor(x, (_ROWS, _COLUMNS)), _descriptor(y, (_ROWS, _COLUMNS))
-    arguments = (*factors, *results, y if bias is None else bias, rows, columns, places)
+    tensors, sizes = (y if bias is None else bias,), (rows, columns, places)
     constants = _constants(x.dtype, bias is not None, relu)
-    launch(_residual_product, places * cdiv(columns, width), arguments, constants, num_warps=4)
+    programs = places * cdiv(columns, width)
+    launch(_residual_product, programs, tensors, sizes, constants, (*factors, *results), num_warps=4)
     return y
 
 

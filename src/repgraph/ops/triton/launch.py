@@ -130,9 +130,11 @@ def _tile(shape, offset_shape, cell: int, itemsize: int, warps: int, constants: 
 
 def backward(
     grad: Tensor, grad_weights: Tensor | None, query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor,
-    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float,
+    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float, joint: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of query, key, value and offsets; see ``repgraph.ops.library``.
+
+    ``joint``: query and key are the same tensor; return the sum of their gradients for both.
 
     Keys and values gather their gradients. With a grid, atomic additions are faster, but not reproducible:
     ``torch.use_deterministic_algorithms`` selects the gather there too.
@@ -168,11 +170,15 @@ def backward(
         )  # fmt: skip
         if not scatter:
             grad_key, grad_value = _gather(
-                q, dy, offsets, pair_logits, pair_weights, v.shape[1], groups, grid, value is None, deterministic
-            )
+                q, dy, offsets, pair_logits, pair_weights, v.shape[1], groups, grid, value is None, deterministic,
+                grad_query if joint else None,
+            )  # fmt: skip
+        elif joint:
+            grad_key += grad_query
     total = grad_offsets[0] if len(grad_offsets) == 1 else grad_offsets.sum(0)
     grad_value = query.new_empty(0) if value is None else _like(grad_value, value)
-    return _like(grad_query, query), _like(grad_key, key), grad_value, total.to(offsets.dtype)
+    grad_key = _like(grad_key, key)
+    return grad_key if joint else _like(grad_query, query), grad_key, grad_value, total.to(offsets.dtype)
 
 
 @lru_cache(1024)
@@ -200,9 +206,12 @@ def _like(t: Tensor, like: Tensor) -> Tensor:
 
 def _gather(
     query: Tensor, grad: Tensor, offsets: Tensor, pair_logits: Tensor, pair_weights: Tensor, values: int,
-    groups: int, grid: int, shared: bool, deterministic: bool,
+    groups: int, grid: int, shared: bool, deterministic: bool, total: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of key and value (one tensor if shared), channels-last; pairs are (B, H W S, G)."""
+    """Return the gradients of key and value (one tensor if shared), channels-last; pairs are (B, H W S, G).
+
+    ``total``: a gradient to which that of the key is added in place, which is then the result.
+    """
     batch, channels, height, width = query.shape
     device = query.device
     nodes = offsets.shape[1] // 2
@@ -211,50 +220,51 @@ def _gather(
         positions = f"{height} x {width} positions with {nodes} nodes each"
         raise RuntimeError(f"the map has {positions}; the backward pass supports fewer than 2^31 nodes per image")
     if batch > max(1, MAX_PAIRS // pairs):
-        halves = zip(*(t.tensor_split(2) for t in (query, grad, offsets, pair_logits, pair_weights)), strict=True)
-        parts = [_gather(*half, values, groups, grid, shared, deterministic) for half in halves]  # type: ignore[call-arg]
+        tensors = (query, grad, offsets, pair_logits, pair_weights, *(() if total is None else (total,)))
+        halves = zip(*(t.tensor_split(2) for t in tensors), strict=True)
+        options = (values, groups, grid, shared, deterministic)
+        parts = [_gather(*half[:5], *options, *half[5:]) for half in halves]  # type: ignore[call-arg]
         keys = torch.cat([part[0] for part in parts])
         return keys, keys if shared else torch.cat([part[1] for part in parts])
 
     q, dy = (t.contiguous(memory_format=torch.channels_last) for t in (query, grad))
     plans = _gather_plans(
         batch, height, width, nodes, channels, values, grid, groups, shared, offsets.stride(), offsets.dtype, q.dtype,
-        q.get_device(), aligned(q, dy, offsets), deterministic,
+        q.get_device(), aligned(q, dy, offsets), deterministic, total is not None,
     )  # fmt: skip
-    counts = torch.zeros(batch * (height + 2) * (width + 2) + 1, dtype=torch.int32, device=device)
+    counts = torch.zeros(plans.counts, dtype=torch.int32, device=device)
     order = torch.empty(plans.pairs, dtype=torch.int64 if deterministic else torch.int32, device=device)
-    plans.count(offsets, counts[1:], order)
+    plans.count(offsets, counts, order)
     starts = counts.cumsum(0, dtype=torch.int32)
     if deterministic:
         order = order.argsort(stable=True)
     records = torch.empty(plans.pairs, dtype=torch.int64, device=device)
     fractions = torch.empty(plans.pairs, dtype=torch.float32, device=device)
-    plans.fill(offsets, starts, order, records, fractions)
-    extras = torch.empty(plans.tiles, dtype=torch.int32, device=device)
-    plans.count_extras(starts, extras)
-    extra_ends = extras.cumsum(0, dtype=torch.int32)
+    extras = torch.empty(plans.tiles + plans.surplus, dtype=torch.int32, device=device)
+    plans.fill(offsets, starts, order, records, fractions, counts, extras)
 
-    def sums(channels: int) -> tuple[Tensor, Tensor]:
-        size = (batch, channels, height, width)
-        whole = torch.empty(size, dtype=q.dtype, device=device, memory_format=torch.channels_last)
+    def sums(channels: int, whole: Tensor | None) -> tuple[Tensor, Tensor]:
+        if whole is None:
+            size = (batch, channels, height, width)
+            whole = torch.empty(size, dtype=q.dtype, device=device, memory_format=torch.channels_last)
         return whole, torch.empty((8 * plans.surplus + 4, channels), dtype=torch.float32, device=device)
 
-    grad_key, partial_key = sums(channels)
-    grad_value, partial_value = (grad_key, partial_key) if shared else sums(values)
+    grad_key, partial_key = sums(channels, total)
+    grad_value, partial_value = (grad_key, partial_key) if shared else sums(values, None)
     plans.gather(
-        q, dy, pair_logits, pair_weights, records, fractions, starts, extra_ends,
+        q, dy, pair_logits, pair_weights, records, fractions, starts, counts, extras,
         grad_key, grad_value, partial_key, partial_value,
     )  # fmt: skip
-    plans.join_key(partial_key, grad_key, extra_ends)
+    plans.join_key(partial_key, grad_key, starts, extras)
     if not shared:
-        plans.join_value(partial_value, grad_value, extra_ends)
+        plans.join_value(partial_value, grad_value, starts, extras)
     return grad_key, grad_value
 
 
 @lru_cache(256)
 def _gather_plans(
     batch, height, width, nodes, channels, values, grid, groups, shared, offset_strides, offset_dtype, dtype, device,
-    is_aligned, deterministic,
+    is_aligned, deterministic, add,
 ) -> SimpleNamespace:  # fmt: skip
     pairs = batch * height * width * nodes
     piece = max(64, 64 * nodes)  # about seven times the pairs of an average tile
@@ -270,17 +280,19 @@ def _gather_plans(
     constants = {
         "ALIGN": align, "NODES": nodes, "GROUPS": groups, "SHARED": shared, "CHANNELS": channels // groups,
         "VALUES": values // groups, "C": max(1, wide // parts), "CV": max(1, wide_v // parts), "PARTS": parts,
-        "E": at_once, "PIECE": piece,
+        "E": at_once, "PIECE": piece, "ADD": add,
     }  # fmt: skip
+    blocks = {"NODES": nodes, "BLOCK": _BLOCK}
+    joined = {"BLOCK": _BLOCK, "PIECE": piece}
     numbers = (*tiling, channels // align, values // align)
     return SimpleNamespace(
         pairs=pairs,
         tiles=tiles,
         surplus=surplus,
-        count=Plan(gather.count, pair_blocks, sizes, {"NODES": nodes, "BLOCK": _BLOCK, "BINS": deterministic}),
-        fill=Plan(gather.fill, pair_blocks, sizes, {"NODES": nodes, "BLOCK": _BLOCK, "ORDERED": deterministic}),
-        count_extras=Plan(gather.count_extras, tile_blocks, tiling, {"PIECE": piece, "BLOCK": _BLOCK}),
+        counts=batch * (height + 2) * (width + 2) + 2,
+        count=Plan(gather.count, pair_blocks, sizes, blocks | {"BINS": deterministic}),
+        fill=Plan(gather.fill, pair_blocks, (*sizes, *tiling[:3]), blocks | {"ORDERED": deterministic, "PIECE": piece}),
         gather=Plan(gather.gather, (tiles + surplus,), numbers, constants, num_warps=warps),
-        join_key=Plan(gather.join, tile_blocks, tiling, {"TOTAL": channels, "C": wide, "BLOCK": _BLOCK}),
-        join_value=Plan(gather.join, tile_blocks, tiling, {"TOTAL": values, "C": wide_v, "BLOCK": _BLOCK}),
+        join_key=Plan(gather.join, tile_blocks, tiling, joined | {"TOTAL": channels, "C": wide, "ADD": add}),
+        join_value=Plan(gather.join, tile_blocks, tiling, joined | {"TOTAL": values, "C": wide_v, "ADD": False}),
     )

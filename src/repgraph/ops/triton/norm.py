@@ -11,6 +11,7 @@ Running = tuple[Tensor, Tensor]  # mean and variance
 
 _FOLDED = 4096  # elements of the weight per program
 _CHUNKS = 128  # of rows that ``norm_relu`` sums separately
+_PARTS = 8  # partial sums that a program adds at once
 _TILE = 8192  # elements of a tile of ``norm_relu``
 
 
@@ -37,6 +38,17 @@ def update_running(running, channel, here, new, momentum):
 
 
 @triton.jit
+def sum_parts(parts, count, columns, column, here, N: tl.constexpr, P: tl.constexpr):
+    """Return P sums [P, N] of the ``count`` rows of some columns, which add up to the sums of all rows."""
+    total = tl.zeros((P, N), tl.float32)
+    for first in range(0, count, P):
+        part = first + tl.arange(0, P)
+        inside = (part < count)[:, None] & here[None, :]
+        total += tl.load(parts + part[:, None] * columns + column[None, :], mask=inside, other=0.0)
+    return total
+
+
+@triton.jit
 def weight_tile(channels, inner, M: tl.constexpr, K: tl.constexpr):
     """Return channels and inputs of this program's rows of the weight, the indices of their elements, and masks."""
     channel = tl.program_id(0) * M + tl.arange(0, M)
@@ -48,37 +60,69 @@ def weight_tile(channels, inner, M: tl.constexpr, K: tl.constexpr):
 
 @triton.jit
 def _fold(
-    weight, projected, mean, gamma, beta, running_mean, running_var, folded, shift, means, rstds,
-    channels, inner, eps, momentum, correction, M: tl.constexpr, K: tl.constexpr,
+    weight, products, mean, gamma, beta, running_mean, running_var, folded, projected, numbers, rows, channels, inner,
+    eps, momentum, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, CENTRE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    channel, k, here, where, inside = weight_tile(channels, inner, M, K)
-    w = tl.load(weight + where, mask=inside, other=0.0).to(tl.float32)  # [M, K]
-    m = tl.sum(w * tl.load(mean + k, mask=k < inner, other=0.0)[None, :], 1)
-    variance = tl.maximum(tl.sum(w * tl.load(projected + where, mask=inside, other=0.0), 1), 0.0)
+    channel = tl.program_id(0) * M + tl.arange(0, M)
+    here = channel < channels
+    m = tl.zeros((M,), tl.float32)
+    variance = tl.zeros((M,), tl.float32)
+    for start in range(0, inner, N):
+        n = start + tl.arange(0, N)
+        mean_n = tl.load(mean + n, mask=n < inner, other=0.0)
+        total = tl.zeros((M, N), tl.float32)  # the weight times the covariance
+        for first in range(0, inner, K):
+            k = first + tl.arange(0, K)
+            _, w = read_weight(weight, channel, here, k, inner)
+            inside = (k < inner)[:, None] & (n < inner)[None, :]
+            covariance = tl.load(products + k[:, None] * inner + n[None, :], mask=inside, other=0.0) / rows
+            if CENTRE:
+                covariance -= tl.load(mean + k, mask=k < inner, other=0.0)[:, None] * mean_n[None, :]
+            total = tl.dot(w, covariance, total, input_precision=PRECISION)
+        where, w = read_weight(weight, channel, here, n, inner)
+        tl.store(projected + where, total, mask=here[:, None] & (n < inner)[None, :])
+        m += tl.sum(w * mean_n[None, :], 1)
+        variance += tl.sum(w * total, 1)
+    variance = tl.maximum(variance, 0.0)
     rstd = 1 / tl.sqrt_rn(variance + eps)
     scale, t = scale_and_shift(gamma, beta, channel, here, m, rstd)
-    tl.store(folded + where, (w * scale[:, None]).to(folded.dtype.element_ty), mask=inside)
-    tl.store(shift + channel, t, mask=here)
-    tl.store(means + channel, m, mask=here)
-    tl.store(rstds + channel, rstd, mask=here)
+    for start in range(0, inner, N):
+        n = start + tl.arange(0, N)
+        where, w = read_weight(weight, channel, here, n, inner)
+        new = (w * scale[:, None]).to(folded.dtype.element_ty)
+        tl.store(folded + where, new, mask=here[:, None] & (n < inner)[None, :])
+    tl.store(numbers + channel, t, mask=here)
+    tl.store(numbers + channels + channel, m, mask=here)
+    tl.store(numbers + 2 * channels + channel, rstd, mask=here)
     update_running(running_mean, channel, here, m, momentum)
-    update_running(running_var, channel, here, variance * correction, momentum)
+    update_running(running_var, channel, here, variance * (rows / (rows - 1.0)), momentum)
+
+
+@triton.jit
+def read_weight(weight, channel, here, k, inner):
+    """Return the indices of some elements of the weight, and their values in float32."""
+    where = channel[:, None] * inner + k[None, :]
+    return where, tl.load(weight + where, mask=here[:, None] & (k < inner)[None, :], other=0.0).to(tl.float32)
 
 
 def fold(
-    weight: Tensor, projected: Tensor, mean: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float,
-    momentum: float, count: int, dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return folded weight (C, C') in ``dtype``, shift (C,), means (C,) and reciprocal standard deviations (C,).
+    weight: Tensor, products: Tensor, mean: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float,
+    momentum: float, count: int, centred: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return folded weight (C, C') in ``dtype``, weight times covariance (C, C'), and float32 numbers (3, C).
 
-    ``projected`` is the weight times the covariance of its C' inputs, ``mean`` their mean.
+    ``products`` are the sums of products of the C' inputs over ``count`` rows (``centred``: without the mean), ``mean``
+    their mean. The numbers are shift, mean and reciprocal standard deviation.
     """
+    channels, inner = weight.shape
     folded = torch.empty_like(weight, dtype=dtype)
-    shift, means, rstds = torch.empty((3, len(weight)), dtype=torch.float32, device=weight.device)
-    tensors = (weight, projected, mean, gamma, beta, *running, folded, shift, means, rstds)
-    programs, tile = _weight_tiles(weight)
-    launch(_fold, programs, (*tensors, *weight.shape, eps, momentum, count / (count - 1)), tile, num_warps=4)
-    return folded, shift, means, rstds
+    projected = torch.empty((channels, inner), dtype=torch.float32, device=weight.device)
+    numbers = torch.empty((3, channels), dtype=torch.float32, device=weight.device)
+    tensors = (weight, products, mean, gamma, beta, *running, folded, projected, numbers)
+    precision = "bf16x6" if isinstance(_fold, triton.runtime.JITFunction) else "ieee"  # the only one of the interpreter
+    constants = {"M": 16, "N": 64, "K": 32, "CENTRE": not centred, "PRECISION": precision}
+    launch(_fold, cdiv(channels, 16), tensors, (float(count), channels, inner, eps, momentum), constants, num_warps=4)
+    return folded, projected, numbers
 
 
 @triton.jit
@@ -99,23 +143,24 @@ def fold_running(
     folded = torch.empty_like(weight, dtype=dtype)
     shift = torch.empty(weight.shape[:1], dtype=torch.float32, device=weight.device)
     programs, tile = _weight_tiles(weight)
-    arguments = (weight, gamma, beta, *running, folded, shift, *weight.shape, eps)
-    launch(_fold_running, programs, arguments, tile, num_warps=4)
+    tensors = (weight, gamma, beta, *running, folded, shift)
+    launch(_fold_running, programs, tensors, (*weight.shape, eps), tile, num_warps=4)
     return folded, shift
 
 
 @triton.jit
 def _fold_backward(
-    weight, projected, mean, gamma, means, rstds, grad_folded, grad_shift, grad_weight, grad_gamma, weighted, count,
-    channels, inner, M: tl.constexpr, K: tl.constexpr,
+    weight, projected, mean, gamma, numbers, grad_folded, parts, grad_weight, grad_gamma, grad_beta, weighted, rows,
+    channels, inner, count, M: tl.constexpr, K: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     channel, k, here, where, inside = weight_tile(channels, inner, M, K)
     w = tl.load(weight + where, mask=inside, other=0.0).to(tl.float32)  # [M, K]
     d = tl.load(grad_folded + where, mask=inside, other=0.0).to(tl.float32)
     p = tl.load(projected + where, mask=inside, other=0.0)
-    m = tl.load(means + channel, mask=here, other=0.0)
-    rstd = tl.load(rstds + channel, mask=here, other=0.0)
-    grad_t = tl.load(grad_shift + channel, mask=here, other=0.0)
+    m = tl.load(numbers + channels + channel, mask=here, other=0.0)
+    rstd = tl.load(numbers + 2 * channels + channel, mask=here, other=0.0)
+    grad_t = tl.sum(sum_parts(parts, count, channels, channel, here, M, P), 0)
+    tl.store(grad_beta + channel, grad_t.to(grad_beta.dtype.element_ty), mask=here)
     grad_scale = tl.sum(d * w, 1) - grad_t * m
     scale = rstd * tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
     tl.store(grad_gamma + channel, (grad_scale * rstd).to(grad_gamma.dtype.element_ty), mask=here)
@@ -125,27 +170,52 @@ def _fold_backward(
     grad_w = scale[:, None] * d + 2 * grad_variance[:, None] * p + from_mean
     tl.store(grad_weight + where, grad_w.to(grad_weight.dtype.element_ty), mask=inside)
     place = channel * (inner + 1)
-    tl.store(weighted + place[:, None] + k[None, :], (2 / count * grad_variance)[:, None] * w, mask=inside)
-    tl.store(weighted + place + inner, grad_mean / count, mask=here)
+    tl.store(weighted + place[:, None] + k[None, :], (2 / rows * grad_variance)[:, None] * w, mask=inside)
+    tl.store(weighted + place + inner, grad_mean / rows, mask=here)
 
 
 def fold_backward(
-    weight: Tensor, projected: Tensor, mean: Tensor, gamma: Tensor, means: Tensor, rstds: Tensor,
-    grad_folded: Tensor, grad_shift: Tensor, count: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of weight and gamma, and a matrix (C, C' + 1) for the gradient of the input.
+    weight: Tensor, projected: Tensor, mean: Tensor, gamma: Tensor, numbers: Tensor, grad_folded: Tensor,
+    parts: Tensor, count: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of weight, gamma and beta, and a matrix (C, C' + 1) for the gradient of the input.
 
-    The matrix is the weight times 2 / ``count`` times the gradients of variances, and the gradients of means over
-    ``count``.
+    ``parts`` sum up to the gradient of the shift. The matrix is the weight times 2 / ``count`` times the gradients of
+    variances, and the gradients of means over ``count``.
     """
     channels, inner = weight.shape
-    grad_weight, grad_gamma = torch.empty_like(weight), torch.empty_like(gamma)
+    grad_weight, grad_gamma, grad_beta = torch.empty_like(weight), torch.empty_like(gamma), torch.empty_like(gamma)
     weighted = torch.empty((channels, inner + 1), dtype=torch.float32, device=weight.device)
-    inputs = (weight, projected, mean, gamma, means, rstds, grad_folded, grad_shift)
-    arguments = (*inputs, grad_weight, grad_gamma, weighted, float(count), channels, inner)
+    inputs = (weight, projected, mean, gamma, numbers, grad_folded, parts)
+    tensors = (*inputs, grad_weight, grad_gamma, grad_beta, weighted)
+    sizes = (float(count), channels, inner, parts.shape[0])
     programs, tile = _weight_tiles(weight)
-    launch(_fold_backward, programs, arguments, tile, num_warps=4)
-    return grad_weight, grad_gamma, weighted
+    launch(_fold_backward, programs, tensors, sizes, tile | {"P": _PARTS}, num_warps=4)
+    return grad_weight, grad_gamma, grad_beta, weighted
+
+
+@triton.jit
+def _slope(both, mean, slope, shift, inner, M: tl.constexpr, K: tl.constexpr):
+    row, k, here, where, inside = weight_tile(inner, inner, M, K)
+    at = row * (inner + 1)
+    s = tl.load(both + at[:, None] + k[None, :], mask=inside, other=0.0).to(slope.dtype.element_ty)
+    tl.store(slope + where, s, mask=inside)
+    m = tl.load(mean + k, mask=k < inner, other=0.0)
+    t = tl.load(both + at + inner, mask=here, other=0.0) - tl.sum(s.to(tl.float32) * m[None, :], 1)
+    tl.store(shift + row, t.to(shift.dtype.element_ty), mask=here)
+
+
+def slope_and_shift(both: Tensor, mean: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the symmetric slope (C', C') and the shift minus the slope times the mean (C') of a matrix (C', C' + 1).
+
+    The rounded slope is multiplied with the mean, so that the means cancel.
+    """
+    inner = len(both)
+    slope = torch.empty((inner, inner), dtype=dtype, device=both.device)
+    shift = torch.empty(inner, dtype=dtype, device=both.device)
+    programs, tile = _weight_tiles(slope)
+    launch(_slope, programs, (both, mean, slope, shift), (inner,), tile, num_warps=4)
+    return slope, shift
 
 
 def _weight_tiles(weight: Tensor) -> tuple[int, dict[str, int]]:
@@ -189,8 +259,8 @@ def _moments(x, parts, rows, columns, chunk, M: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def _join(
-    parts, gamma, beta, running_mean, running_var, scale, shift, means, rstds, rows, columns, chunk, count, eps,
-    momentum, PARTS: tl.constexpr, N: tl.constexpr,
+    parts, gamma, beta, running_mean, running_var, numbers, rows, columns, chunk, count, eps, momentum,
+    PARTS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(0) * N + tl.arange(0, N)
     part = tl.arange(0, PARTS)
@@ -205,10 +275,10 @@ def _join(
     variance = tl.sum(tl.where(inside, spread + n * apart * apart, 0.0), 0) / rows
     rstd = 1 / tl.sqrt_rn(variance + eps)
     s, t = scale_and_shift(gamma, beta, column, here, m, rstd)
-    tl.store(scale + column, s, mask=here)
-    tl.store(shift + column, t, mask=here)
-    tl.store(means + column, m, mask=here)
-    tl.store(rstds + column, rstd, mask=here)
+    tl.store(numbers + column, s, mask=here)
+    tl.store(numbers + columns + column, t, mask=here)
+    tl.store(numbers + 2 * columns + column, m, mask=here)
+    tl.store(numbers + 3 * columns + column, rstd, mask=here)
     update_running(running_mean, column, here, m, momentum)
     update_running(running_var, column, here, variance * (rows / (rows - 1.0)), momentum)
 
@@ -223,10 +293,10 @@ def tile_of(rows, columns, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def _apply(x, y, scale, shift, rows, columns, M: tl.constexpr, N: tl.constexpr):
+def _apply(x, y, numbers, rows, columns, M: tl.constexpr, N: tl.constexpr):
     column, here, where, inside = tile_of(rows, columns, M, N)
-    s = tl.load(scale + column, mask=here, other=0.0)
-    t = tl.load(shift + column, mask=here, other=0.0)
+    s = tl.load(numbers + column, mask=here, other=0.0)
+    t = tl.load(numbers + columns + column, mask=here, other=0.0)
     z = tl.load(x + where, mask=inside, other=0.0).to(tl.float32) * s[None, :] + t[None, :]
     z = tl.where(z < 0, 0.0, z)  # NaN stays NaN
     tl.store(y + where, z.to(y.dtype.element_ty), mask=inside)
@@ -249,7 +319,7 @@ def norm_relu_running(x: Tensor, gamma: Tensor, beta: Tensor, running: Running, 
     n = min(64, next_power_of_two(columns))
     tile = {"M": max(1, _TILE // n), "N": n}
     programs = cdiv(rows, tile["M"]) * cdiv(columns, n)
-    launch(_apply_running, programs, (x, y, gamma, beta, *running, rows, columns, eps), tile, num_warps=4)
+    launch(_apply_running, programs, (x, y, gamma, beta, *running), (rows, columns, eps), tile, num_warps=4)
     return y
 
 
@@ -263,12 +333,12 @@ def norm_relu(
     parts, chunk, n, across = _chunks(x)
     tile = {"M": max(1, _TILE // n), "N": n}
     count = parts.shape[1]
-    launch(_moments, count * across, (x, parts, rows, columns, chunk), tile, num_warps=4)
-    arguments = (parts, gamma, beta, *running, *numbers, rows, columns, chunk, count, eps, momentum)
+    launch(_moments, count * across, (x, parts), (rows, columns, chunk), tile, num_warps=4)
+    tensors, sizes = (parts, gamma, beta, *running, numbers), (rows, columns, chunk, count)
     constants = {"PARTS": next_power_of_two(count), "N": 16}
-    launch(_join, cdiv(columns, 16), arguments, constants, num_warps=4)
+    launch(_join, cdiv(columns, 16), tensors, (*sizes, eps, momentum), constants, num_warps=4)
     programs = cdiv(rows, tile["M"]) * across
-    launch(_apply, programs, (x, y, numbers[0], numbers[1], rows, columns), tile, num_warps=4)
+    launch(_apply, programs, (x, y, numbers), (rows, columns), tile, num_warps=4)
     return y, numbers
 
 
@@ -334,9 +404,8 @@ def norm_relu_backward(grad: Tensor, x: Tensor, numbers: Tensor) -> tuple[Tensor
     grad_x = torch.empty_like(x)
     parts, chunk, n, across = _chunks(x)
     tile = {"M": max(1, _TILE // n // 2), "N": n}
-    arguments = (grad, x, numbers, parts, rows, columns, chunk)
-    launch(_grad_sums, parts.shape[1] * across, arguments, tile, num_warps=4)
+    launch(_grad_sums, parts.shape[1] * across, (grad, x, numbers, parts), (rows, columns, chunk), tile, num_warps=4)
     sums = parts.sum(1)
     programs = cdiv(rows, tile["M"]) * across
-    launch(_grad_apply, programs, (grad, x, numbers, sums, grad_x, rows, columns), tile, num_warps=4)
+    launch(_grad_apply, programs, (grad, x, numbers, sums, grad_x), (rows, columns), tile, num_warps=4)
     return grad_x, sums

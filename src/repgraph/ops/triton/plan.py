@@ -2,6 +2,7 @@
 
 import re
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -24,51 +25,56 @@ class Plan:
         self.options = {"enable_fp_fusion": True, **{k: v for k, v in options.items() if v is not None}}
         self.last = (*numbers, *(constants[name] for name in function.arg_names if name in constants))
         self.kernel: Any = None
+        self.launcher: Any = None
+        self.first: tuple = ()
 
     def __call__(self, *arguments: Any) -> None:
-        kernel = self.kernel
-        if kernel is None:
+        self.run(arguments, [t.data_ptr() if isinstance(t, Tensor) else t for t in arguments])
+
+    def run(self, arguments: tuple, pointers: list[Any]) -> None:
+        """Launch the kernel; ``pointers`` are the arguments with the addresses of tensors, which are faster to pass."""
+        if self.launcher is None:
             kernel = self.function[self.programs](*arguments, *self.numbers, **self.constants, **self.options)
             if isinstance(kernel, triton.compiler.CompiledKernel):  # the interpreter returns None
                 self.kernel, self.programs = kernel, (*self.programs, 1, 1)[:3]
+                self.first, self.launcher = _launcher(kernel)  # in this order, for other threads
         elif getattr(triton.knobs.runtime.launch_enter_hook, "calls", ()):  # such as a profiler
-            kernel[self.programs](*arguments, *self.last)
+            self.kernel[self.programs](*arguments, *self.last)
         else:  # what kernel[programs] does, without preparing metadata for hooks
-            stream = _current_stream(_current_device())
-            kernel.run(
-                *self.programs,
-                stream,
-                kernel.function,
-                kernel.packed_metadata,
-                None,
-                None,
-                None,
-                *arguments,
-                *self.last,
-            )
+            self.launcher(*self.programs, _current_stream(_current_device()), *self.first, *pointers, *self.last)
 
 
-def launch(function: Any, programs: int, arguments: tuple, constants: dict[str, Any], **options: Any) -> None:
-    """Run a kernel with tensors, tensor descriptors and numbers, with a plan for each kind of call."""
-    key: list[Any] = [id(function), programs, *constants.values(), *options.values()]
-    tensor = None
-    for argument in arguments:
-        kind = type(argument)
-        if kind is int:
-            key.append(argument)
-        elif kind is not float:
-            tensor = argument if isinstance(argument, Tensor) else argument.base
-            key += (tensor.dtype, tensor.data_ptr() % 16 == 0)
-    assert tensor is not None
-    key.append(tensor.get_device())
-    if (plan := _plans.get(tuple(key))) is None:
+def _launcher(kernel: Any) -> tuple[tuple, Any]:
+    """Return the function that launches a kernel, after its arguments between the stream and those of the kernel."""
+    launcher, metadata = kernel.run, (kernel.packed_metadata, None, None, None)
+    direct = version(triton.__version__) == (3, 6) and torch.version.hip is None
+    if direct and launcher.global_scratch_size == launcher.profile_scratch_size == 0:  # no memory to allocate
+        flags = launcher.launch_cooperative_grid, launcher.launch_pdl, None, None
+        return (kernel.function, *flags, *metadata), launcher.launch
+    return (kernel.function, *metadata), launcher
+
+
+def launch(
+    function: Any, programs: int, tensors: tuple[Tensor, ...], numbers: tuple, constants: dict[str, Any],
+    descriptors: tuple = (), **options: Any,
+) -> None:  # fmt: skip
+    """Run a kernel with tensor descriptors, tensors and numbers, with a plan for each kind of call."""
+    pointers = [*map(Tensor.data_ptr, tensors)]
+    bits = 0
+    for pointer in pointers:
+        bits |= pointer
+    shifts = bits % 16 == 0 or tuple(pointer % 16 for pointer in pointers)
+    kinds = (*map(_dtype, tensors), *map(Tensor.get_device, tensors), *[d.base.dtype for d in descriptors])
+    key = (id(function), programs, shifts, *kinds, *numbers, *constants.values(), *options.values())
+    if (plan := _plans.get(key)) is None:
         if len(_plans) > 4096:
             _plans.clear()
-        plan = _plans[tuple(key)] = Plan(function, (programs,), (), constants, **options)
-    with device_guard(tensor):
-        plan(*arguments)
+        plan = _plans[key] = Plan(function, (programs,), (), constants, **options)
+    with device_guard(tensors[0]):
+        plan.run((*descriptors, *tensors, *numbers), [*descriptors, *pointers, *numbers])
 
 
+_dtype = attrgetter("dtype")
 _plans: dict[tuple, Plan] = {}
 _NO_GUARD = nullcontext()
 _current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device

@@ -64,12 +64,14 @@ def residual_product(x: Tensor, a: Tensor, weight: Tensor, bias: Tensor | None, 
     if not isinstance(_residual, triton.runtime.JITFunction):
         precision = "ieee"  # the only one of the interpreter
     tiles = ((a, (m, k)), (weight, (n, k)), (x, (m, n)), (y, (m, n)))
-    descriptors = [descriptor(matrix, tile, TensorDescriptor) for matrix, tile in tiles]
+    descriptors = tuple(descriptor(matrix, tile, TensorDescriptor) for matrix, tile in tiles)
     constants = {"HAS_BIAS": bias is not None, "RELU": relu, "PRECISION": precision, "M": m, "N": n, "K": k}
     constants["TOGETHER"] = _ROW_GROUP
-    arguments = (*descriptors, y if bias is None else bias, rows, columns, inner)
     programs = cdiv(rows, m) * cdiv(columns, n)
-    launch(_residual, programs, arguments, constants, num_warps=warps, num_stages=stages)
+    tensors = (y if bias is None else bias,)
+    launch(
+        _residual, programs, tensors, (rows, columns, inner), constants, descriptors, num_warps=warps, num_stages=stages
+    )
     return y
 
 
@@ -118,8 +120,8 @@ def wide_product(a: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     parts = 0 if a.dtype == torch.float32 else 1 if weight.dtype == a.dtype else 3
     constants = {"PARTS": parts, "M": 128, "K": 128 // a.element_size()}
     constants["OUT"] = max(16, next_power_of_two(outputs))
-    arguments = (a, weight, bias, y, rows, inner, outputs, height * width)
-    launch(_wide, cdiv(rows, 128), arguments, constants, num_warps=4, num_stages=3)
+    sizes = (rows, inner, outputs, height * width)
+    launch(_wide, cdiv(rows, 128), (a, weight, bias, y), sizes, constants, num_warps=4, num_stages=3)
     return y
 
 
@@ -137,10 +139,15 @@ def _sums(x, parts, factor, rows, columns, chunk, M: tl.constexpr, N: tl.constex
 
 def column_sums(x: Tensor, factor: float = 1.0) -> Tensor:
     """Return the sums (C,) over the rows of a matrix (R, C) times a factor, in float32 and in a fixed order."""
+    return column_parts(x, factor).sum(0)
+
+
+def column_parts(x: Tensor, factor: float = 1.0) -> Tensor:
+    """Return a float32 matrix of C columns with the column sums of a matrix (R, C) times a factor."""
     rows, columns = x.shape
     parts = torch.empty((min(_CHUNKS, rows), columns), dtype=torch.float32, device=x.device)
     n = min(256 if columns > 512 else 64, next_power_of_two(columns))
-    arguments = (x, parts, factor, rows, columns, cdiv(rows, len(parts)))
+    numbers = (factor, rows, columns, cdiv(rows, parts.shape[0]))
     constants = {"M": max(1, 8192 // n), "N": n}
-    launch(_sums, len(parts) * cdiv(columns, n), arguments, constants, num_warps=4)
-    return parts.sum(0)
+    launch(_sums, parts.shape[0] * cdiv(columns, n), (x, parts), numbers, constants, num_warps=4)
+    return parts
