@@ -134,7 +134,7 @@ def _check_settings(plan: Plan, wanted: Sequence[Table]) -> None:
     if plan.table == TUNE:
         varied["data.hold_out"] = TUNE
     if plan.tuned:
-        varied |= {name: "--tuned" for name in tuning.TRIALS[0]}
+        varied |= dict.fromkeys(tuning.TRIALS[0], "--tuned")
     for setting in plan.settings:
         name = setting.partition("=")[0].strip()
         for other, owner in varied.items():
