@@ -10,7 +10,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")
-MIN_CALLS = 5  # to time, even if they are slow
 
 
 @dataclass(frozen=True)
@@ -32,21 +30,10 @@ class Times:
     p80: float
     count: int
 
-    @classmethod
-    def summarize(cls, milliseconds: Sequence[float]) -> Self:
-        median, least, p20, p80 = np.percentile(milliseconds, (50, 0, 20, 80)).tolist()
-        return cls(median, least, p20, p80, len(milliseconds))
 
-
-@dataclass(frozen=True)
-class Effort:
-    seconds: float = 1.0  # for each measurement, on average
-    repeat: int | None = None  # calls to time, instead of ``seconds``; on CUDA approximately
-    limit: float = 30.0  # seconds per call; slower candidates are skipped
-
-    def calls(self, estimate: float) -> int:
-        """Return the number of calls to time if one takes ``estimate`` seconds."""
-        return self.repeat or max(MIN_CALLS, round(self.seconds / max(estimate, 1e-6)))
+def summarize(milliseconds: Sequence[float]) -> Times:
+    median, least, p20, p80 = np.percentile(milliseconds, (50, 0, 20, 80)).tolist()
+    return Times(median, least, p20, p80, len(milliseconds))
 
 
 def warm_up(call: Call, device: torch.device) -> float:
@@ -67,14 +54,14 @@ def cpu_times(calls: Sequence[Call], rounds: int) -> list[Times]:
             start = time.perf_counter()
             call()
             found.append((time.perf_counter() - start) * 1e3)
-    return [Times.summarize(found) for found in milliseconds]
+    return [summarize(found) for found in milliseconds]
 
 
 def cuda_times(call: Call, seconds: float) -> Times:
     """Time calls between events for about ``seconds``, with the L2 cache flushed before each call."""
     from triton.testing import do_bench
 
-    return Times.summarize(do_bench(call, warmup=10, rep=1e3 * seconds, return_mode="all"))
+    return summarize(do_bench(call, warmup=10, rep=1e3 * seconds, return_mode="all"))
 
 
 def graph_times(make: Callable[[], Call], seconds: float) -> Times:

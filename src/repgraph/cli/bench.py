@@ -40,7 +40,6 @@ def _count(text: str) -> Any:
 
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 Problem = StrEnum("Problem", list(PROBLEMS))  # type: ignore[misc]  # no literal
-Sigma = Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Run:
     limit: Annotated[
         float | None, _device("Skip candidates that take longer, in seconds per call.", 30, 1, min=1e-3)
     ] = None
-    out: Annotated[Path, option("Folder of the CSV file and the plots.", metavar="DIR")] = Path("repgraph-bench")
+    out: Annotated[Path, option("Folder of the CSV file.", metavar="DIR")] = Path("repgraph-bench")
     quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
     device: Device = "auto"
 
@@ -78,19 +77,17 @@ class Run:
         return [dict(dtype=getattr(torch, name), height=h, width=w, device=device) for name in dtypes for h, w in sides]
 
     def measure(self, table: Any, settings: list[Any]) -> int:
-        from repgraph.bench.measure import Effort
         from repgraph.bench.report import benchmark
 
         seconds = min(self.seconds or self.on(1.0, 0.05), QUICK_SECONDS if self.quick else math.inf)
-        effort = Effort(seconds, limit=self.limit or self.on(30.0, 1.0))
-        return benchmark(table, settings, effort, table.select(self.only), self.out)
+        limit = self.limit or self.on(30.0, 1.0)
+        return benchmark(table, settings, table.select(self.only), self.out, seconds=seconds, limit=limit)
 
 
 @dataclass(frozen=True)
 class Common(Run):
     """Options of the benchmarks of operator and layers."""
 
-    sigma: Sigma = 4.0
     nodes: Annotated[int, _count("Nodes per position.")] = 9
     memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
         "channels_last"
@@ -101,7 +98,7 @@ class Common(Run):
         import torch
 
         sizes = size or self.on(**(QUICK_SIZES if self.quick else usual)).split()
-        fields |= dict(batch=self.batch, nodes=self.nodes, sigma=self.sigma)
+        fields |= dict(batch=self.batch, nodes=self.nodes)
         fields["memory_format"] = getattr(torch, self.memory_format.replace("contiguous", "contiguous_format"))
         return [kind(**fields, **shape) for shape in self.shapes(sizes)]
 
@@ -171,7 +168,6 @@ def deformable(
         list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="as in papers")
     ] = None,
     points: Annotated[int, _count("Points on each map.")] = 4,
-    sigma: Sigma = 4.0,
 ) -> int:
     """Measure deformable attention: our kernels, the same from grid_sample calls, and Hugging Face models.
 
@@ -189,7 +185,7 @@ def deformable(
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
 
     settings = [
-        DeformableSetting(problem=str(name), batch=run.batch, nodes=points, sigma=sigma, **shape)
+        DeformableSetting(problem=str(name), batch=run.batch, nodes=points, **shape)
         for name in problem or (QUICK_PROBLEMS if run.quick else PROBLEMS)
         for shape in run.shapes(size or (QUICK_IMAGE if run.quick else PROBLEMS[name]).split())
     ]
