@@ -99,7 +99,7 @@ def test_multiply_adds_are_shown_next_to_the_papers():
         Console(width=80, file=file).print(shown)
     lines = [line.split() for line in file.getvalue().splitlines()]
     assert lines[0][:6] == ["128", "x", "256", "(N", "=", "32768),"]
-    assert ["block", "ms", "G", "MACs", "paper", "M", "params"] in lines
+    assert ["block", "ms", "GMACs", "paper", "Mparam"] in lines
     assert ["bottleneck", "1", "35", "35", "1.06"] in lines and ["simple", "1", "70.7", "45.3", "2.14"] in lines
 
 

@@ -244,5 +244,5 @@ class LayerTable(Table):
 
     def cells(self, row: Row) -> dict[str, str]:
         """Return multiply-adds next to the paper's, and parameters."""
-        cells = {"G MACs": number(row.facts["macs_products"] / 1e9), "paper": number(row.facts["paper_gmacs"])}
-        return cells | {"M params": number(row.facts["parameters"] / 1e6)}
+        cells = {"GMACs": number(row.facts["macs_products"] / 1e9), "paper": number(row.facts["paper_gmacs"])}
+        return cells | {"Mparam": number(row.facts["parameters"] / 1e6)}

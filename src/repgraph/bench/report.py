@@ -103,10 +103,10 @@ def _cells(table: Table, row: Row, rows: Sequence[Row]) -> dict[str, str]:
 def _terminal_table(title: str, lines: Sequence[Mapping[str, str]]) -> RichTable:
     """Return a table of all columns that are not empty."""
     heads = [head for head in max(lines, key=len) if any(line.get(head) for line in lines)]
-    look: Any = dict(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    look: Any = dict(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     new = RichTable(title=title, title_justify="left", min_width=len(title), **look)
     for index, head in enumerate(heads):  # tables fit into 80 columns
-        new.add_column(head, justify="right" if index else "left", no_wrap=True, min_width=6 if index else 21)
+        new.add_column(head, justify="right" if index else "left", no_wrap=True, min_width=6 if index else 20)
     for line in lines:
         new.add_row(*(line.get(head, "") for head in heads))
     return new
