@@ -24,7 +24,6 @@ OPERATORS: dict[str, tuple[tuple[int, ...], int]] = {
     "detr-encoder": ((8, 16, 32, 64), 0),
     "detr-decoder": ((8, 16, 32, 64), 300),
     "pixel-decoder": ((32, 16, 8), 0),
-    "single-map": ((8,), 0),
 }
 NETWORKS = ("deformable-detr", "mask2former")
 
@@ -63,27 +62,6 @@ def composition(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tens
     flat = weights.to(dtype).transpose(1, 2).reshape(batch * heads, 1, queries, len(sizes) * points)
     y = (torch.stack(sampled, 3).flatten(3) * flat).sum(3)  # [B M, D, Q]
     return y.view(batch, heads * channels, queries).transpose(1, 2).contiguous().to(value.dtype)
-
-
-def deform_conv(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tensor, weights: Tensor) -> Tensor:
-    """Compute deformable attention to one map with a query for each position by torchvision's ``deform_conv2d``.
-
-    Heads are its offset groups, points the elements of a kernel of ones for each channel, weights the modulation mask.
-    """
-    from torchvision.ops import deform_conv2d
-
-    ((height, width),) = sizes
-    batch, points = len(locations), locations.shape[4]
-    index = torch.arange(height * width, device=locations.device)
-    x, y = (t[:, None, None] for t in (index % width, index // width))
-    steps = 2 * torch.arange(points, device=index.device) - (points - 1)  # positions of the kernel's elements
-    across, down = locations[:, :, :, 0].unbind(-1)  # [B, Q, M, P]
-    pixels = torch.stack((down * height - 0.5 - y, across * width - 0.5 - x - steps), 4)
-    maps = value.flatten(2).mT.reshape(batch, -1, height, width)
-    kernel = maps.new_ones(maps.shape[1], 1, 1, points)
-    offsets, mask = (t.flatten(2).mT.reshape(batch, -1, height, width) for t in (pixels, weights))
-    result = deform_conv2d(maps, offsets, kernel, padding=(0, points - 1), dilation=(1, 2), mask=mask)
-    return result.flatten(2).mT.contiguous()
 
 
 class Network(nn.Module):
@@ -147,19 +125,10 @@ def _why_not_operator(setting: DeformableSetting) -> str | None:
     return "is for the operator alone" if setting.problem in NETWORKS else None
 
 
-def _why_not_deform_conv(setting: DeformableSetting) -> str | None:
-    if setting.problem != "single-map":
-        return "is for one map with a query for each position"
-    if setting.dtype != torch.float32:
-        return "has positions in the dtype of the values"
-    return None if find_spec("torchvision") else "torchvision is not installed"
-
-
 class DeformableTable(Table):
     """Deformable attention in detectors and segmenters, and whole Hugging Face models before and after.
 
-    For networks, ``composition`` is the unchanged network. ``deform-conv2d`` is torchvision's, with the conversion of
-    locations to its offsets.
+    For networks, ``composition`` is the unchanged network.
     """
 
     name = "deformable"
@@ -169,7 +138,6 @@ class DeformableTable(Table):
         *(Candidate(n, partial(_function, backend=n), why_not=partial(_why_not, backend=n)) for n in ("cpu", "triton")),
         Candidate("composition", _function, why_not=_why_not),
         Candidate("composition-compiled", partial(build_compiled, _function), why_not=_why_not_operator),
-        Candidate("deform-conv2d", partial(_build, deform_conv), why_not=_why_not_deform_conv),
     )
     baselines: ClassVar = {"comp.": ["composition"]}
     memory_note = "not counting inputs and parameters"

@@ -19,13 +19,12 @@ PROBLEMS = {
     "detr-encoder": "800x1066",
     "detr-decoder": "800x1066",
     "pixel-decoder": "512x512 1024x1024",
-    "single-map": "800x1066",
     "deformable-detr": "480x640 800x1066",
     "mask2former": "512x512 1024x1024",
 }
 # Sizes of images for networks, and the number of images of each.
 NETWORK_SIZES = {"cpu": {"512x512": 1}, "cuda": {"320x320": 16, "512x512": 8, "1024x2048": 1}}
-QUICK_PROBLEMS = ("detr-encoder", "detr-decoder", "pixel-decoder", "single-map")
+QUICK_PROBLEMS = ("detr-encoder", "detr-decoder", "pixel-decoder")
 QUICK_IMAGE, QUICK_SECONDS = "128x160", 0.2
 SIZES = "Sizes of the maps; several at once."
 
@@ -108,8 +107,6 @@ def operator(
     common: Common,
     size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **OPERATOR_SIZES)] = None,
     channels: Annotated[int, _count("Channels of query, key and value.")] = 256,
-    groups: Annotated[int, _count("Channel groups.")] = 1,
-    grid: Annotated[int, _count("Side of the cells that share their nodes.")] = 1,
     shared_kv: Annotated[
         bool | None, option("One tensor for key and value, or two.", "--shared-kv/--separate-kv", show_default="both")
     ] = None,
@@ -126,10 +123,8 @@ def operator(
     """
     from repgraph.bench.operator import OperatorSetting, OperatorTable
 
-    if channels % groups:
-        raise UsageError(f"--groups is {groups}; expected a divisor of --channels {channels}")
     kinds = [True, False] if shared_kv is None else [shared_kv]
-    make = partial(common.settings, OperatorSetting, size, OPERATOR_SIZES, channels=channels, groups=groups, grid=grid)
+    make = partial(common.settings, OperatorSetting, size, OPERATOR_SIZES, channels=channels)
     return common.measure(OperatorTable(), [setting for kind in kinds for setting in make(shared_kv=kind)])
 
 
@@ -177,10 +172,8 @@ def deformable(
       repgraph bench deformable --problem deformable-detr --size 480x640
 
     detr-encoder and detr-decoder are the calls in Deformable DETR (maps of strides 8 to 64; a query for each position,
-    and 300 queries), pixel-decoder the calls in Mask2Former, and single-map the calls in a detector with one map of
-    stride 8, which torchvision's deform_conv2d can compute as well. deformable-detr (ResNet-50) and mask2former
-    (Swin-T) are whole networks with random weights, before and after repgraph.accelerate. Exit codes are as for bench
-    operator.
+    and 300 queries), pixel-decoder the calls in Mask2Former. deformable-detr (ResNet-50) and mask2former (Swin-T) are
+    whole networks with random weights, before and after repgraph.accelerate. Exit codes are as for bench operator.
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
 
