@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Packages that each extra installs, for the error if one of them is missing.
 EXTRAS = {
-    "bench": ("matplotlib", "rich"),
+    "bench": ("rich",),
     "train": (
         *("PIL", "filelock", "huggingface_hub", "jinja2", "joblib", "lightning_fabric", "matplotlib", "pydantic"),
         *("pydantic_core", "safetensors", "scipy", "tensorboard", "timm", "torchvision"),
@@ -63,22 +63,13 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 
 
 def _interrupt(number: int, frame: "FrameType | None") -> None:
-    """Raise KeyboardInterrupt; during an import, where extension modules may swallow it, exit at once.
-
-    LLVM calls back while it compiles kernels, and would swallow it, too: there the signal is sent again a little later.
-    """
-    frames = []
-    while frame is not None:
-        frames.append(frame.f_code)
-        frame = frame.f_back
-    if any(code.co_name.startswith("_raw_object_cache_") for code in frames):  # of llvmlite
-        import threading
-
-        threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
-        return
+    """Raise KeyboardInterrupt; where C code may swallow it, in imports and in LLVM's callbacks, exit at once."""
     os.write(2, b"repgraph: interrupted\n")
-    if any(code.co_filename == "<frozen importlib._bootstrap>" for code in frames):
-        os._exit(130)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == "<frozen importlib._bootstrap>" or code.co_name.startswith("_raw_object_cache_"):
+            os._exit(130)
+        frame = frame.f_back
     raise KeyboardInterrupt
 
 
