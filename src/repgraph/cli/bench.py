@@ -1,7 +1,8 @@
 """``repgraph bench``: operator, layers, deformable and networks."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ def _count(text: str) -> Any:
 
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 Problem = StrEnum("Problem", list(PROBLEMS))  # type: ignore[misc]  # no literal
+Nodes = Annotated[int, _count("Nodes per position.")]
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,16 @@ class Run:
 
         return cuda if parse_device(self.device).type == "cuda" else cpu
 
-    def shapes(self, sizes: list[str]) -> list[dict[str, Any]]:
-        """Return dtype, size and device of each setting, small sizes first."""
+    def settings(self, kind: Any, sizes: Iterable[str], **fields: Any) -> list[Any]:
+        """Return settings of a kind, with these fields, of all dtypes and sizes; small sizes first."""
         import torch
 
         from repgraph.distributed import parse_device
 
-        device = parse_device(self.device)
+        fields |= dict(batch=self.batch, device=parse_device(self.device))
         dtypes = dict.fromkeys(self.dtype or self.on(["float32"], ["float32", "bfloat16"]))
         sides = sorted((parse_size("--size", size) for size in sizes), key=math.prod)
-        return [dict(dtype=getattr(torch, name), height=h, width=w, device=device) for name in dtypes for h, w in sides]
+        return [kind(dtype=getattr(torch, name), height=h, width=w, **fields) for name in dtypes for h, w in sides]
 
     def measure(self, table: Any, settings: list[Any]) -> int:
         from repgraph.bench.report import benchmark
@@ -83,30 +85,15 @@ class Run:
         return benchmark(table, settings, table.select(self.only), self.out, seconds=seconds, limit=limit)
 
 
-@dataclass(frozen=True)
-class Common(Run):
-    """Options of the benchmarks of operator and layers."""
-
-    nodes: Annotated[int, _count("Nodes per position.")] = 9
-    memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
-        "channels_last"
-    )
-
-    def settings(self, kind: Any, size: list[str] | None, usual: dict[str, str], **fields: Any) -> list[Any]:
-        """Return settings of a kind, with these fields, of all dtypes and sizes; ``usual`` are the default sizes."""
-        import torch
-
-        sizes = size or self.on(**(QUICK_SIZES if self.quick else usual)).split()
-        fields |= dict(batch=self.batch, nodes=self.nodes)
-        fields["memory_format"] = getattr(torch, self.memory_format.replace("contiguous", "contiguous_format"))
-        return [kind(**fields, **shape) for shape in self.shapes(sizes)]
-
-
 @flatten
 def operator(
-    common: Common,
+    run: Run,
     size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **OPERATOR_SIZES)] = None,
     channels: Annotated[int, _count("Channels of query, key and value.")] = 256,
+    nodes: Nodes = 9,
+    memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
+        "channels_last"
+    ),
     shared_kv: Annotated[
         bool | None, option("One tensor for key and value, or two.", "--shared-kv/--separate-kv", show_default="both")
     ] = None,
@@ -121,20 +108,25 @@ def operator(
     Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
     anything was measured, else 1; 2 for a mistake in the command; 130 after Ctrl-C, which keeps finished measurements.
     """
+    import torch
+
     from repgraph.bench.operator import OperatorSetting, OperatorTable
 
+    size = size or run.on(**(QUICK_SIZES if run.quick else OPERATOR_SIZES)).split()
+    layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
+    make = partial(run.settings, OperatorSetting, size, channels=channels, nodes=nodes, memory_format=layout)
     kinds = [True, False] if shared_kv is None else [shared_kv]
-    make = partial(common.settings, OperatorSetting, size, OPERATOR_SIZES, channels=channels)
-    return common.measure(OperatorTable(), [setting for kind in kinds for setting in make(shared_kv=kind)])
+    return run.measure(OperatorTable(), [setting for kind in kinds for setting in make(shared_kv=kind)])
 
 
 @flatten
 def layers(
-    common: Common,
+    run: Run,
     size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **LAYER_SIZES)] = None,
     paper: Annotated[bool, option("The paper's input: --size 128x256 --channels 2048.", "--paper")] = False,
     channels: Annotated[int | None, _device("Channels C of the input.", 512, 2048, min=1, metavar="N")] = None,
     mid_channels: Annotated[int, _count("Channels C' inside.")] = 256,
+    nodes: Nodes = 9,
 ) -> int:
     """Measure RepGraph layers, non-local blocks and DANet: multiply-adds, parameters, time and memory.
 
@@ -150,9 +142,10 @@ def layers(
 
     if paper:
         size, channels = size or ["128x256"], channels or 2048
-    channels = channels or common.on(512, 2048)
-    settings = common.settings(LayerSetting, size, LAYER_SIZES, channels=channels, mid_channels=mid_channels)
-    return common.measure(LayerTable(), settings)
+    size = size or run.on(**(QUICK_SIZES if run.quick else LAYER_SIZES)).split()
+    channels = channels or run.on(512, 2048)
+    settings = run.settings(LayerSetting, size, channels=channels, mid_channels=mid_channels, nodes=nodes)
+    return run.measure(LayerTable(), settings)
 
 
 @flatten
@@ -177,11 +170,10 @@ def deformable(
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
 
-    settings = [
-        DeformableSetting(problem=str(name), batch=run.batch, nodes=points, **shape)
-        for name in problem or (QUICK_PROBLEMS if run.quick else PROBLEMS)
-        for shape in run.shapes(size or (QUICK_IMAGE if run.quick else PROBLEMS[name]).split())
-    ]
+    settings = []
+    for name in problem or (QUICK_PROBLEMS if run.quick else PROBLEMS):
+        sizes = size or (QUICK_IMAGE if run.quick else PROBLEMS[name]).split()
+        settings += run.settings(DeformableSetting, sizes, problem=str(name), nodes=points)
     return run.measure(DeformableTable(), settings)
 
 
@@ -210,8 +202,5 @@ def networks(
     if run.batch > 1 and not size:
         raise UsageError("--batch needs --size: the default sizes have numbers of images of their own")
     batches = {} if size else {QUICK_IMAGE: 2} if run.quick else run.on(**NETWORK_SIZES)
-    settings = [
-        NetworkSetting(backbone=backbone, batch=batches.get(f"{shape['height']}x{shape['width']}", run.batch), **shape)
-        for shape in run.shapes(size or list(batches))
-    ]
-    return run.measure(NetworkTable(), settings)
+    settings = run.settings(NetworkSetting, size or batches, backbone=backbone)
+    return run.measure(NetworkTable(), [replace(each, batch=batches.get(each.size, each.batch)) for each in settings])
