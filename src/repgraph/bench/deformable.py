@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from repgraph.acceleration import accelerate
 from repgraph.bench import gate
 from repgraph.bench.operator import between_pixels, build_compiled, why_not_backend
-from repgraph.bench.table import BOTH, FORWARD, Candidate, Function, Leaves, Row, Setting, Table
+from repgraph.bench.table import BOTH, FORWARD, Candidate, Function, Leaves, Setting, Table
 from repgraph.info import installed
 from repgraph.ops import multi_scale_deformable_attention
 
@@ -98,10 +98,6 @@ class Network(nn.Module):
         return torch.cat([found[name].flatten(1) for name in self.outputs], 1)
 
 
-def _build(function: Function, setting: DeformableSetting, **options: Any) -> Function:
-    return lambda value, *rest: function(value, setting.maps, *rest, **options)
-
-
 def _function(setting: DeformableSetting, backend: str | None = None) -> Function:
     """Build the operator or a network, computed by a backend or, without one, as in transformers."""
     if setting.problem in NETWORKS:
@@ -110,9 +106,8 @@ def _function(setting: DeformableSetting, backend: str | None = None) -> Functio
         if backend is not None:
             accelerate(network, backend=backend)
         return network
-    if backend is None:
-        return _build(composition, setting)
-    return _build(multi_scale_deformable_attention, setting, backend=backend)
+    operator = composition if backend is None else partial(multi_scale_deformable_attention, backend=backend)
+    return lambda value, *rest: operator(value, setting.maps, *rest)
 
 
 def _why_not(setting: DeformableSetting, backend: str | None = None) -> str | None:
@@ -140,6 +135,7 @@ class DeformableTable(Table):
         Candidate("composition-compiled", partial(build_compiled, _function), why_not=_why_not_operator),
     )
     baselines: ClassVar = {"comp.": ["composition"]}
+    memory_column = "extra_bytes"
     memory_note = "not counting inputs and parameters"
     small_size = (149, 173)
 
@@ -185,9 +181,6 @@ class DeformableTable(Table):
 
     def facts(self, candidate: Candidate, setting: DeformableSetting) -> dict[str, Any]:
         return {"transformers": installed("transformers")}
-
-    def memory(self, row: Row) -> dict[str, int | None]:
-        return {"extra_bytes": row.memory, "result_bytes": row.result}
 
 
 def _centres(height: int, width: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from repgraph.bench import measure
 from repgraph.bench.measure import Call
 from repgraph.bench.table import CANNOT, FAILED, NO_MEMORY, OK, TOO_SLOW, WRONG, Candidate, Leaves, Row, Table
-from repgraph.errors import out_of_memory
+from repgraph.errors import first_line, out_of_memory
 
 MIN_CALLS = 5  # to time, even if they are slow
 GRAPH_LIMIT = 0.05  # seconds; for slower calls, launch overhead is negligible and CUDA graphs take much memory
@@ -127,7 +127,7 @@ class _Runner:
         seconds = measure.warm_up(call, row.setting.device)
         if seconds > self.limit:
             raise Rejected(TOO_SLOW, f"{seconds:.1f} s per call; limit {self.limit:g} s")
-        row.memory, row.result = measure.peak_memory(call, row.setting.device)
+        row.memory, row.result = measure.peak_memory(call, row.setting.device, self.table.counts_result)
         return call, seconds
 
     def _measure_graph(self, row: Row, inputs: Callable[[], Leaves], seconds: float) -> None:
@@ -154,10 +154,6 @@ def _recorded(rows: Sequence[Row]) -> Iterator[None]:
             status, reason = NO_MEMORY, re.split(r"(?<=\.) GPU \d", reason)[0]  # without the allocator's statistics
         for row in rows:
             row.status, row.reason = status, reason
-
-
-def first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
 
 
 @contextlib.contextmanager

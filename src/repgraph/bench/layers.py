@@ -29,9 +29,8 @@ NON_LOCAL, DANET, REPGRAPH = "non-local", "danet", "repgraph"  # families
 SAMPLE = 4  # multiply-adds of a bilinear interpolation
 CLASSES = 19  # of DANet's head, as in the paper's table
 MOVES = 0.03  # for the gate: standard deviation, in pixels, of the part of offsets that depends on the input
-# The paper's complexity table: G multiply-adds (called GFLOPs there), and ms on an RTX 2080 Ti in float32.
-PAPER = {"nl-shared": (601.4, 146.65), "danet-head": (785.01, 279.56)}
-PAPER |= {"simple": (45.31, 60.89), "bottleneck": (34.96, 25.96)}
+# G multiply-adds in the paper's complexity table, which calls them GFLOPs.
+PAPER = {"nl-shared": 601.4, "danet-head": 785.01, "simple": 45.31, "bottleneck": 34.96}
 Shape = Sequence[int]
 
 
@@ -41,9 +40,6 @@ class LayerSetting(Setting):
 
     channels: int = 2048
     mid_channels: int = 256
-
-    def columns(self) -> dict[str, Any]:
-        return super().columns() | {"tf32": self.tf32}
 
     def is_paper(self) -> bool:
         """Return whether this is the setting of the paper's complexity table."""
@@ -203,6 +199,7 @@ class LayerTable(Table):
     passes = checked = FORWARD, BOTH
     candidates = BLOCKS
     baselines: ClassVar = {"SDPA": [f"nl-sdpa-{name}" for name in SDPA_KERNELS], "plain": ["nl-plain"]}
+    memory_column, counts_result = "extra_bytes", True
     memory_note = "not counting input, parameters and cotangent"
 
     def context(self) -> AbstractContextManager[None]:
@@ -229,18 +226,12 @@ class LayerTable(Table):
         return precision
 
     def facts(self, candidate: Candidate, setting: LayerSetting) -> dict[str, Any]:
-        paper_gmacs, paper_ms = PAPER.get(candidate.name, (None, None)) if setting.is_paper() else (None, None)
         return {
             "backend": choose("auto", setting.device, setting.dtype) if candidate.family == REPGRAPH else "",
             "parameters": sum(p.numel() for p in candidate.build(setting).parameters()),
             "macs_products": count_products(candidate, setting),
-            "paper_gmacs": paper_gmacs,
-            "paper_ms": paper_ms,
+            "paper_gmacs": PAPER.get(candidate.name) if setting.is_paper() else None,
         }
-
-    def memory(self, row: Row) -> dict[str, int | None]:
-        extra = None if row.memory is None or row.result is None else row.memory + row.result
-        return {"extra_bytes": extra, "result_bytes": row.result}
 
     def cells(self, row: Row) -> dict[str, str]:
         """Return multiply-adds next to the paper's, and parameters."""

@@ -83,8 +83,8 @@ def graph_times(make: Callable[[], Call], seconds: float) -> Times:
     return times
 
 
-def peak_memory(call: Call, device: torch.device) -> tuple[int | None, int | None]:
-    """Return the peak memory of a call beyond its result, and the size of the result, in bytes; None if unknown."""
+def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -> tuple[int | None, int | None]:
+    """Return the peak memory of a call, by default beyond its result, and the size of the result; None if unknown."""
     before = allocated_memory(device)
     if before is None:
         return None, None
@@ -93,7 +93,8 @@ def peak_memory(call: Call, device: torch.device) -> tuple[int | None, int | Non
     storages = [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)]
     size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _system_bytes("self/status", "VmHWM")
-    return max(0, peak - before - size), size
+    extra = max(0, peak - before - size)
+    return extra + size if counts_result else extra, size
 
 
 def allocated_memory(device: torch.device) -> int | None:

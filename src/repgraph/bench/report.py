@@ -60,7 +60,8 @@ def record(table: Table, row: Row) -> dict[str, Any]:
         values = asdict(times) if times else dict.fromkeys(("median", "min", "p20", "p80", "count"))
         columns |= {f"{prefix}{name}" + ("" if name == "count" else "_ms"): value for name, value in values.items()}
     device = row.setting.device
-    columns |= table.memory(row) | {"device": str(device), "device_name": device_name(device)}
+    columns |= {table.memory_column: row.memory, "result_bytes": row.result}
+    columns |= {"device": str(device), "device_name": device_name(device)}
     return columns | {
         "threads": torch.get_num_threads(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -96,8 +97,7 @@ def _cells(table: Table, row: Row, rows: Sequence[Row]) -> dict[str, str]:
         return cells | {"ms": row.status}
     cells |= {"ms": number(row.times.median), "graph": number(row.graph.median if row.graph else None)}
     cells |= {f"x {name}": number(speed_up(row, rows, names)) for name, names in table.baselines.items()}
-    memory = next(iter(table.memory(row).values()))
-    return cells | {"MiB": "" if memory is None else f"{memory / 2**20:.1f}"} | table.cells(row)
+    return cells | {"MiB": "" if row.memory is None else f"{row.memory / 2**20:.1f}"} | table.cells(row)
 
 
 def _terminal_table(title: str, lines: Sequence[Mapping[str, str]]) -> RichTable:
@@ -127,9 +127,8 @@ def notes(table: Table, rows: Sequence[Row]) -> list[str]:
     device = rows[0].setting.device
     if device.type == "cuda":
         found["ms: time between CUDA events; graph: GPU time of a CUDA graph, compared where both have one"] = None
-        found[f"MiB: peak of PyTorch's allocator, {table.memory_note}"] = None
-    else:
-        found[f"MiB: peak of the resident memory, {table.memory_note}"] = None
+    memory = "PyTorch's allocator" if device.type == "cuda" else "the resident memory"
+    found[f"MiB: peak of {memory}, {table.memory_note}"] = None
     columns = [row.setting.columns() for row in rows]
     shown = {name: value for name, value in columns[0].items() if all(each[name] == value for each in columns)}
     shown |= {"on": device_name(device), "threads": torch.get_num_threads()} | versions()

@@ -83,7 +83,7 @@ class Row:
     reason: str = ""
     times: Times | None = None  # between events on CUDA, wall-clock on the CPU
     graph: Times | None = None  # of the replay of a CUDA graph
-    memory: int | None = None  # peak beyond what was allocated before and beyond the result, in bytes
+    memory: int | None = None  # peak beyond what was allocated before, in bytes
     result: int | None = None  # size of the result, in bytes
     facts: dict[str, Any] = field(default_factory=dict)  # the table's own columns
 
@@ -97,6 +97,8 @@ class Table(ABC):
     checked: ClassVar[tuple[str, ...]]  # passes that the gate compares; all but FORWARD with gradients
     candidates: ClassVar[Sequence[Candidate]]
     baselines: ClassVar[dict[str, Sequence[str]]] = {}  # rows are compared with the fastest of these candidates
+    memory_column: ClassVar[str] = "memory_bytes"  # in the CSV file
+    counts_result: ClassVar[bool] = False  # whether that memory includes the result
     memory_note: ClassVar[str] = "not counting the result"
     small_size: ClassVar[tuple[int, int]] = (19, 22)  # for the gate: no multiple of tiles, several cells of usual grids
 
@@ -168,10 +170,6 @@ class Table(ABC):
     def facts(self, candidate: Candidate, setting: Any) -> dict[str, Any]:
         """Return additional columns, before anything is measured. An exception is recorded as a failure."""
         return {}
-
-    def memory(self, row: Row) -> dict[str, int | None]:
-        """Return the columns about memory, in bytes; the first one is shown in the terminal."""
-        return {"memory_bytes": row.memory}
 
     def cells(self, row: Row) -> dict[str, str]:
         """Return additional columns of a measured row in the terminal."""
