@@ -131,12 +131,12 @@ def test_settings_of_commands(tmp_path, monkeypatch):
         "repgraph.bench.report.benchmark", lambda *arguments, **effort: found.append((arguments[1], effort)) or 0
     )
     words = ("operator --quick", "layers --quick", "layers --paper", "layers --dtype float16 float32")
-    assert [bench(f"{text} --device cpu", tmp_path) for text in (*words, "operator --shared-kv")] == [0] * 5
+    assert [bench(f"{text} --device cpu", tmp_path) for text in words] == [0] * 4
     settings = [each for each, _ in found]
     assert [s.size for s in settings[0] + settings[1]] == ["33x33"] * 3 and found[0][1]["seconds"] == 0.2
     assert [s.is_paper() for s in settings[2]] == [True]
     assert [(s.dtype_name, s.size) for s in settings[3]][3:5] == [("float16", "97x97"), ("float32", "17x17")]
-    assert {s.shared_kv for s in settings[4]} == {True} and len(settings[4]) == 5
+    assert [s.shared_kv for s in settings[0]] == [True, False]
 
 
 @pytest.mark.parametrize(

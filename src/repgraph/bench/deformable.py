@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import torch
@@ -110,13 +109,7 @@ def _function(setting: DeformableSetting, backend: str | None = None) -> Functio
     return lambda value, *rest: operator(value, setting.maps, *rest)
 
 
-def _why_not(setting: DeformableSetting, backend: str | None = None) -> str | None:
-    if setting.problem in NETWORKS and not find_spec("transformers"):
-        return "transformers is not installed"
-    return why_not_backend(backend, setting) if backend else None
-
-
-def _why_not_operator(setting: DeformableSetting) -> str | None:
+def _why_not_compiled(setting: DeformableSetting) -> str | None:
     return "is for the operator alone" if setting.problem in NETWORKS else None
 
 
@@ -130,9 +123,9 @@ class DeformableTable(Table):
     passes = FORWARD, BOTH
     checked = (BOTH,)
     candidates = (
-        *(Candidate(n, partial(_function, backend=n), why_not=partial(_why_not, backend=n)) for n in ("cpu", "triton")),
-        Candidate("composition", _function, why_not=_why_not),
-        Candidate("composition-compiled", partial(build_compiled, _function), why_not=_why_not_operator),
+        *(Candidate(n, partial(_function, backend=n), why_not=partial(why_not_backend, n)) for n in ("cpu", "triton")),
+        Candidate("composition", _function),
+        Candidate("composition-compiled", partial(build_compiled, _function), why_not=_why_not_compiled),
     )
     baselines: ClassVar = {"comp.": ["composition"]}
     memory_column = "extra_bytes"

@@ -7,6 +7,7 @@ with the calls of all candidates interleaved, and memory is the peak of the resi
 import contextlib
 import ctypes
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -115,19 +116,18 @@ def allocated_memory(device: torch.device) -> int | None:
 @contextlib.contextmanager
 def memory_limit() -> Iterator[None]:
     """On Linux, make allocations beyond 80 % of the available memory fail; otherwise the process might be killed."""
-    limits = None
-    with contextlib.suppress(ImportError, OSError, StopIteration):
-        import resource
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
 
-        new = _system_bytes("self/status", "VmData") + round(0.8 * _system_bytes("meminfo", "MemAvailable"))
-        limits = resource.getrlimit(resource.RLIMIT_DATA)
-        new = min(n for n in (new, *limits) if n != resource.RLIM_INFINITY)
-        resource.setrlimit(resource.RLIMIT_DATA, (new, limits[1]))
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    new = _system_bytes("self/status", "VmData") + round(0.8 * _system_bytes("meminfo", "MemAvailable"))
+    resource.setrlimit(resource.RLIMIT_DATA, (min(n for n in (new, *limits) if n >= 0), limits[1]))
     try:
         yield
     finally:
-        if limits:
-            resource.setrlimit(resource.RLIMIT_DATA, limits)
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
 
 
 def _system_bytes(file: str, name: str) -> int:

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from repgraph.cli.options import Device, flatten, option, parse_size
-from repgraph.errors import UsageError
 
 # Default sizes on the CPU and on CUDA.
 OPERATOR_SIZES = {"cpu": "17x17 33x33 65x65 97x97 129x129", "cuda": "32x64 64x128 128x256 181x362 256x512"}
@@ -23,8 +22,6 @@ PROBLEMS = {
     "deformable-detr": "480x640 800x1066",
     "mask2former": "512x512 1024x1024",
 }
-# Sizes of images for networks, and the number of images of each.
-NETWORK_SIZES = {"cpu": {"512x512": 1}, "cuda": {"320x320": 16, "512x512": 8, "1024x2048": 1}}
 QUICK_PROBLEMS = ("detr-encoder", "detr-decoder", "pixel-decoder")
 QUICK_IMAGE, QUICK_SECONDS = "128x160", 0.2
 SIZES = "Sizes of the maps; several at once."
@@ -94,16 +91,13 @@ def operator(
     memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
         "channels_last"
     ),
-    shared_kv: Annotated[
-        bool | None, option("One tensor for key and value, or two.", "--shared-kv/--separate-kv", show_default="both")
-    ] = None,
 ) -> int:
     """Measure the backends of the operator, the same from grid_sample calls, and non-local attention.
 
     Examples:
       repgraph bench operator --quick
       repgraph bench operator --size 65x65 129x129 --out results
-      repgraph bench operator --only cpu composition --separate-kv
+      repgraph bench operator --only cpu composition
 
     Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
     anything was measured, else 1; 2 for a mistake in the command; 130 after Ctrl-C, which keeps finished measurements.
@@ -115,8 +109,7 @@ def operator(
     size = size or run.on(**(QUICK_SIZES if run.quick else OPERATOR_SIZES)).split()
     layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
     make = partial(run.settings, OperatorSetting, size, channels=channels, nodes=nodes, memory_format=layout)
-    kinds = [True, False] if shared_kv is None else [shared_kv]
-    return run.measure(OperatorTable(), [setting for kind in kinds for setting in make(shared_kv=kind)])
+    return run.measure(OperatorTable(), make(shared_kv=True) + make(shared_kv=False))
 
 
 @flatten
@@ -182,7 +175,7 @@ def networks(
     run: Run,
     size: Annotated[
         list[str] | None,
-        option("Sizes of the images; several at once.", metavar="HxW", show_default="512x512; on CUDA several"),
+        option("Sizes of the images; several at once.", metavar="HxW", show_default="512x512"),
     ] = None,
     backbone: Annotated[str, option("Name of a timm model.", metavar="NAME")] = "resnet50",
 ) -> int:
@@ -194,13 +187,10 @@ def networks(
       repgraph bench networks --size 320x320 --batch 16 --only rgnet pyramid nl
 
     All networks have the same backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and
-    RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA
-    devices get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are as for bench operator.
+    RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Exit codes are as for
+    bench operator.
     """
     from repgraph.bench.networks import NetworkSetting, NetworkTable
 
-    if run.batch > 1 and not size:
-        raise UsageError("--batch needs --size: the default sizes have numbers of images of their own")
-    batches = {} if size else {QUICK_IMAGE: 2} if run.quick else run.on(**NETWORK_SIZES)
-    settings = run.settings(NetworkSetting, size or batches, backbone=backbone)
-    return run.measure(NetworkTable(), [replace(each, batch=batches.get(each.size, each.batch)) for each in settings])
+    settings = run.settings(NetworkSetting, size or [QUICK_IMAGE if run.quick else "512x512"], backbone=backbone)
+    return run.measure(NetworkTable(), settings)
