@@ -20,7 +20,7 @@ from repgraph.bench import gate
 from repgraph.bench.measure import CPU
 from repgraph.bench.operator import SDPA_KERNELS, why_not_sdpa
 from repgraph.bench.table import BOTH, FORWARD, Candidate, Leaves, Row, Setting, Table, number
-from repgraph.layers import BottleneckRepGraph, DANetHead, DualAttention, NonLocal, SimpleRepGraph, fuse
+from repgraph.layers import BottleneckRepGraph, DANetHead, NonLocal, SimpleRepGraph, fuse
 from repgraph.layers.offset import Offset
 from repgraph.ops.backends import choose
 from repgraph.ops.tf32 import tensor_float_32
@@ -91,10 +91,6 @@ def _conv2d_non_local(s: LayerSetting, plain: bool = False) -> nn.Module:
     return layer
 
 
-def _danet(s: LayerSetting, plain: bool = False) -> nn.Module:
-    return DualAttention(s.channels, attention="plain", **_factory(s))
-
-
 def _danet_head(s: LayerSetting, plain: bool = False) -> nn.Module:
     """Build DANet's head with the predictions of both branches and of their sum, which its loss needs."""
     options: dict[str, Any] = dict(num_classes=CLASSES, attention="plain", dropout=0.0)  # results can be checked
@@ -121,7 +117,6 @@ BLOCKS = (
         for n in SDPA_KERNELS
     ),
     Candidate("nl-conv2d", _conv2d_non_local, NON_LOCAL),
-    Candidate("danet-block", _danet, DANET),
     Candidate("danet-head", _danet_head, DANET),
     Candidate("simple", partial(_repgraph, layer=SimpleRepGraph), REPGRAPH),
     _bottleneck("bottleneck"),
