@@ -113,7 +113,7 @@ def test_mistakes_are_one_line(run, detector, tmp_path, arguments, message, monk
 
 
 def test_outputs_that_differ_are_not_written(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(export, "to_onnx", lambda *arguments: export.Exported(b"", 0.05))
+    monkeypatch.setattr(export, "to_onnx", lambda *arguments: (b"", 0.05))
     out = tmp_path / "net.onnx"
     assert command(run, "--to", "onnx", "--out", out) == 1 and not out.exists()
     captured = capsys.readouterr()

@@ -5,7 +5,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,21 +15,19 @@ from repgraph.errors import UsageError, first_line
 from repgraph.models import RGNet
 
 DYNAMIC_AXES = {0: "batch", 2: "height", 3: "width"}
-TOLERANCE = 1e-4  # on the difference between the logits of the file and of the network, relative to the largest logit
+TOLERANCE = 1e-4  # on the difference between the logits of the file and of the network
 
 
-class Exported(NamedTuple):
-    data: bytes  # content of the file
-    difference: float  # between its logits and the network's, relative to the largest logit
-
-
-def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Exported:
+def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> tuple[bytes, float]:
     """Export with ``torch.export``: from normalised images (1, 3, H, W) to logits of the same size.
 
     Args:
         model: In evaluation mode, on the CPU.
         size: (H, W) of the images, or of an example if ``dynamic``.
         dynamic: Allow any batch size, height and width of which the smallest map has at least two rows and columns.
+
+    Returns:
+        The content of the file, and the difference between its logits and the network's, relative to the largest logit.
     """
     axes = (dict.fromkeys(DYNAMIC_AXES, Dim.DYNAMIC),) if dynamic else None
     file = io.BytesIO()
@@ -43,10 +41,10 @@ def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Expo
         file.seek(0)
         # A program that does not work for all sizes (max pooling in PyTorch 2.11) raises an error here.
         difference = compare(torch.export.load(file).module(), model, size, dynamic)
-    return Exported(file.getvalue(), difference)
+    return file.getvalue(), difference
 
 
-def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Exported:
+def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> tuple[bytes, float]:
     """Export to ONNX, from "images" to "logits", like :func:`to_torch`; compared in onnxruntime."""
     import onnx
     import onnxruntime  # type: ignore[import-untyped]
@@ -70,7 +68,7 @@ def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> Expor
     def run(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
-    return Exported(data, compare(run, model, size, dynamic))
+    return data, compare(run, model, size, dynamic)
 
 
 def compare(run: Callable[[Tensor], Tensor], model: RGNet, size: tuple[int, int], dynamic: bool) -> float:

@@ -33,16 +33,11 @@ def run(
     progress: Callable[[int, str], object] = lambda done, text: None,
     finished: Callable[[list[Row]], object] = lambda rows: None,
 ) -> list[Row]:
-    """Measure candidates of a table; rows of candidates that cannot be measured have the reason.
+    """Measure candidates of a table, by default all; rows of candidates that cannot be measured have the reason.
 
-    Args:
-        table: The benchmark.
-        settings: On one device, small sizes first: a candidate that is too slow or too large is not tried again.
-        candidates: By default all of the table.
-        seconds: For each measurement, on average.
-        limit: Seconds per call; slower candidates are not measured.
-        progress: Called with the number of finished settings and a description of the current step.
-        finished: Called with the rows of each setting.
+    ``settings`` are on one device, small sizes first: a candidate that is too slow (``limit``, seconds per call) or too
+    large is not tried again. Each measurement takes ``seconds`` on average. ``progress`` is called with the number of
+    finished settings and a description of the current step, ``finished`` with the rows of each setting.
     """
     runner = _Runner(table, seconds, limit)
     rows: list[Row] = []

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -86,9 +87,17 @@ def graph_times(make: Callable[[], Call], seconds: float) -> Times:
 
 def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -> tuple[int | None, int | None]:
     """Return the peak memory of a call, by default beyond its result, and the size of the result; None if unknown."""
-    before = allocated_memory(device)
-    if before is None:
-        return None, None
+    if device.type == "cuda":
+        synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    else:
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+        except (OSError, AttributeError, TypeError):  # without Linux and glibc
+            return None, None
+        before = _system_bytes("self/status", "VmRSS")
     result = call()
     synchronize(device)
     storages = [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)]
@@ -96,21 +105,6 @@ def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _system_bytes("self/status", "VmHWM")
     extra = max(0, peak - before - size)
     return extra + size if counts_result else extra, size
-
-
-def allocated_memory(device: torch.device) -> int | None:
-    """Reset the peak and return the bytes in use, on the CPU by the process (None without Linux and glibc)."""
-    if device.type == "cuda":
-        synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device)
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")  # resets VmHWM
-    except (OSError, AttributeError, TypeError):
-        return None
-    return _system_bytes("self/status", "VmRSS")
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,14 +81,22 @@ def speed_up(row: Row, rows: Sequence[Row], baseline: Sequence[str]) -> float | 
 
 
 def terminal_tables(table: Table, rows: Sequence[Row]) -> Iterator[RichTable]:
-    """Yield a table for each setting and pass."""
+    """Yield a table for each setting and pass, with all columns that are not empty."""
     grouped: dict[tuple[Setting, str], list[Row]] = {}
     for row in rows:
-        grouped.setdefault((row.setting, row.pass_), []).append(row)
+        if row.status != CANNOT:
+            grouped.setdefault((row.setting, row.pass_), []).append(row)
     for (setting, pass_), found in grouped.items():
-        lines = [_cells(table, row, found) for row in found if row.status != CANNOT]
-        if lines:
-            yield _terminal_table(f"{setting.title}: {pass_}", lines)
+        lines = [_cells(table, row, found) for row in found]
+        heads = [head for head in max(lines, key=len) if any(line.get(head) for line in lines)]
+        title = f"{setting.title}: {pass_}"
+        shown = RichTable(title=title, title_justify="left", min_width=len(title), box=box.SIMPLE_HEAD, padding=0)
+        shown.show_edge = False
+        for index, head in enumerate(heads):  # tables fit into 80 columns
+            shown.add_column(head, justify="right" if index else "left", no_wrap=True, min_width=6 if index else 20)
+        for line in lines:
+            shown.add_row(*(line.get(head, "") for head in heads))
+        yield shown
 
 
 def _cells(table: Table, row: Row, rows: Sequence[Row]) -> dict[str, str]:
@@ -98,18 +106,6 @@ def _cells(table: Table, row: Row, rows: Sequence[Row]) -> dict[str, str]:
     cells |= {"ms": number(row.times.median), "graph": number(row.graph.median if row.graph else None)}
     cells |= {f"x {name}": number(speed_up(row, rows, names)) for name, names in table.baselines.items()}
     return cells | {"MiB": "" if row.memory is None else f"{row.memory / 2**20:.1f}"} | table.cells(row)
-
-
-def _terminal_table(title: str, lines: Sequence[Mapping[str, str]]) -> RichTable:
-    """Return a table of all columns that are not empty."""
-    heads = [head for head in max(lines, key=len) if any(line.get(head) for line in lines)]
-    look: Any = dict(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    new = RichTable(title=title, title_justify="left", min_width=len(title), **look)
-    for index, head in enumerate(heads):  # tables fit into 80 columns
-        new.add_column(head, justify="right" if index else "left", no_wrap=True, min_width=6 if index else 20)
-    for line in lines:
-        new.add_row(*(line.get(head, "") for head in heads))
-    return new
 
 
 def notes(table: Table, rows: Sequence[Row]) -> list[str]:
