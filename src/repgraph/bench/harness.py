@@ -122,7 +122,7 @@ class _Runner:
         seconds = measure.warm_up(call, row.setting.device)
         if seconds > self.limit:
             raise Rejected(TOO_SLOW, f"{seconds:.1f} s per call; limit {self.limit:g} s")
-        row.memory, row.result = measure.peak_memory(call, row.setting.device, self.table.counts_result)
+        row.memory = measure.peak_memory(call, row.setting.device, self.table.counts_result)
         return call, seconds
 
     def _measure_graph(self, row: Row, inputs: Callable[[], Leaves], seconds: float) -> None:

@@ -25,7 +25,7 @@ from repgraph.layers.offset import Offset
 from repgraph.ops.backends import choose
 from repgraph.ops.tf32 import tensor_float_32
 
-NON_LOCAL, DANET, REPGRAPH = "non-local", "danet", "repgraph"  # families
+DANET, REPGRAPH = "danet", "repgraph"  # families
 SAMPLE = 4  # multiply-adds of a bilinear interpolation
 CLASSES = 19  # of DANet's head, as in the paper's table
 MOVES = 0.03  # for the gate: standard deviation, in pixels, of the part of offsets that depends on the input
@@ -110,13 +110,10 @@ def _bottleneck(name: str, **options: Any) -> Candidate:
 
 
 BLOCKS = (
-    Candidate("nl-plain", _non_local, NON_LOCAL),
-    Candidate("nl-shared", partial(_non_local, shared=True), NON_LOCAL),
-    *(
-        Candidate(f"nl-sdpa-{n}", partial(_non_local, kernel=n), NON_LOCAL, partial(why_not_sdpa, n))
-        for n in SDPA_KERNELS
-    ),
-    Candidate("nl-conv2d", _conv2d_non_local, NON_LOCAL),
+    Candidate("nl-plain", _non_local),
+    Candidate("nl-shared", partial(_non_local, shared=True)),
+    *(Candidate(f"nl-sdpa-{n}", partial(_non_local, kernel=n), why_not=partial(why_not_sdpa, n)) for n in SDPA_KERNELS),
+    Candidate("nl-conv2d", _conv2d_non_local),
     Candidate("danet-head", _danet_head, DANET),
     Candidate("simple", partial(_repgraph, layer=SimpleRepGraph), REPGRAPH),
     _bottleneck("bottleneck"),

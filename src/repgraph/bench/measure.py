@@ -85,8 +85,8 @@ def graph_times(make: Callable[[], Call], seconds: float) -> Times:
     return times
 
 
-def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -> tuple[int | None, int | None]:
-    """Return the peak memory of a call, by default beyond its result, and the size of the result; None if unknown."""
+def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -> int | None:
+    """Return the peak memory of a call in bytes, by default beyond its result; None if it is unknown."""
     if device.type == "cuda":
         synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -96,7 +96,7 @@ def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -
             ctypes.CDLL(None).malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         except (OSError, AttributeError, TypeError):  # without Linux and glibc
-            return None, None
+            return None
         before = _system_bytes("self/status", "VmRSS")
     result = call()
     synchronize(device)
@@ -104,7 +104,7 @@ def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -
     size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _system_bytes("self/status", "VmHWM")
     extra = max(0, peak - before - size)
-    return extra + size if counts_result else extra, size
+    return extra + size if counts_result else extra
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from repgraph.bench.table import BACKWARD, FORWARD, Candidate, Function, Leaves,
 from repgraph.ops import backends, representative_attention
 from repgraph.ops.geometry import position_dtype
 
-OWN, NON_LOCAL = "representative", "non-local"  # families
+NON_LOCAL = "non-local"  # family
 CLEARANCE = 2.0**-6  # distance of nodes from pixel centres
 SDPA_KERNELS = {
     "math": SDPBackend.MATH,
@@ -102,11 +102,13 @@ class OperatorTable(Table):
     checked = (BACKWARD,)
     candidates = (
         *(
-            Candidate(n, lambda s, n=n: partial(representative_attention, backend=n), OWN, partial(why_not_backend, n))
+            Candidate(
+                n, lambda s, n=n: partial(representative_attention, backend=n), why_not=partial(why_not_backend, n)
+            )
             for n in ("reference", "cpu", "triton")
         ),
-        Candidate("composition", lambda s: composition, OWN),
-        Candidate("composition-compiled", partial(build_compiled, lambda s: composition), OWN),
+        Candidate("composition", lambda s: composition),
+        Candidate("composition-compiled", partial(build_compiled, lambda s: composition)),
         *(
             Candidate(f"sdpa-{n}", lambda s, k=k: partial(non_local, kernel=k), NON_LOCAL, partial(why_not_sdpa, n))
             for n, k in SDPA_KERNELS.items()

@@ -60,8 +60,7 @@ def record(table: Table, row: Row) -> dict[str, Any]:
         values = asdict(times) if times else dict.fromkeys(("median", "min", "p20", "p80", "count"))
         columns |= {f"{prefix}{name}" + ("" if name == "count" else "_ms"): value for name, value in values.items()}
     device = row.setting.device
-    columns |= {table.memory_column: row.memory, "result_bytes": row.result}
-    columns |= {"device": str(device), "device_name": device_name(device)}
+    columns |= {table.memory_column: row.memory, "device": str(device), "device_name": device_name(device)}
     return columns | {
         "threads": torch.get_num_threads(),
         "platform": f"{platform.system()} {platform.machine()}",

@@ -84,7 +84,6 @@ class Row:
     times: Times | None = None  # between events on CUDA, wall-clock on the CPU
     graph: Times | None = None  # of the replay of a CUDA graph
     memory: int | None = None  # peak beyond what was allocated before, in bytes
-    result: int | None = None  # size of the result, in bytes
     facts: dict[str, Any] = field(default_factory=dict)  # the table's own columns
 
 

@@ -97,7 +97,6 @@ def operator(
     Examples:
       repgraph bench operator --quick
       repgraph bench operator --size 65x65 129x129 --out results
-      repgraph bench operator --only cpu composition
 
     Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
     anything was measured, else 1; 2 for a mistake in the command; 130 after Ctrl-C, which keeps finished measurements.
@@ -125,11 +124,9 @@ def layers(
 
     Examples:
       repgraph bench layers --quick
-      repgraph bench layers
       repgraph bench layers --paper --dtype bfloat16 --only bottleneck nl-sdpa-cudnn
 
-    Results are first compared with float64; layers with wrong results are not measured. Exit codes are as for bench
-    operator.
+    Exit codes are as for bench operator.
     """
     from repgraph.bench.layers import LayerSetting, LayerTable
 
@@ -154,7 +151,6 @@ def deformable(
 
     Examples:
       repgraph bench deformable --quick
-      repgraph bench deformable --problem detr-encoder --dtype bfloat16
       repgraph bench deformable --problem deformable-detr --size 480x640
 
     detr-encoder and detr-decoder are the calls in Deformable DETR (maps of strides 8 to 64; a query for each position,
@@ -184,7 +180,6 @@ def networks(
     Examples:
       repgraph bench networks --quick
       repgraph bench networks --size 512x512 --batch 8 --dtype bfloat16
-      repgraph bench networks --size 320x320 --batch 16 --only rgnet pyramid nl
 
     All networks have the same backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and
     RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Exit codes are as for
