@@ -267,10 +267,10 @@ def test_other_versions_of_transformers():
 
     assert accelerate(fake(plain)) == [""]
     model = nn.ModuleList([fake(plain), fake(without_list)])
-    with pytest.raises(UsageError, match="has parameters self, value, value_spatial_shapes, sampling_locations"):
+    with pytest.raises(UsageError, match="has other parameters"):
         accelerate(model)
     assert not is_accelerated(model)
-    with pytest.raises(UsageError, match="does not compute multi-scale deformable attention"):
+    with pytest.raises(UsageError, match="or other results"):
         accelerate(fake(scaled))
     for family in ("deformable_detr", "mask2former"):
         replaced = build(family)

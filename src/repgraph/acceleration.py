@@ -4,7 +4,7 @@ In most networks a module ``MultiScaleDeformableAttention`` computes it. In Mask
 attention's ``forward`` calls a function of its Python module, in D-FINE and DEIMv2 an attribute of the instance.
 """
 
-import inspect
+import contextlib
 import sys
 import types
 import warnings
@@ -189,12 +189,7 @@ def _with_global(function: Any, name: str, value: Any) -> Callable[..., Any]:
 
 @cache
 def _check_function(owner: type, function: Callable[..., Tensor], expected: tuple[str, ...]) -> None:
-    """Raise if a function has other parameters or results than the supported ones."""
-    found = tuple(inspect.signature(function).parameters)
-    version = getattr(sys.modules.get("transformers"), "__version__", "")
-    where = f"{owner.__module__}.{owner.__name__} of transformers {version}"
-    if found != expected:
-        raise UsageError(f"{where} has parameters {', '.join(found)}; repgraph knows {', '.join(expected)}")
+    """Raise if a function has other parameters than ``expected``, or other results."""
     sizes = [(3, 2), (1, 2)]
     with torch.device("cpu"):
         value = torch.linspace(-1, 1, 8 * 2 * 3, dtype=torch.float64).view(1, 8, 2, 3)
@@ -205,7 +200,11 @@ def _check_function(owner: type, function: Callable[..., Tensor], expected: tupl
     given |= dict(sampling_locations=locations, attention_weights=weights)
     if expected is _V2:
         given |= dict(sampling_locations=locations.flatten(3, 4), attention_weights=weights.flatten(3))
-    theirs = function(*(given[name] for name in expected))
     ours = multi_scale_deformable_attention(value, sizes, locations, weights, backend="reference")
-    if ours.shape != theirs.shape or not torch.allclose(ours, theirs):
-        raise UsageError(f"{where} does not compute multi-scale deformable attention")
+    with contextlib.suppress(
+        TypeError, ValueError, RuntimeError
+    ):  # it has other parameters, or a result of another shape
+        if torch.allclose(function(*(given[name] for name in expected)), ours):
+            return
+    where = f"{owner.__module__}.{owner.__name__} of transformers {sys.modules['transformers'].__version__}"
+    raise UsageError(f"{where} has other parameters ({', '.join(expected)} are supported) or other results")
