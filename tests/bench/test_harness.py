@@ -196,5 +196,5 @@ def test_tables_show_all_numbers(monkeypatch):
     lines = [" ".join(line.split()) for line in file.getvalue().splitlines()]
     assert "candidate ms graph x plain MiB" in lines and "large out of memory" in lines
     assert "candidate-2 12347 23458 0.0426 34567.0" in lines
-    notes = " ".join(report.notes(TABLE, rows))
+    notes = " ".join(report.notes(rows))
     assert "large at 128x256: out of memory: 2 GiB" in notes and "NVIDIA H200" in notes

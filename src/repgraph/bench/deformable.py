@@ -129,7 +129,6 @@ class DeformableTable(Table):
     )
     baselines: ClassVar = {"comp.": ["composition"]}
     memory_column = "extra_bytes"
-    memory_note = "not counting inputs and parameters"
     small_size = (149, 173)
 
     def inputs(self, setting: DeformableSetting) -> Leaves:

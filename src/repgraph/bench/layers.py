@@ -192,7 +192,6 @@ class LayerTable(Table):
     candidates = BLOCKS
     baselines: ClassVar = {"SDPA": [f"nl-sdpa-{name}" for name in SDPA_KERNELS], "plain": ["nl-plain"]}
     memory_column, counts_result = "extra_bytes", True
-    memory_note = "not counting input, parameters and cotangent"
 
     def context(self) -> AbstractContextManager[None]:
         return tensor_float_32()

@@ -59,7 +59,6 @@ class NetworkTable(Table):
         Candidate("pyramid", partial(_build, decoder="pyramid")),
     )
     baselines: ClassVar = {"rgnet": ["rgnet"], "nl": ["nl"]}
-    memory_note = "not counting parameters, images and the result"
     small_size = (97, 129)
 
     def inputs(self, setting: NetworkSetting) -> Leaves:

@@ -18,6 +18,8 @@ from repgraph.files import check_writable, to_csv, write
 from repgraph.info import device_name, versions
 from repgraph.progress import Progress
 
+LEGEND = "ms: median time; graph: of a CUDA graph; x: times as fast as the baseline; MiB: additional peak memory"
+
 
 def benchmark(
     table: Table, settings: Sequence[Any], candidates: Sequence[Candidate], folder: Path, **effort: float
@@ -42,7 +44,7 @@ def benchmark(
     console = Console(width=max(80, Console().width))
     for shown in terminal_tables(table, rows):
         console.print(shown, "")
-    lines = notes(table, rows)
+    lines = notes(rows)
     if code == 130:
         lines.append(f"interrupted: {len({row.setting for row in rows})} of {len(settings)} settings measured")
     if rows:
@@ -107,7 +109,7 @@ def _cells(table: Table, row: Row, rows: Sequence[Row]) -> dict[str, str]:
     return cells | {"MiB": "" if row.memory is None else f"{row.memory / 2**20:.1f}"} | table.cells(row)
 
 
-def notes(table: Table, rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
     """Return why candidates could not be measured, the meaning of the columns, and the conditions of all rows."""
     found: dict[str, None] = {}  # each note once
     for row in rows:
@@ -116,15 +118,7 @@ def notes(table: Table, rows: Sequence[Row]) -> list[str]:
             found[f"{row.candidate.name}{size}: {row.status}: {row.reason}"] = None
     if not any(row.times for row in rows):
         return list(found)
-    for name, names in table.baselines.items():
-        fastest = ("the fastest of " if len(names) > 1 else "") + ", ".join(names)
-        found[f"x {name}: the time of {fastest}, divided by that of the row"] = None
-    device = rows[0].setting.device
-    if device.type == "cuda":
-        found["ms: time between CUDA events; graph: GPU time of a CUDA graph, compared where both have one"] = None
-    memory = "PyTorch's allocator" if device.type == "cuda" else "the resident memory"
-    found[f"MiB: peak of {memory}, {table.memory_note}"] = None
     columns = [row.setting.columns() for row in rows]
     shown = {name: value for name, value in columns[0].items() if all(each[name] == value for each in columns)}
-    shown |= {"on": device_name(device), "threads": torch.get_num_threads()} | versions()
-    return [*found, ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)]
+    shown |= {"on": device_name(rows[0].setting.device), "threads": torch.get_num_threads()} | versions()
+    return [*found, LEGEND, ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)]

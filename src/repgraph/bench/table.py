@@ -98,7 +98,6 @@ class Table(ABC):
     baselines: ClassVar[dict[str, Sequence[str]]] = {}  # rows are compared with the fastest of these candidates
     memory_column: ClassVar[str] = "memory_bytes"  # in the CSV file
     counts_result: ClassVar[bool] = False  # whether that memory includes the result
-    memory_note: ClassVar[str] = "not counting the result"
     small_size: ClassVar[tuple[int, int]] = (19, 22)  # for the gate: no multiple of tiles, several cells of usual grids
 
     @abstractmethod
