@@ -113,7 +113,7 @@ BLOCKS = (
     Candidate("nl-plain", _non_local),
     Candidate("nl-shared", partial(_non_local, shared=True)),
     *(Candidate(f"nl-sdpa-{n}", partial(_non_local, kernel=n), why_not=partial(why_not_sdpa, n)) for n in SDPA_KERNELS),
-    Candidate("nl-conv2d", _conv2d_non_local),
+    Candidate("nl-conv2d", _conv2d_non_local, why_not=partial(why_not_sdpa, "flash")),  # as for cudnn on CUDA
     Candidate("danet-head", _danet_head, DANET),
     Candidate("simple", partial(_repgraph, layer=SimpleRepGraph), REPGRAPH),
     _bottleneck("bottleneck"),

@@ -72,8 +72,10 @@ def non_local(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, kernel
 
 
 def why_not_sdpa(kernel: str, setting: Setting) -> str | None:
-    is_for_cuda = setting.device.type == "cpu" and kernel not in ("math", "flash")
-    return "PyTorch has this kernel for CUDA only" if is_for_cuda else None
+    if setting.device.type == "cpu":
+        return None if kernel in ("math", "flash") else "PyTorch has this kernel for CUDA only"
+    needs_half = kernel in ("flash", "cudnn") and setting.dtype == torch.float32
+    return "PyTorch has this kernel for half precision only" if needs_half else None
 
 
 def why_not_backend(name: str, setting: Setting) -> str | None:
