@@ -117,7 +117,7 @@ def memory_limit() -> Iterator[None]:
 
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     new = _system_bytes("self/status", "VmData") + round(0.8 * _system_bytes("meminfo", "MemAvailable"))
-    resource.setrlimit(resource.RLIMIT_DATA, (min(n for n in (new, *limits) if n >= 0), limits[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (min(n for n in (new, *limits) if n != resource.RLIM_INFINITY), limits[1]))
     try:
         yield
     finally:
