@@ -1,7 +1,10 @@
 """repgraph.accelerate: outputs of Hugging Face models do not change, and neither does anything else."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -236,6 +239,23 @@ def test_nearest_neighbours_are_left_alone():
     with pytest.warns(UserWarning, match="encoder_attn: the method is 'discrete'"):
         assert accelerate(bilinear) == ["model.decoder.layers.1.encoder_attn"]
     outputs(bilinear, "rt_detr_v2")
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_at_once(tmp_path):
+    script = """
+import repgraph
+from repgraph.ops.cpu import jit
+from tests.families import build, inputs
+
+model = build("deformable_detr")
+repgraph.accelerate(model)
+jit._Cache.save_overload = lambda *arguments: print("compiled in the first call")
+model(**inputs("deformable_detr")).last_hidden_state.sum().backward()
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert "compiling kernels for the CPU, once for this machine" in done.stderr and done.stdout == ""
 
 
 def test_errors():

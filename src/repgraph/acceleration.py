@@ -6,6 +6,7 @@ attention's ``forward`` calls a function of its Python module, in D-FINE and DEI
 
 import contextlib
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from repgraph.errors import UsageError
 from repgraph.ops import multi_scale_deformable_attention
-from repgraph.ops.backends import NAMES
+from repgraph.ops.backends import NAMES, why_not
 
 MODULE = "MultiScaleDeformableAttention"
 ATTRIBUTE = "ms_deformable_attn_core"
@@ -47,7 +48,7 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     The families are Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM Grounding
     DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients stay the same but for rounding.
     Only this instance changes. Parameters, ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and
-    ``torch.compile`` work as before. On a CPU, the first call of the model compiles the kernels, once per machine.
+    ``torch.compile`` work as before. For models on the CPU, this compiles the kernels, once per machine.
 
     Args:
         model: a model of transformers, or a module that contains one.
@@ -95,6 +96,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         # instance would stay bound to the original of a copy.
         cls: Any = type(module)
         module.__class__ = _accelerated(cls, backend)
+    if backend in ("auto", "cpu"):
+        _compile_kernels(model)
     return list(chosen)
 
 
@@ -208,3 +211,21 @@ def _check_function(owner: type, function: Callable[..., Tensor], expected: tupl
             return
     where = f"{owner.__module__}.{owner.__name__} of transformers {sys.modules['transformers'].__version__}"
     raise UsageError(f"{where} has other parameters ({', '.join(expected)} are supported) or other results")
+
+
+def _compile_kernels(model: nn.Module) -> None:
+    """Compile the CPU kernels if they are not yet in the cache, so that the first call of the model is fast."""
+    message = "repgraph: compiling kernels for the CPU, once for this machine ..."
+    timer = threading.Timer(1.0, print, [message], dict(file=sys.stderr, flush=True))  # not if they are in the cache
+    timer.start()
+    layers = [p for name, p in model.named_parameters() if "sampling_offsets" in name]
+    try:
+        with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
+            for dtype in {p.dtype for p in layers if why_not("cpu", p.device, p.dtype) is None}:
+                # two heads and many points, so that values are copied
+                shapes = (1, 4, 2, 8), (1, 16, 2, 1, 1, 2), (1, 16, 2, 1, 1)
+                value, *rest = (torch.full(shape, 0.5, dtype=dtype, requires_grad=True) for shape in shapes)
+                y = multi_scale_deformable_attention(value, [(2, 2)], *rest, backend="cpu")
+                torch.autograd.grad(y.sum(), [value, *rest])
+    finally:
+        timer.cancel()
