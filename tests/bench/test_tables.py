@@ -172,3 +172,15 @@ def test_networks(tmp_path, capsys):
         (name, pass_, "ok") for name in ("rgnet", "pyramid") for pass_ in ("forward", "training step")
     ]
     assert all(int(row["parameters"]) > 0 for row in rows)
+
+
+def test_settings_of_networks(tmp_path, monkeypatch, capsys):
+    found = []
+    monkeypatch.setattr("repgraph.bench.report.benchmark", lambda *arguments, **_: found.append(arguments[1]) or 0)
+    monkeypatch.setattr("repgraph.distributed.parse_device", torch.device)
+    words = ("--device cuda --dtype bfloat16", "--device cpu", "--device cuda:1 --batch 3 --size 64x96")
+    assert [bench(f"networks {text}", tmp_path) for text in (*words, "--batch 3")] == [0, 0, 0, 2]
+    assert [[(s.batch, s.size) for s in settings] for settings in found] == [
+        [(16, "320x320"), (8, "512x512"), (1, "1024x2048")], [(1, "512x512")], [(3, "64x96"), (3, "64x96")],
+    ]  # fmt: skip
+    assert "--batch needs --size" in capsys.readouterr().err

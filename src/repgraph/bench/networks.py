@@ -88,6 +88,9 @@ class NetworkTable(Table):
         fused, plain, exact = (candidate.build(setting) for _ in range(3))
         return fuse(fused).to(setting.dtype), plain.to(setting.dtype), exact.to(torch.float64)
 
+    def small(self, setting: NetworkSetting) -> NetworkSetting:
+        return replace(super().small(setting), batch=1)
+
     def facts(self, candidate: Candidate, setting: NetworkSetting) -> dict[str, Any]:
         with torch.device("meta"):
             model = candidate.build(replace(setting, device=torch.device("meta")))

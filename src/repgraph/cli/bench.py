@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from repgraph.cli.options import Device, flatten, option, parse_size
+from repgraph.errors import UsageError
 
 # Default sizes on the CPU and on CUDA.
 OPERATOR_SIZES = {"cpu": "17x17 33x33 65x65 97x97 129x129", "cuda": "32x64 64x128 128x256 181x362 256x512"}
@@ -19,10 +20,13 @@ PROBLEMS = {
     "detr-encoder": "800x1066",
     "detr-decoder": "800x1066",
     "pixel-decoder": "512x512 1024x1024",
+    "single-map": "800x1066",
     "deformable-detr": "480x640 800x1066",
     "mask2former": "512x512 1024x1024",
 }
-QUICK_PROBLEMS = ("detr-encoder", "detr-decoder", "pixel-decoder")
+# Sizes of images for networks, and the number of images of each.
+NETWORK_SIZES = {"cpu": {"512x512": 1}, "cuda": {"320x320": 16, "512x512": 8, "1024x2048": 1}}
+QUICK_PROBLEMS = ("detr-encoder", "detr-decoder", "pixel-decoder", "single-map")
 QUICK_IMAGE, QUICK_SECONDS = "128x160", 0.2
 SIZES = "Sizes of the maps; several at once."
 
@@ -53,7 +57,7 @@ class Run:
     limit: Annotated[
         float | None, _device("Skip candidates that take longer, in seconds per call.", 30, 1, min=1e-3)
     ] = None
-    out: Annotated[Path, option("Folder of the CSV file.", metavar="DIR")] = Path("repgraph-bench")
+    out: Annotated[Path, option("Folder of the CSV file and the plots.", metavar="DIR")] = Path("repgraph-bench")
     quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
     device: Device = "auto"
 
@@ -154,8 +158,10 @@ def deformable(
       repgraph bench deformable --problem deformable-detr --size 480x640
 
     detr-encoder and detr-decoder are the calls in Deformable DETR (maps of strides 8 to 64; a query for each position,
-    and 300 queries), pixel-decoder the calls in Mask2Former. deformable-detr (ResNet-50) and mask2former (Swin-T) are
-    whole networks with random weights, before and after repgraph.accelerate. Exit codes are as for bench operator.
+    and 300 queries), pixel-decoder the calls in Mask2Former, and single-map the calls in a detector with one map of
+    stride 8, which torchvision's deform_conv2d can compute as well. deformable-detr (ResNet-50) and mask2former
+    (Swin-T) are whole networks with random weights, before and after repgraph.accelerate. Exit codes are as for bench
+    operator.
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
 
@@ -171,7 +177,7 @@ def networks(
     run: Run,
     size: Annotated[
         list[str] | None,
-        option("Sizes of the images; several at once.", metavar="HxW", show_default="512x512"),
+        option("Sizes of the images; several at once.", metavar="HxW", show_default="512x512; on CUDA several"),
     ] = None,
     backbone: Annotated[str, option("Name of a timm model.", metavar="NAME")] = "resnet50",
 ) -> int:
@@ -182,10 +188,15 @@ def networks(
       repgraph bench networks --size 512x512 --batch 8 --dtype bfloat16
 
     All networks have the same backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and
-    RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Exit codes are as for
-    bench operator.
+    RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA
+    devices get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are as for bench operator.
     """
     from repgraph.bench.networks import NetworkSetting, NetworkTable
 
-    settings = run.settings(NetworkSetting, size or [QUICK_IMAGE if run.quick else "512x512"], backbone=backbone)
+    if run.batch > 1 and not size:
+        raise UsageError("--batch needs --size: the default sizes have numbers of images of their own")
+    batches = {QUICK_IMAGE: 2} if run.quick else run.on(**NETWORK_SIZES)
+    settings = run.settings(NetworkSetting, size or batches, backbone=backbone)
+    if not size:
+        settings = [replace(setting, batch=batches[setting.size]) for setting in settings]
     return run.measure(NetworkTable(), settings)
