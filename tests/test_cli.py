@@ -55,7 +55,7 @@ def test_group_without_a_command_shows_its_help(words, capsys):
     ("arguments", "words"),
     [
         ("inof", "repgraph: No such command 'inof'. Did you mean 'info'?"),
-        ("info --jsn", "repgraph info: No such option: --jsn (Possible options: --json)"),
+        ("train --lst", "repgraph train: No such option: --lst (Possible options: --list"),
     ],
 )
 def test_mistakes_are_one_line(arguments, words, capsys):
@@ -83,7 +83,7 @@ def test_errors_of_commands(monkeypatch, capsys, error, code, message):
     def fail():
         raise error
 
-    monkeypatch.setattr(repgraph.info, "gather", fail)
+    monkeypatch.setattr(repgraph.info, "describe", fail)
     if code is None:
         with pytest.raises(type(error)):
             cli.main(["info"])
@@ -117,8 +117,8 @@ class Finder:
 
 if sys.argv[1] == "during an import":
     sys.meta_path.insert(0, Finder())
-gather = in_a_callback if sys.argv[1] == "in a callback" else interrupt
-sys.modules["repgraph.info"] = types.SimpleNamespace(gather=gather, render=None)  # which imports torch
+describe = in_a_callback if sys.argv[1] == "in a callback" else interrupt
+sys.modules["repgraph.info"] = types.SimpleNamespace(describe=describe)  # which imports torch
 sys.exit(main(["info"]))
 """
     done = python(script, place)

@@ -10,7 +10,6 @@ import warnings
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -66,45 +65,37 @@ def device_name(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
-def devices() -> list[dict[str, Any]]:
-    """Return the CPU and every CUDA device: name, memory in bytes, compute capability, multiprocessors."""
-    cpu: dict[str, Any] = dict(device="cpu", name=device_name(torch.device("cpu")), cores=os.cpu_count())
-    cpu["threads"] = torch.get_num_threads()
+def devices() -> dict[str, str]:
+    """Return the name and properties of the CPU and of every CUDA device."""
+    properties = [f"cores {os.cpu_count()}", f"threads {torch.get_num_threads()}"]
     if hasattr(os, "sysconf"):
-        cpu["memory"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = [cpu]
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        properties.insert(0, f"{memory / 2**30:.1f} GiB")
+    found = {"cpu": f"{device_name(torch.device('cpu'))} ({', '.join(properties)})"}
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         gpu = torch.cuda.get_device_properties(index)
-        entry = dict(device=f"cuda:{index}", name=gpu.name, memory=gpu.total_memory)
-        found.append(entry | dict(capability=f"{gpu.major}.{gpu.minor}", multiprocessors=gpu.multi_processor_count))
+        about = f"{gpu.total_memory / 2**30:.1f} GiB, capability {gpu.major}.{gpu.minor}"
+        found[f"cuda:{index}"] = f"{gpu.name} ({about}, multiprocessors {gpu.multi_processor_count})"
     return found
 
 
-def gather() -> dict[str, Any]:
-    """Return everything that ``repgraph info`` shows, as plain data."""
+def describe() -> str:
+    """Return what ``repgraph info`` prints."""
+    lines = [f"{name:<10} {version or 'not installed'}" for name, version in versions().items()]
     with warnings.catch_warnings():  # from an old driver, or from imports in why_not
         warnings.simplefilter("ignore")
-        found, table = devices(), []
-        for device, backend, dtype in itertools.product([entry["device"] for entry in found], BACKENDS, DTYPES):
-            reason = backends.why_not(backend, torch.device(device), getattr(torch, dtype))
-            table.append(dict(device=device, backend=backend, dtype=dtype, runs=reason is None, reason=reason))
-    return {"versions": versions(), "platform": platform.platform(), "devices": found, "backends": table}
-
-
-def render(facts: dict[str, Any]) -> str:
-    lines = [f"{name:<10} {version or 'not installed'}" for name, version in facts["versions"].items()]
-    lines += [f"{'platform':<10} {facts['platform']}", "", "devices"]
-    for entry in facts["devices"]:
-        details = [f"{entry['memory'] / 2**30:.1f} GiB"] if "memory" in entry else []
-        details += [f"{key} {value}" for key, value in entry.items() if key not in ("device", "name", "memory")]
-        lines.append(f"  {entry['device']:<8} {entry['name']} ({', '.join(details)})")
-    if len(facts["devices"]) == 1:
-        lines.append("  cuda     none that this PyTorch can use")
-    lines += ["", "backends"]
-    verdicts: dict[tuple[str, str, str | None], list[str]] = {}  # dtypes by device, backend and reason
-    for row in facts["backends"]:
-        verdicts.setdefault((row["device"], row["backend"], row["reason"]), []).append(row["dtype"])
-    for (device, backend, reason), dtypes in verdicts.items():
-        verdict = f"no   {', '.join(dtypes)}: {reason}" if reason else f"yes  {', '.join(dtypes)}"
-        lines.append(f"  {device:<8} {backend:<10} {verdict}")
+        found = devices()
+        lines += [f"{'platform':<10} {platform.platform()}", "", "devices"]
+        lines += [f"  {device:<8} {about}" for device, about in found.items()]
+        if len(found) == 1:
+            lines.append("  cuda     none that this PyTorch can use")
+        lines += ["", "backends"]
+        for device, backend in itertools.product(found, BACKENDS):
+            verdicts: dict[str | None, list[str]] = {}  # dtypes by the reason why they cannot run
+            for dtype in DTYPES:
+                reason = backends.why_not(backend, torch.device(device), getattr(torch, dtype))
+                verdicts.setdefault(reason, []).append(dtype)
+            for reason, dtypes in verdicts.items():
+                verdict = f"no   {', '.join(dtypes)}: {reason}" if reason else f"yes  {', '.join(dtypes)}"
+                lines.append(f"  {device:<8} {backend:<10} {verdict}")
     return "\n".join(lines)

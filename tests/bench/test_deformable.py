@@ -1,7 +1,6 @@
 """The table of deformable attention at tiny sizes, and its command."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ def test_sizes_are_those_of_papers():
 def test_composition_is_the_operator(problem):
     setting = replace(TINY, problem=problem, batch=2)
     value, locations, weights = (t.double() for t in TABLE.inputs(setting).values())
-    y = composition(value, setting.maps, locations, weights, dtype=torch.float64)
+    y = composition(value, setting.maps, locations, weights)
     expected = multi_scale_deformable_attention(value, setting.maps, locations, weights, backend="reference")
     torch.testing.assert_close(y, expected)
 
@@ -48,8 +47,7 @@ def test_deform_conv_is_the_operator(points):
     pytest.importorskip("torchvision", reason="torchvision is not installed")
     setting = replace(TINY, problem="single-map", nodes=points, batch=2)
     tensors = [t.detach().double().requires_grad_() for t in TABLE.inputs(setting).values()]
-    functions = (deform_conv, partial(composition, dtype=torch.float64))
-    y, expected = (function(tensors[0], setting.maps, *tensors[1:]) for function in functions)
+    y, expected = (function(tensors[0], setting.maps, *tensors[1:]) for function in (deform_conv, composition))
     torch.testing.assert_close(y, expected)
     for one, other in zip(*(torch.autograd.grad(t.square().sum(), tensors) for t in (y, expected)), strict=True):
         torch.testing.assert_close(one, other)
@@ -73,16 +71,18 @@ def bench(words: str, out) -> int:
 
 
 def test_command(tmp_path, capsys):
-    words = "--problem detr-decoder pixel-decoder --size 40x48 --seconds 0.001 --only cpu composition composition-16bit"
+    words = "--problem detr-decoder single-map --size 40x48 --seconds 0.001 --only cpu composition deform-conv2d mmcv"
     assert bench(words, tmp_path) == 0
     shown = capsys.readouterr().out
-    assert "pixel-decoder, image 40 x 48, float32: forward+backward" in shown
+    assert "single-map, image 40 x 48, float32: forward+backward" in shown
     rows = read(tmp_path / "deformable.csv")
-    assert len(rows) == 3 * 2 * 2
-    for row in rows:
-        assert row["status"] == ("cannot run" if row["candidate"] == "composition-16bit" else "ok")
-        assert row["status"] != "ok" or float(row["largest_difference"]) < 1e-5
-    assert (tmp_path / "deformable-pixel-decoder-float32.png").exists()
+    found = {(row["problem"], row["candidate"]): row["status"] for row in rows}
+    assert len(rows) == 2 * 2 * 4 and found.pop(("detr-decoder", "deform-conv2d")) == "cannot run"
+    for (_, candidate), status in found.items():
+        assert status == ("cannot run" if candidate == "mmcv" else "ok")
+    for problem in ("detr-decoder", "single-map"):
+        path = tmp_path / f"deformable-{problem}-image-40-x-48-float32.png"
+        assert path.read_bytes().startswith(b"\x89PNG") and str(path) in shown
 
 
 @pytest.mark.slow
@@ -92,12 +92,11 @@ def test_networks(network, tmp_path):
     assert bench(f"--problem {network} --size 96x128 --seconds 0.001 --only cpu composition", tmp_path) == 0
     rows = read(tmp_path / "deformable.csv")
     assert {row["status"] for row in rows} == {"ok"} and len(rows) == 4
-    assert all(float(row["largest_difference"]) < 1e-3 for row in rows)
 
 
 def test_settings_of_the_command(tmp_path, monkeypatch):
     found = []
-    monkeypatch.setattr("repgraph.bench.report.benchmark", lambda *arguments: found.append(arguments[1]) or 0)
+    monkeypatch.setattr("repgraph.bench.report.benchmark", lambda *arguments, **_: found.append(arguments[1]) or 0)
     assert [bench(words, tmp_path) for words in ("", "--quick", "--problem mask2former --quick")] == [0] * 3
     assert [(s.problem, s.size) for s in found[0]] == [
         ("detr-encoder", "800x1066"), ("detr-decoder", "800x1066"), ("pixel-decoder", "512x512"),

@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,19 +11,19 @@ import torch
 from rich.console import Console
 from tests.bench.squares import SquareTable, read, square
 
-from repgraph.bench import Effort, gate, measure, report, run
+from repgraph.bench import gate, measure, report, run
 from repgraph.bench.measure import Times
 from repgraph.bench.table import Candidate, Row, Setting
 from repgraph.errors import UsageError
 
 TABLE = SquareTable()
 SIZES = [Setting(height=n, width=n) for n in (4, 5, 6)]
-FAST = Effort(repeat=2)
+FAST = 1e-9  # seconds: as few calls as possible
 CUDA = Setting(height=128, width=256, device=torch.device("cuda"))
 
 
-def measured(*candidates: Candidate, effort: Effort = FAST) -> dict[tuple[str, str, str], Row]:
-    rows = run(TABLE, SIZES, effort, candidates)
+def measured(*candidates: Candidate, limit: float = 30.0) -> dict[tuple[str, str, str], Row]:
+    rows = run(TABLE, SIZES, candidates, seconds=FAST, limit=limit)
     return {(row.candidate.name, row.setting.size, row.pass_): row for row in rows}
 
 
@@ -46,7 +45,7 @@ def failing(error: Exception, size: int = 5, backward: bool = False) -> Candidat
 
 
 def test_wrong_candidates_are_not_measured():
-    rows = run(TABLE, SIZES[:1], FAST)
+    rows = run(TABLE, SIZES[:1], seconds=FAST)
     assert [row.status for row in rows[::2]] == ["ok", "ok", "wrong", "wrong", "wrong", "cannot run"]
     reasons = {row.candidate.name: row.reason for row in rows}
     assert "the result differs from float64 by" in reasons["cube"] and "nan" in reasons["nan"]
@@ -54,7 +53,7 @@ def test_wrong_candidates_are_not_measured():
     assert reasons["absent"] == "it is not installed"
     for row in rows:
         assert (row.times is not None) == (row.status == "ok")
-        assert row.times is None or row.times.count == 2
+        assert row.times is None or row.times.count == 5
 
 
 def test_tolerances_come_from_the_plain_version():
@@ -76,7 +75,7 @@ def test_tolerances_come_from_the_plain_version():
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB. GPU 0 has a total"), "out of memory", "Tried 2 GiB."),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 GB"), "out of memory", "9 GB"),
-        (RuntimeError("no such kernel\nand a long tail"), "failed", "RuntimeError: no such kernel"),
+        (RuntimeError("no such kernel\nand a long tail"), "failed", "no such kernel"),
     ],
 )
 @pytest.mark.parametrize("backward", [False, True])
@@ -96,15 +95,10 @@ def test_failures_do_not_stop_other_candidates(error, status, reason, backward):
     assert {row.status for row in in_the_gate} == {status} and all(row.reason.endswith(reason) for row in in_the_gate)
 
 
-def test_time_limit(monkeypatch):
-    rows = measured(TABLE.candidates[0], effort=replace(FAST, limit=1e-9))
+def test_time_limit():
+    rows = measured(TABLE.candidates[0], limit=1e-9)
     assert {row.status for row in rows.values()} == {"over the time limit"}
     assert rows["plain", "5x5", "forward"].reason == "at 4x4 already"
-    monkeypatch.setattr(SquareTable, "work", lambda self, row: 1e9 ** (row.setting.height - 4))  # predicted
-    tried = []
-    candidate = Candidate("plain", lambda setting: tried.append(setting.size) or square)
-    assert measured(candidate)["plain", "5x5", "forward"].status == "over the time limit"
-    assert set(tried) == {"3x5", "4x4"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
@@ -132,10 +126,10 @@ def test_memory_is_measured_beyond_the_result():
         scratch = torch.ones(64 * 2**20, dtype=torch.uint8)
         return scratch[: 32 * 2**20].clone()
 
-    extra, result = measure.peak_memory(call, torch.device("cpu"))
+    extra, whole = (measure.peak_memory(call, torch.device("cpu"), counts) for counts in (False, True))
     if extra is None:
         pytest.skip("the peak of the resident set is unknown on this system")
-    assert 60 * 2**20 < extra < 70 * 2**20 and result == 32 * 2**20
+    assert 60 * 2**20 < extra < 70 * 2**20 and 92 * 2**20 < whole < 102 * 2**20
 
 
 def row(name: str, median: float | None, graph: float | None = None, memory: int | None = None, **more) -> Row:
@@ -145,19 +139,17 @@ def row(name: str, median: float | None, graph: float | None = None, memory: int
 
 def test_graph_times_are_compared_if_both_have_them():
     def compare(*rows):
-        baseline = TABLE.baselines[0]._replace(names=["plain", "plain-slow"])
-        return [report.compare(TABLE, row, rows, baseline) for row in rows]
+        return [report.speed_up(row, rows, ["plain", "plain-slow"]) for row in rows]
 
-    graphs = compare(row("fast", 2.0, 0.5, 10), row("plain", 8.0, 5.0, 40), row("plain-slow", 9.0), row("none", 4.0))
-    assert graphs[0] == (10.0, "graph", 4.0) and graphs[1] == (1.0, "graph", 1.0)
-    assert graphs[3] == (2.0, "events", None)
+    graphs = compare(row("fast", 2.0, 0.5), row("plain", 8.0, 5.0), row("plain-slow", 9.0), row("none", 4.0))
+    assert graphs[0] == 10.0 and graphs[1] == 1.0 and graphs[3] == 2.0
     events = compare(row("fast", 2.0, 0.5), row("plain", 8.0), row("plain-slow", 9.0, 8.0))
-    assert events[0] == (4.0, "events", None)
-    assert compare(row("fast", 2.0), row("plain", None)) == [(None, "", None)] * 2
+    assert events[0] == 4.0
+    assert compare(row("fast", 2.0), row("plain", None)) == [None, None]
 
 
 def bench(out: Path, *candidates: Candidate) -> int:
-    return report.benchmark(TABLE, SIZES, FAST, candidates or TABLE.candidates, out)
+    return report.benchmark(TABLE, SIZES, candidates or TABLE.candidates, out, seconds=FAST, limit=30.0)
 
 
 def test_results_are_written_and_shown(tmp_path, capsys):
@@ -168,14 +160,11 @@ def test_results_are_written_and_shown(tmp_path, capsys):
     for found in rows:
         assert found["torch"] == torch.__version__ and found["device_name"] and found["python"] and found["repgraph"]
         if found["status"] == "ok":
-            assert 0 < float(found["min_ms"]) <= float(found["median_ms"]) and found["count"] == found["repeat"] == "2"
-            assert (found["versus_plain"] == "1.0") == (found["candidate"] == "plain")
-            assert found["versus_plain_basis"] == "wall"
+            assert 0 < float(found["min_ms"]) <= float(found["median_ms"]) and found["count"] == "5"
+            assert found["seconds"] == "1e-09" and found["limit"] == "30.0"
     shown = capsys.readouterr().out
     assert "5 x 5 (N = 25), float32: backward" in shown and "cube: wrong: backward: the result differs" in shown
     assert "absent: cannot run: it is not installed" in shown
-    assert (folder / "squares-float32.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (folder / "squares-float32.svg").read_text()
 
 
 def test_an_interruption_keeps_finished_settings(tmp_path, capsys):
@@ -197,31 +186,6 @@ def test_nothing_measured(tmp_path):
         bench(tmp_path / "file", Candidate("never", lambda setting: pytest.fail("measured")))
 
 
-@pytest.mark.parametrize("settings", [SIZES[:1], SIZES], ids=["one size", "several sizes"])
-def test_figure(settings):
-    """Bars for one size, lines for several; axes with units, and no text is cut off."""
-    times = Times(12345.6, 1, 1, 1, 5)
-    candidates = [replace(TABLE.candidates[0], name="a-name-as-long-as-they-get")]
-    table = SquareTable()
-    table.candidates = candidates
-    rows = [Row(candidates[0], s, p, times=times, memory=2**20) for s in settings for p in TABLE.passes]
-    chart = report.figure(table, rows)
-    chart.draw_without_rendering()
-    above, below = chart.axes[0], chart.axes[2]
-    if len(settings) == 1:
-        assert [label.get_text() for label in above.get_yticklabels()] == [candidates[0].name]
-        assert [bar.get_width() for axis in (above, below) for bar in axis.patches] == [12345.6, 1.0]
-        labels = above.get_xlabel(), below.get_xlabel()
-        assert above.texts[0].get_text() == "12346"
-    else:
-        assert [len(line.get_xdata()) for line in above.lines] == [len(settings)]
-        assert [label.get_text() for label in below.get_xticklabels()] == ["4x4", "5x5", "6x6"]
-        labels = above.get_ylabel(), below.get_ylabel()
-    assert labels == ("median time [ms]", "extra peak memory [MiB]")
-    box = chart.get_tightbbox()
-    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= chart.get_figwidth() and box.y1 <= chart.get_figheight()
-
-
 def test_tables_show_all_numbers(monkeypatch):
     monkeypatch.setattr(report, "device_name", lambda device: "NVIDIA H200")
     rows = [row(f"candidate-{n}", 12345.0 + n, 23456.0 + n, 34567 * 2**20) for n in range(3)]
@@ -230,7 +194,7 @@ def test_tables_show_all_numbers(monkeypatch):
     for table in report.terminal_tables(TABLE, rows):
         Console(width=80, file=file).print(table)
     lines = [" ".join(line.split()) for line in file.getvalue().splitlines()]
-    assert "candidate ms graph x plain MiB m plain" in lines and "large out of memory" in lines
-    assert "candidate-2 12347 23458 0.0426 34567.0 2.89e-05" in lines
-    notes = " ".join(report.notes(TABLE, rows))
+    assert "candidate ms graph x plain MiB" in lines and "large out of memory" in lines
+    assert "candidate-2 12347 23458 0.0426 34567.0" in lines
+    notes = " ".join(report.notes(rows))
     assert "large at 128x256: out of memory: 2 GiB" in notes and "NVIDIA H200" in notes

@@ -1,6 +1,5 @@
-"""Benchmarks of speed and memory. Plots and terminal tables need the extra ``repgraph[bench]``."""
+"""Benchmarks of speed and memory."""
 
 from repgraph.bench.harness import run
-from repgraph.bench.measure import Effort
 
-__all__ = ["Effort", "run"]
+__all__ = ["run"]

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from repgraph.acceleration import accelerate
 from repgraph.bench import gate
 from repgraph.bench.operator import between_pixels, build_compiled, why_not_backend
-from repgraph.bench.table import BOTH, FORWARD, Baseline, Candidate, Function, Leaves, Row, Setting, Table
+from repgraph.bench.table import BOTH, FORWARD, Candidate, Function, Leaves, Setting, Table
 from repgraph.info import installed
 from repgraph.ops import multi_scale_deformable_attention
 
 OURS, COMPOSED, OTHERS = "repgraph", "composed", "others"  # families
+PACKAGES = {"deform-conv2d": "torchvision", "mmcv": "mmcv", "hub-kernel": "kernels"}  # of other candidates
 HEADS = 8
 # Strides of the maps, and the number of queries (0: one for each position of the maps).
 OPERATORS: dict[str, tuple[tuple[int, ...], int]] = {
@@ -28,7 +29,6 @@ OPERATORS: dict[str, tuple[tuple[int, ...], int]] = {
     "single-map": ((8,), 0),
 }
 NETWORKS = ("deformable-detr", "mask2former")
-NARROW = "composition-16bit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,25 +45,15 @@ class DeformableSetting(Setting):
         return [(math.ceil(self.height / stride), math.ceil(self.width / stride)) for stride in strides]
 
     @property
-    def case(self) -> str:
-        return f"{self.problem}-{self.dtype_name}"
-
-    @property
     def title(self) -> str:
         return f"{self.problem}, image {self.height} x {self.width}, {self.dtype_name}"
 
 
-def composition(
-    value: Tensor,
-    sizes: Sequence[tuple[int, int]],
-    locations: Tensor,
-    weights: Tensor,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """Compute deformable attention with ``grid_sample``, as transformers does, at least in ``dtype``."""
+def composition(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tensor, weights: Tensor) -> Tensor:
+    """Compute deformable attention with ``grid_sample``, at least in float32, as transformers does under autocast."""
     batch, queries, heads, _, points, _ = locations.shape
     channels = value.shape[3]
-    dtype = torch.promote_types(dtype, value.dtype)
+    dtype = torch.promote_types(torch.float32, value.dtype)
     grids = 2 * locations.to(dtype) - 1
     sampled = []
     for level, (height, width) in enumerate(sizes):
@@ -132,31 +122,22 @@ class Network(nn.Module):
         return torch.cat([found[name].flatten(1) for name in self.outputs], 1)
 
 
-def _network(setting: DeformableSetting, backend: str | None = None) -> Network:
-    """Build a network, accelerated if a backend is given."""
-    torch.manual_seed(0)
-    network = Network(setting.problem).to(setting.device, setting.dtype)
-    if backend is not None:
-        accelerate(network, backend=backend)
-    return network
-
-
-def _build(function: Function, setting: DeformableSetting, **options: Any) -> Function:
-    return lambda value, *rest: function(value, setting.maps, *rest, **options)
-
-
-def _ours(setting: DeformableSetting, backend: str) -> Function:
+def _function(setting: DeformableSetting, backend: str | None = None) -> Function:
+    """Build the operator or a network, computed by a backend or, without one, as in transformers."""
     if setting.problem in NETWORKS:
-        return _network(setting, backend)
-    return _build(multi_scale_deformable_attention, setting, backend=backend)
-
-
-def _plain(setting: DeformableSetting) -> Function:
-    return _network(setting) if setting.problem in NETWORKS else _build(composition, setting)
+        torch.manual_seed(0)
+        network = Network(setting.problem).to(setting.device, setting.dtype)
+        if backend is not None:
+            accelerate(network, backend=backend)
+        return network
+    operator = composition if backend is None else partial(multi_scale_deformable_attention, backend=backend)
+    return lambda value, *rest: operator(value, setting.maps, *rest)
 
 
 def _others(setting: DeformableSetting, package: str) -> Function:
-    """Build the CUDA kernel of mmcv, or the one that transformers loads from the hub with ``use_kernels=True``."""
+    """Build the operator from torchvision, mmcv, or the kernel of the hub that transformers uses (``use_kernels``)."""
+    if package == "torchvision":
+        return lambda value, *rest: deform_conv(value, setting.maps, *rest)
     shapes = torch.tensor(setting.maps, device=setting.device)
     areas = shapes.prod(1)
     starts = areas.cumsum(0) - areas
@@ -170,18 +151,8 @@ def _others(setting: DeformableSetting, package: str) -> Function:
     return lambda value, *rest: layer(value, shapes, setting.maps, starts, *rest, 64)
 
 
-def _why_not(setting: DeformableSetting, backend: str | None = None) -> str | None:
-    if setting.problem in NETWORKS and not find_spec("transformers"):
-        return "transformers is not installed"
-    return why_not_backend(backend, setting) if backend else None
-
-
 def _why_not_operator(setting: DeformableSetting) -> str | None:
     return "is for the operator alone" if setting.problem in NETWORKS else None
-
-
-def _why_not_narrow(setting: DeformableSetting) -> str | None:
-    return _why_not_operator(setting) or ("is for half precision" if setting.dtype == torch.float32 else None)
 
 
 def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
@@ -199,32 +170,29 @@ def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
 class DeformableTable(Table):
     """Deformable attention in detectors and segmenters, and whole Hugging Face models before and after.
 
-    ``composition`` samples in float32, as transformers does under autocast; for networks it is the unchanged network.
-    ``composition-16bit`` has values and positions in half precision, as transformers does in networks of that dtype.
-    Its positions are off by fractions of a pixel, so it is measured without the gate. ``deform-conv2d`` is
-    torchvision's, with the conversion of locations to its offsets; ``mmcv`` and ``hub-kernel`` are the CUDA kernels of
-    mmcv and of the hub of transformers.
+    For networks, ``composition`` is the unchanged network. ``deform-conv2d`` is torchvision's, with the conversion of
+    locations to its offsets; ``mmcv`` and ``hub-kernel`` are the CUDA kernels of mmcv and of the hub of transformers.
     """
 
     name = "deformable"
     passes = FORWARD, BOTH
     checked = (BOTH,)
     candidates = (
-        *(Candidate(n, partial(_ours, backend=n), OURS, partial(_why_not, backend=n)) for n in ("cpu", "triton")),
-        Candidate("composition", _plain, COMPOSED, _why_not),
-        Candidate(NARROW, lambda s: _build(composition, s, dtype=s.dtype), COMPOSED, _why_not_narrow),
-        Candidate("composition-compiled", partial(build_compiled, _plain), COMPOSED, _why_not_operator),
-        Candidate("deform-conv2d", partial(_build, deform_conv), OTHERS, partial(_why_not_others, "torchvision")),
-        Candidate("mmcv", partial(_others, package="mmcv"), OTHERS, partial(_why_not_others, "mmcv")),
-        Candidate("hub-kernel", partial(_others, package="kernels"), OTHERS, partial(_why_not_others, "kernels")),
+        *(Candidate(n, partial(_function, backend=n), OURS, partial(why_not_backend, n)) for n in ("cpu", "triton")),
+        Candidate("composition", _function, COMPOSED),
+        Candidate("composition-compiled", partial(build_compiled, _function), COMPOSED, _why_not_operator),
+        *(
+            Candidate(name, partial(_others, package=package), OTHERS, partial(_why_not_others, package))
+            for name, package in PACKAGES.items()
+        ),
     )
-    baselines = (Baseline("composition", "comp.", ["composition", NARROW]),)
-    memory_note = "not counting inputs and parameters"
+    baselines: ClassVar = {"comp.": ["composition"]}
+    memory_column = "extra_bytes"
     small_size = (149, 173)
 
     def inputs(self, setting: DeformableSetting) -> Leaves:
         """Return an image for networks; else values, locations and weights that sum to one."""
-        random: Any = dict(generator=torch.Generator(setting.device).manual_seed(setting.seed), device=setting.device)
+        random: Any = dict(generator=torch.Generator(setting.device).manual_seed(0), device=setting.device)
         if setting.problem in NETWORKS:
             return {"image": torch.randn(setting.batch, 3, setting.height, setting.width, **random).to(setting.dtype)}
         sizes, (_, queries) = setting.maps, OPERATORS[setting.problem]
@@ -243,10 +211,7 @@ class DeformableTable(Table):
         return {name: t.requires_grad_() for name, t in leaves.items()}
 
     def versions(self, candidate: Candidate, setting: DeformableSetting, pass_: str) -> tuple[Function, ...]:
-        return candidate.build(setting), _plain(setting), _plain(replace(setting, dtype=torch.float64))
-
-    def check(self, candidate: Candidate, setting: DeformableSetting) -> str | None:
-        return None if candidate.name == NARROW else super().check(candidate, setting)
+        return candidate.build(setting), _function(setting), _function(replace(setting, dtype=torch.float64))
 
     def results(
         self, function: Function, setting: DeformableSetting, pass_: str, dtype: torch.dtype | None = None
@@ -266,23 +231,7 @@ class DeformableTable(Table):
         return gate.Precision(precision.gradient / gate.STEPS, math.inf, math.inf)
 
     def facts(self, candidate: Candidate, setting: DeformableSetting) -> dict[str, Any]:
-        """Return the largest difference from the composition, relative to the largest result."""
-        version = {"transformers": installed("transformers")}
-        if candidate.name == "composition-compiled":
-            return version
-        expected = _expected(self, setting)
-        y = self.results(candidate.build(setting), setting, FORWARD)["result"].to(expected)
-        return {"largest_difference": float((y - expected).abs().max() / expected.abs().max()), **version}
-
-    def memory(self, row: Row) -> dict[str, int | None]:
-        return {"extra_bytes": row.memory, "result_bytes": row.result}
-
-
-@lru_cache(maxsize=1)
-def _expected(table: DeformableTable, setting: DeformableSetting) -> Tensor:
-    """Return the composition's result: in float64 for the operator, in the setting's dtype for networks."""
-    dtype = torch.float64 if setting.problem in OPERATORS else None
-    return table.results(_plain(setting), setting, FORWARD, dtype)["result"].cpu()
+        return {"transformers": installed("transformers")}
 
 
 def _centres(height: int, width: int) -> Tensor:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from repgraph.bench import measure
-from repgraph.bench.measure import Call, Effort
+from repgraph.bench.measure import Call
 from repgraph.bench.table import CANNOT, FAILED, NO_MEMORY, OK, TOO_SLOW, WRONG, Candidate, Leaves, Row, Table
-from repgraph.errors import out_of_memory
+from repgraph.errors import first_line, out_of_memory
 
+MIN_CALLS = 5  # to time, even if they are slow
 GRAPH_LIMIT = 0.05  # seconds; for slower calls, launch overhead is negligible and CUDA graphs take much memory
-Key = tuple[str, str, Any]  # name of a candidate, pass, small setting
 
 
 class Rejected(Exception):
@@ -26,18 +26,20 @@ class Rejected(Exception):
 def run(
     table: Table,
     settings: Sequence[Any],
-    effort: Effort | None = None,
     candidates: Sequence[Candidate] | None = None,
+    *,
+    seconds: float = 1.0,
+    limit: float = 30.0,
     progress: Callable[[int, str], object] = lambda done, text: None,
     finished: Callable[[list[Row]], object] = lambda rows: None,
 ) -> list[Row]:
     """Measure candidates of a table, by default all; rows of candidates that cannot be measured have the reason.
 
-    ``settings`` are on one device, small sizes first: a candidate that is too slow or too large is not tried again.
-    ``progress`` is called with the number of finished settings and a description of the current step, ``finished`` with
-    the rows of each setting.
+    ``settings`` are on one device, small sizes first: a candidate that is too slow (``limit``, seconds per call) or too
+    large is not tried again. Each measurement takes ``seconds`` on average. ``progress`` is called with the number of
+    finished settings and a description of the current step, ``finished`` with the rows of each setting.
     """
-    runner = _Runner(table, effort or Effort())
+    runner = _Runner(table, seconds, limit)
     rows: list[Row] = []
     with table.context(), _environment(settings[0].device):
         for done, setting in enumerate(settings):
@@ -50,22 +52,21 @@ def run(
 
 
 class _Runner:
-    """The state of a run: candidates that were given up, and times, by candidate, pass and small setting."""
+    """The state of a run: the mistakes that the gate found, and the passes of candidates that were given up."""
 
-    def __init__(self, table: Table, effort: Effort) -> None:
-        self.table, self.effort = table, effort
+    def __init__(self, table: Table, seconds: float, limit: float) -> None:
+        self.table, self.seconds, self.limit = table, seconds, limit
         self.show: Callable[[str], object]
         self.mistake = cache(table.check)
-        self.given_up: dict[Key, tuple[str, str]] = {}  # status and reason
-        self.paces: dict[Key, float] = {}  # seconds per unit of work
+        self.given_up: dict[tuple[str, str, Any], tuple[str, str]] = {}  # status and reason
 
     def measure(self, setting: Any, candidates: Sequence[Candidate]) -> list[Row]:
         rows = [Row(candidate, setting, pass_) for candidate in candidates for pass_ in self.table.passes]
-        inputs = cache(partial(self.table.inputs, setting))
         for candidate in candidates:
             own = [row for row in rows if row.candidate is candidate]
             with _recorded(own):
                 self._check(candidate, own)
+        inputs = cache(partial(self.table.inputs, setting))
         for pass_ in self.table.passes:
             self._measure_pass(pass_, rows, inputs)
             measure.free(setting.device)
@@ -80,7 +81,7 @@ class _Runner:
         mistake = self.mistake(candidate, self.table.small(setting))
         facts = self.table.facts(candidate, setting)
         for row in rows:
-            row.facts = dict(facts)
+            row.facts = facts
         if mistake:
             raise Rejected(WRONG, mistake)
 
@@ -89,50 +90,49 @@ class _Runner:
         for row in rows:
             if row.pass_ != pass_ or row.status != OK:
                 continue
+            self.show(f"{pass_} of {row.candidate.name}, {row.setting.size}")
             key = row.candidate.name, pass_, self.table.small(row.setting)
             with _recorded([other for other in rows if other.candidate is row.candidate and other.times is None]):
                 if key in self.given_up:
                     raise Rejected(*self.given_up[key])
+                call, seconds = self._prepare(row, inputs)
                 if row.setting.device.type == "cuda":
-                    self._measure_on_cuda(row, inputs, key)
+                    row.times = measure.cuda_times(call, self._calls(seconds) * seconds)
+                    del call
+                    self._measure_graph(row, inputs, seconds)
                 else:
-                    waiting.append((row, *self._prepare(row, inputs, key)))
+                    waiting.append((row, call, seconds))
             if row.status in (NO_MEMORY, TOO_SLOW):
                 self.given_up.setdefault(key, (row.status, f"at {row.setting.size} already"))
             measure.free(row.setting.device)
         if waiting:
             self.show(f"{pass_} of all in turns, {rows[0].setting.size}")
             mean = sum(seconds for _, _, seconds in waiting) / len(waiting)
-            times = measure.cpu_times([call for _, call, _ in waiting], self.effort.calls(mean))
+            times = measure.cpu_times([call for _, call, _ in waiting], self._calls(mean))
             for (row, _, _), found in zip(waiting, times, strict=True):
                 row.times = found
 
-    def _prepare(self, row: Row, inputs: Callable[[], Leaves], key: Key) -> tuple[Call, float]:
+    def _calls(self, estimate: float) -> int:
+        """Return the number of calls to time if one takes ``estimate`` seconds."""
+        return max(MIN_CALLS, round(self.seconds / max(estimate, 1e-6)))
+
+    def _prepare(self, row: Row, inputs: Callable[[], Leaves]) -> tuple[Call, float]:
         """Return a call after warm-up and its time in seconds, and measure its memory."""
-        limit = self.effort.limit
-        self.show(f"{row.pass_} of {row.candidate.name}, {row.setting.size}")
-        work = self.table.work(row)
-        if (predicted := self.paces.get(key, 0.0) * work) > limit:
-            reason = f"about {predicted:.1f} s per call, by the time at a smaller size; limit {limit:g} s"
-            raise Rejected(TOO_SLOW, reason)
         call = self.table.call(row, inputs())
         seconds = measure.warm_up(call, row.setting.device)
-        if seconds > limit:
-            raise Rejected(TOO_SLOW, f"{seconds:.1f} s per call; limit {limit:g} s")
-        self.paces[key] = seconds / work
-        row.memory, row.result = measure.peak_memory(call, row.setting.device)
+        if seconds > self.limit:
+            raise Rejected(TOO_SLOW, f"{seconds:.1f} s per call; limit {self.limit:g} s")
+        row.memory = measure.peak_memory(call, row.setting.device, self.table.counts_result)
         return call, seconds
 
-    def _measure_on_cuda(self, row: Row, inputs: Callable[[], Leaves], key: Key) -> None:
-        call, seconds = self._prepare(row, inputs, key)
-        duration = self.effort.calls(seconds) * seconds
-        row.times = measure.cuda_times(call, duration)
-        del call
+    def _measure_graph(self, row: Row, inputs: Callable[[], Leaves], seconds: float) -> None:
+        """Time the replay of a CUDA graph; without one, the times between events are still valid."""
         measure.free(row.setting.device)
         if seconds <= GRAPH_LIMIT:
             try:
-                row.graph = measure.graph_times(lambda: self.table.call(row, inputs()), duration)
-            except Exception as error:  # the times between events are still valid
+                make = partial(self.table.call, row, inputs())
+                row.graph = measure.graph_times(make, self._calls(seconds) * seconds)
+            except Exception as error:
                 row.reason = f"no CUDA graph: {first_line(error)}"
 
 
@@ -149,10 +149,6 @@ def _recorded(rows: Sequence[Row]) -> Iterator[None]:
             status, reason = NO_MEMORY, re.split(r"(?<=\.) GPU \d", reason)[0]  # without the allocator's statistics
         for row in rows:
             row.status, row.reason = status, reason
-
-
-def first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
 
 
 @contextlib.contextmanager

@@ -4,12 +4,11 @@ All layers have sum fusion, as when they are inserted into networks; the bottlen
 uses plain attention, as published: SDPA has no good kernel for values eight times as wide as queries.
 """
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +19,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from repgraph.bench import gate
 from repgraph.bench.measure import CPU
 from repgraph.bench.operator import SDPA_KERNELS, why_not_sdpa
-from repgraph.bench.table import BOTH, FORWARD, Baseline, Candidate, Leaves, Row, Setting, Table, number
-from repgraph.layers import BottleneckRepGraph, DANetHead, DualAttention, NonLocal, SimpleRepGraph, fuse
+from repgraph.bench.table import BOTH, FORWARD, Candidate, Leaves, Row, Setting, Table, number
+from repgraph.layers import BottleneckRepGraph, DANetHead, NonLocal, SimpleRepGraph, fuse
 from repgraph.layers.offset import Offset
 from repgraph.ops.backends import choose
-from repgraph.ops.geometry import cells
 from repgraph.ops.tf32 import tensor_float_32
 
-NON_LOCAL, SDPA, DANET, REPGRAPH = "non-local", "non-local SDPA", "danet", "repgraph"  # families
+DANET, REPGRAPH = "danet", "repgraph"  # families
 SAMPLE = 4  # multiply-adds of a bilinear interpolation
-SOFTMAX = 3  # per weight: exponential, sum, division
 CLASSES = 19  # of DANet's head, as in the paper's table
 MOVES = 0.03  # for the gate: standard deviation, in pixels, of the part of offsets that depends on the input
-# The paper's complexity table: G multiply-adds (called GFLOPs there), and ms on an RTX 2080 Ti in float32.
-PAPER = {"nl-shared": (601.4, 146.65), "danet-head": (785.01, 279.56)}
-PAPER |= {"simple": (45.31, 60.89), "bottleneck": (34.96, 25.96)}
+# G multiply-adds in the paper's complexity table, which calls them GFLOPs.
+PAPER = {"nl-shared": 601.4, "danet-head": 785.01, "simple": 45.31, "bottleneck": 34.96}
 Shape = Sequence[int]
 
 
@@ -45,46 +41,32 @@ class LayerSetting(Setting):
     channels: int = 2048
     mid_channels: int = 256
 
-    def columns(self) -> dict[str, Any]:
-        return super().columns() | {"tf32": self.tf32}
-
     def is_paper(self) -> bool:
         """Return whether this is the setting of the paper's complexity table."""
         sizes = (self.batch, self.channels, self.mid_channels, self.nodes, self.height, self.width)
         return sizes == (1, 2048, 256, 9, 128, 256)
 
 
-@dataclass(frozen=True)
-class Block(Candidate):
-    """A layer to measure; ``build(plain=True)`` returns it in plain PyTorch operations, with the same parameters."""
-
-    elements: Callable[[LayerSetting], int] = lambda setting: 0  # operations on single elements, for one image
-
-
-def count_products(block: Block, setting: LayerSetting) -> dict[str, int]:
+def count_products(block: Candidate, setting: LayerSetting) -> int:
     """Count the multiply-adds of convolutions without bias, of products in attention, and of sampling, in inference.
 
     They are counted with fake tensors on the CPU, and are the same on other devices.
     """
     setting = replace(setting, device=CPU, dtype=torch.float32)
     choose("cpu", CPU, setting.dtype)  # raises if this backend cannot run: its operator is counted, not the reference's
-    sampling = 0
 
     def attention(query: Shape, key: Shape, value: Shape | None, offsets: Shape, *_: Any, **__: Any) -> int:
-        nonlocal sampling
         batch, channels, height, width = query
-        nodes, values = offsets[1] // 2, (value or key)[1]
-        sampling += SAMPLE * batch * nodes * offsets[2] * offsets[3] * (channels + (values if value else 0))
-        return 2 * batch * nodes * height * width * (channels + values)
+        values = value[1] if value else 0  # none: the key, which is sampled once
+        products = height * width * (channels + (values or key[1]))
+        sampling = SAMPLE * offsets[2] * offsets[3] * (channels + values)
+        return 2 * batch * (offsets[1] // 2) * (products + sampling)
 
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.repgraph.attention: attention})
     layer = prepare(block.build(setting, plain=block.family != REPGRAPH), FORWARD)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), counter:
         layer(make_input(setting))
-    flops = counter.get_flop_counts()["Global"]
-    products = sum(count for operator, count in flops.items() if re.search("bmm|attention", str(operator)))
-    convolutions = (sum(flops.values()) - products) // 2
-    return {"convolutions": convolutions, "attention": products // 2, "sampling": sampling}
+    return counter.get_total_flops() // 2
 
 
 def _factory(s: LayerSetting) -> dict[str, Any]:
@@ -101,20 +83,12 @@ def _non_local(s: LayerSetting, plain: bool = False, shared: bool = False, kerne
 
 def _conv2d_non_local(s: LayerSetting, plain: bool = False) -> nn.Module:
     """Build the non-local block as it is usually written, with ``nn.Conv2d`` and the best kernel of SDPA."""
-    layer = _non_local(s, plain, kernel=_best_kernel(s))
+    layer = _non_local(s, plain, kernel="cudnn" if s.device.type == "cuda" else "flash")
     for name, child in list(layer.named_children()):
         if isinstance(child, nn.Conv2d):
             size, bias = (child.in_channels, child.out_channels, 1), child.bias is not None
             setattr(layer, name, nn.Conv2d(*size, bias=bias, **_factory(s)))
     return layer
-
-
-def _best_kernel(s: LayerSetting) -> str:
-    return "cudnn" if s.device.type == "cuda" else "flash"
-
-
-def _danet(s: LayerSetting, plain: bool = False) -> nn.Module:
-    return DualAttention(s.channels, attention="plain", **_factory(s))
 
 
 def _danet_head(s: LayerSetting, plain: bool = False) -> nn.Module:
@@ -131,53 +105,17 @@ def _repgraph(s: LayerSetting, plain: bool = False, layer: Any = BottleneckRepGr
     return layer(s.channels, s.mid_channels, nodes=s.nodes, backend=backend, **options, **_factory(s))
 
 
-def _non_local_elements(s: LayerSetting) -> int:
-    return SOFTMAX * s.positions**2 + 2 * s.positions * s.channels  # softmax, bias of w_y, residual
-
-
-def _danet_elements(s: LayerSetting) -> int:
-    n, c = s.positions, s.channels
-    # Biases, softmax, the sign of the channel affinities, two residuals.
-    return n * (2 * max(1, c // 8) + c) + SOFTMAX * (n * n + c * c) + c * c + 2 * n * c
-
-
-def _danet_head_elements(s: LayerSetting) -> int:
-    n, width = s.positions, max(1, s.channels // 4)
-    # Norm and activation of four convolutions, the sum of the branches, biases of the predictions.
-    return _danet_elements(replace(s, channels=width)) + 9 * n * width + 3 * n * CLASSES
-
-
-def _simple_elements(s: LayerSetting) -> int:
-    return s.positions * ((2 + SOFTMAX) * s.nodes + 2 * s.channels)  # bias of offsets, softmax, bias of w_y, residual
-
-
-def _bottleneck(name: str, grid: int = 1, groups: int = 1, rounds: int = 1) -> Block:
-    def elements(s: LayerSetting) -> int:
-        n, nodes = s.positions, s.nodes * cells(s.height, grid) * cells(s.width, grid)
-        offsets = 2 * nodes + (n * s.mid_channels if grid > 1 else 0)  # bias, and the means of the cells
-        # After reduce: norm and activation; after expand: norm and residual.
-        return rounds * (offsets + SOFTMAX * n * s.nodes * groups) + 2 * n * (s.mid_channels + s.channels)
-
-    def why_not(s: LayerSetting) -> str | None:
-        return f"{groups} groups do not divide C' {s.mid_channels}" if s.mid_channels % groups else None
-
-    build = partial(_repgraph, final_act=False, grid=grid, groups=groups, rounds=rounds)
-    return Block(name, build, REPGRAPH, why_not, elements)
-
-
-def _sdpa(name: str) -> Block:
-    build, why_not = partial(_non_local, kernel=name), partial(why_not_sdpa, name)
-    return Block(f"nl-sdpa-{name}", build, SDPA, why_not, _non_local_elements)
+def _bottleneck(name: str, **options: Any) -> Candidate:
+    return Candidate(name, partial(_repgraph, final_act=False, **options), REPGRAPH)
 
 
 BLOCKS = (
-    Block("nl-plain", _non_local, NON_LOCAL, elements=_non_local_elements),
-    Block("nl-shared", partial(_non_local, shared=True), NON_LOCAL, elements=_non_local_elements),
-    *map(_sdpa, SDPA_KERNELS),
-    Block("nl-conv2d", _conv2d_non_local, NON_LOCAL, lambda s: why_not_sdpa(_best_kernel(s), s), _non_local_elements),
-    Block("danet-block", _danet, DANET, elements=_danet_elements),
-    Block("danet-head", _danet_head, DANET, elements=_danet_head_elements),
-    Block("simple", partial(_repgraph, layer=SimpleRepGraph), REPGRAPH, elements=_simple_elements),
+    Candidate("nl-plain", _non_local),
+    Candidate("nl-shared", partial(_non_local, shared=True)),
+    *(Candidate(f"nl-sdpa-{n}", partial(_non_local, kernel=n), why_not=partial(why_not_sdpa, n)) for n in SDPA_KERNELS),
+    Candidate("nl-conv2d", _conv2d_non_local, why_not=partial(why_not_sdpa, "flash")),  # as for cudnn on CUDA
+    Candidate("danet-head", _danet_head, DANET),
+    Candidate("simple", partial(_repgraph, layer=SimpleRepGraph), REPGRAPH),
     _bottleneck("bottleneck"),
     *(_bottleneck(f"bottleneck-grid-{n}", grid=n) for n in (2, 4, 8)),
     *(_bottleneck(f"bottleneck-groups-{n}", groups=n) for n in (4, 8, 16)),
@@ -188,7 +126,7 @@ BLOCKS = (
 def make_input(s: LayerSetting) -> Tensor:
     shape = (s.batch, s.channels, s.height, s.width)
     x = torch.empty(shape, dtype=s.dtype, device=s.device, memory_format=s.memory_format)
-    return x.normal_(generator=torch.Generator(s.device).manual_seed(s.seed))
+    return x.normal_(generator=torch.Generator(s.device).manual_seed(0))
 
 
 def prepare(layer: nn.Module, pass_: str) -> nn.Module:
@@ -198,12 +136,12 @@ def prepare(layer: nn.Module, pass_: str) -> nn.Module:
 
 
 @torch.no_grad()
-def make_layer(block: Block, setting: LayerSetting, *, gate: bool = False) -> nn.Module:
+def make_layer(block: Candidate, setting: LayerSetting, *, gate: bool = False) -> nn.Module:
     """Return a layer with random parameters and spread nodes.
 
     For the gate, batch norms are random, and nodes stay between pixels, where the gradient of offsets is continuous.
     """
-    torch.manual_seed(setting.seed)
+    torch.manual_seed(0)
     layer = block.build(setting)
     for module in layer.modules():
         if isinstance(module, SimpleRepGraph | BottleneckRepGraph):
@@ -252,11 +190,8 @@ class LayerTable(Table):
     noun = "block"
     passes = checked = FORWARD, BOTH
     candidates = BLOCKS
-    baselines = (
-        Baseline("best_sdpa", "SDPA", [block.name for block in BLOCKS if block.family == SDPA]),
-        Baseline("plain", "plain", ["nl-plain"]),
-    )
-    memory_note = "not counting input, parameters and cotangent"
+    baselines: ClassVar = {"SDPA": [f"nl-sdpa-{name}" for name in SDPA_KERNELS], "plain": ["nl-plain"]}
+    memory_column, counts_result = "extra_bytes", True
 
     def context(self) -> AbstractContextManager[None]:
         return tensor_float_32()
@@ -267,7 +202,7 @@ class LayerTable(Table):
     def build(self, row: Row) -> nn.Module:
         return prepare(make_layer(row.candidate, row.setting), row.pass_)
 
-    def versions(self, candidate: Block, setting: LayerSetting, pass_: str) -> tuple[nn.Module, ...]:
+    def versions(self, candidate: Candidate, setting: LayerSetting, pass_: str) -> tuple[nn.Module, ...]:
         layer = make_layer(candidate, setting, gate=True)
         plain = [candidate.build(replace(setting, dtype=dtype), plain=True) for dtype in (setting.dtype, torch.float64)]
         for module in plain:
@@ -275,51 +210,21 @@ class LayerTable(Table):
             module.train(pass_ == BOTH)
         return prepare(layer, pass_), *plain
 
-    def precision(self, candidate: Block, setting: LayerSetting) -> gate.Precision:
+    def precision(self, candidate: Candidate, setting: LayerSetting) -> gate.Precision:
         precision = super().precision(candidate, setting)
         if candidate.family == DANET:  # plain PyTorch, and its softmax of large logits amplifies rounding errors
             return precision._replace(result=float("inf"), gradient=float("inf"))
         return precision
 
-    def facts(self, candidate: Block, setting: LayerSetting) -> dict[str, Any]:
-        products = count_products(candidate, setting)
-        parameters = sum(p.numel() for p in candidate.build(setting).parameters())
-        paper_gmacs, paper_ms = PAPER.get(candidate.name, (None, None)) if setting.is_paper() else (None, None)
+    def facts(self, candidate: Candidate, setting: LayerSetting) -> dict[str, Any]:
         return {
             "backend": choose("auto", setting.device, setting.dtype) if candidate.family == REPGRAPH else "",
-            "parameters": parameters,
-            "macs_products": sum(products.values()),
-            **{f"macs_{name}": count for name, count in products.items()},
-            "macs_all": sum(products.values()) + setting.batch * candidate.elements(setting),
-            "counted_in_execution": True,
-            "paper_gmacs": paper_gmacs,
-            "paper_ms": paper_ms,
+            "parameters": sum(p.numel() for p in candidate.build(setting).parameters()),
+            "macs_products": count_products(candidate, setting),
+            "paper_gmacs": PAPER.get(candidate.name) if setting.is_paper() else None,
         }
 
-    def work(self, row: Row) -> float:
-        return row.facts["macs_products"]
-
-    def memory(self, row: Row) -> dict[str, int | None]:
-        extra = None if row.memory is None or row.result is None else row.memory + row.result
-        return {"extra_bytes": extra, "result_bytes": row.result}
-
-    def summary(self, rows: Sequence[Row]) -> tuple[str, list[dict[str, str]]] | None:
-        """Return multiply-adds, parameters and times next to the paper's, for its input or else the largest."""
-        counted = [row for row in rows if row.facts and row.pass_ == FORWARD]
-        if not counted:
-            return None
-        setting = max((row.setting for row in counted), key=lambda s: (s.is_paper(), s.positions))
-        lines = [
-            {
-                "block": row.candidate.name,
-                "products G": f"{row.facts['macs_products'] / 1e9:.3f}",
-                "paper G": str(row.facts["paper_gmacs"] or ""),
-                "all G": f"{row.facts['macs_all'] / 1e9:.3f}",
-                "params M": f"{row.facts['parameters'] / 1e6:.3f}",
-                "ms": number(times.median) if (times := row.graph or row.times) else "",
-                "paper ms": str(row.facts["paper_ms"] or ""),
-            }
-            for row in counted
-            if row.setting == setting
-        ]
-        return f"{setting.title}: multiply-adds", lines
+    def cells(self, row: Row) -> dict[str, str]:
+        """Return multiply-adds next to the paper's, and parameters."""
+        cells = {"GMACs": number(row.facts["macs_products"] / 1e9), "paper": number(row.facts["paper_gmacs"])}
+        return cells | {"Mparam": number(row.facts["parameters"] / 1e6)}

@@ -7,10 +7,11 @@ with the calls of all candidates interleaved, and memory is the peak of the resi
 import contextlib
 import ctypes
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")
-MIN_CALLS = 5  # to time, even if they are slow
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,10 @@ class Times:
     p80: float
     count: int
 
-    @classmethod
-    def summarize(cls, milliseconds: Sequence[float]) -> Self:
-        median, least, p20, p80 = np.percentile(milliseconds, (50, 0, 20, 80)).tolist()
-        return cls(median, least, p20, p80, len(milliseconds))
 
-
-@dataclass(frozen=True)
-class Effort:
-    seconds: float = 1.0  # for each measurement, on average
-    repeat: int | None = None  # calls to time, instead of ``seconds``; on CUDA approximately
-    limit: float = 30.0  # seconds per call; slower candidates are skipped
-
-    def calls(self, estimate: float) -> int:
-        """Return the number of calls to time if one takes ``estimate`` seconds."""
-        return self.repeat or max(MIN_CALLS, round(self.seconds / max(estimate, 1e-6)))
+def summarize(milliseconds: Sequence[float]) -> Times:
+    median, least, p20, p80 = np.percentile(milliseconds, (50, 0, 20, 80)).tolist()
+    return Times(median, least, p20, p80, len(milliseconds))
 
 
 def warm_up(call: Call, device: torch.device) -> float:
@@ -67,14 +56,14 @@ def cpu_times(calls: Sequence[Call], rounds: int) -> list[Times]:
             start = time.perf_counter()
             call()
             found.append((time.perf_counter() - start) * 1e3)
-    return [Times.summarize(found) for found in milliseconds]
+    return [summarize(found) for found in milliseconds]
 
 
 def cuda_times(call: Call, seconds: float) -> Times:
     """Time calls between events for about ``seconds``, with the L2 cache flushed before each call."""
     from triton.testing import do_bench
 
-    return Times.summarize(do_bench(call, warmup=10, rep=1e3 * seconds, return_mode="all"))
+    return summarize(do_bench(call, warmup=10, rep=1e3 * seconds, return_mode="all"))
 
 
 def graph_times(make: Callable[[], Call], seconds: float) -> Times:
@@ -96,50 +85,43 @@ def graph_times(make: Callable[[], Call], seconds: float) -> Times:
     return times
 
 
-def peak_memory(call: Call, device: torch.device) -> tuple[int | None, int | None]:
-    """Return the peak memory of a call beyond its result, and the size of the result, in bytes; None if unknown."""
-    before = allocated_memory(device)
-    if before is None:
-        return None, None
+def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -> int | None:
+    """Return the peak memory of a call in bytes, by default beyond its result; None if it is unknown."""
+    if device.type == "cuda":
+        synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    else:
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+        except (OSError, AttributeError, TypeError):  # without Linux and glibc
+            return None
+        before = _system_bytes("self/status", "VmRSS")
     result = call()
     synchronize(device)
     storages = [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)]
     size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _system_bytes("self/status", "VmHWM")
-    return max(0, peak - before - size), size
-
-
-def allocated_memory(device: torch.device) -> int | None:
-    """Reset the peak and return the bytes in use, on the CPU by the process (None without Linux and glibc)."""
-    if device.type == "cuda":
-        synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device)
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")  # resets VmHWM
-    except (OSError, AttributeError, TypeError):
-        return None
-    return _system_bytes("self/status", "VmRSS")
+    extra = max(0, peak - before - size)
+    return extra + size if counts_result else extra
 
 
 @contextlib.contextmanager
 def memory_limit() -> Iterator[None]:
     """On Linux, make allocations beyond 80 % of the available memory fail; otherwise the process might be killed."""
-    limits = None
-    with contextlib.suppress(ImportError, OSError, StopIteration):
-        import resource
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
 
-        new = _system_bytes("self/status", "VmData") + round(0.8 * _system_bytes("meminfo", "MemAvailable"))
-        limits = resource.getrlimit(resource.RLIMIT_DATA)
-        new = min(n for n in (new, *limits) if n != resource.RLIM_INFINITY)
-        resource.setrlimit(resource.RLIMIT_DATA, (new, limits[1]))
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    new = _system_bytes("self/status", "VmData") + round(0.8 * _system_bytes("meminfo", "MemAvailable"))
+    resource.setrlimit(resource.RLIMIT_DATA, (min(n for n in (new, *limits) if n != resource.RLIM_INFINITY), limits[1]))
     try:
         yield
     finally:
-        if limits:
-            resource.setrlimit(resource.RLIMIT_DATA, limits)
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
 
 
 def _system_bytes(file: str, name: str) -> int:

@@ -1,11 +1,10 @@
 """The benchmark of the operator: representative attention and its alternatives."""
 
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch._functorch.config
@@ -14,12 +13,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from repgraph.bench import gate
-from repgraph.bench.harness import first_line
-from repgraph.bench.table import BACKWARD, FORWARD, Baseline, Candidate, Function, Leaves, Setting, Table
+from repgraph.bench.table import BACKWARD, FORWARD, Candidate, Function, Leaves, Setting, Table
 from repgraph.ops import backends, representative_attention
-from repgraph.ops.geometry import cells, position_dtype
+from repgraph.ops.geometry import position_dtype
 
-OWN, NON_LOCAL = "representative", "non-local"  # families
+NON_LOCAL = "non-local"  # family
 CLEARANCE = 2.0**-6  # distance of nodes from pixel centres
 SDPA_KERNELS = {
     "math": SDPBackend.MATH,
@@ -31,47 +29,35 @@ SDPA_KERNELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSetting(Setting):
-    """The arguments of the operator except tensors."""
-
-    groups: int = 1
-    grid: int = 1
     shared_kv: bool = False  # the value is the key
 
     @property
-    def case(self) -> str:
-        return f"{self.dtype_name}-{'shared' if self.shared_kv else 'separate'}-kv"
+    def title(self) -> str:
+        return f"{super().title}, {'value is key' if self.shared_kv else 'key and value'}"
 
 
-def composition(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, groups: int = 1, grid: int = 1) -> Tensor:
+def composition(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor) -> Tensor:
     """Compute representative attention with ``grid_sample``, as users would write it, for H and W of at least 2.
 
     If key and value are one tensor, it is sampled once. 16-bit features are sampled in float32, because ``grid_sample``
     expects features and positions in one dtype, and 16-bit positions are off by pixels. The rest is in the dtype of the
     features, with sums and softmax in float32, as under autocast.
     """
-    batch, channels, height, width = query.shape
-    _, twice_nodes, rows, columns = offsets.shape
-    nodes = twice_nodes // 2
+    batch, nodes, (height, width) = len(query), offsets.shape[1] // 2, query.shape[2:]
     wide = position_dtype(query.dtype)
-    xs = torch.arange(columns, dtype=wide, device=query.device) * grid
-    ys = torch.arange(rows, dtype=wide, device=query.device)[:, None] * grid
-    o = offsets.to(wide).view(batch, nodes, 2, rows, columns)
-    x, y = (xs + o[:, :, 0]) * 2 / (width - 1) - 1, (ys + o[:, :, 1]) * 2 / (height - 1) - 1
-    where = torch.stack((x, y), -1).flatten(1, 2)  # [B, S Hc, Wc, 2]
+    o = offsets.to(wide).view(batch, nodes, 2, height, width)
+    x = (torch.arange(width, dtype=wide, device=query.device) + o[:, :, 0]) * 2 / (width - 1) - 1
+    y = (torch.arange(height, dtype=wide, device=query.device)[:, None] + o[:, :, 1]) * 2 / (height - 1) - 1
+    where = torch.stack((x, y), -1).flatten(1, 2)  # [B, S H, W, 2]
 
-    def sample(feature: Tensor) -> Tensor:  # [B, G, C/G, S, Hc, 1, Wc, 1]
+    def sample(feature: Tensor) -> Tensor:  # [B, C, S, H, W]
         read = F.grid_sample(feature.to(wide), where, align_corners=True).to(feature.dtype)
-        return read.view(batch, groups, feature.shape[1] // groups, nodes, rows, 1, columns, 1)
+        return read.unflatten(2, (nodes, height))
 
     keys = sample(key)
     values = keys if value is key else sample(value)
-    if (rows * grid, columns * grid) != (height, width):
-        query = F.pad(query, (0, columns * grid - width, 0, rows * grid - height))
-    q = query.unflatten(3, (columns, grid)).unflatten(2, (rows, grid))
-    q = q.unflatten(1, (groups, channels // groups))[:, :, :, None]  # [B, G, C/G, 1, Hc, g, Wc, g]
-    weights = torch.softmax((q * keys).sum(2, dtype=wide), 2).to(query.dtype)  # [B, G, S, Hc, g, Wc, g]
-    y = (weights[:, :, None] * values).sum(3, dtype=wide).to(query.dtype)  # [B, G, Cv/G, Hc, g, Wc, g]
-    return y.flatten(5, 6).flatten(3, 4).flatten(1, 2)[:, :, :height, :width]
+    weights = torch.softmax((query[:, :, None] * keys).sum(1, dtype=wide), 1).to(query.dtype)  # [B, S, H, W]
+    return (weights[:, None] * values).sum(2, dtype=wide).to(query.dtype)
 
 
 def non_local(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, kernel: SDPBackend | None = None) -> Tensor:
@@ -85,23 +71,11 @@ def non_local(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, kernel
     return y[:, 0].transpose(1, 2).unflatten(2, query.shape[2:])
 
 
-def why_not_sdpa(kernel: str, setting: Any) -> str | None:
-    """Return why a kernel of SDPA cannot run forward and backward with one head of the setting's width, or None."""
-    if setting.device.type == "cpu" and kernel not in ("math", "flash"):
-        return "PyTorch has this kernel for CUDA only"
-    with warnings.catch_warnings(record=True) as caught:  # PyTorch warns why
-        warnings.simplefilter("always")
-        try:
-            width = getattr(setting, "mid_channels", setting.channels)  # layers have it
-            x = torch.zeros((1, 1, 64, width), dtype=setting.dtype, device=setting.device, requires_grad=True)
-            with sdpa_kernel(SDPA_KERNELS[kernel]):
-                y = F.scaled_dot_product_attention(x, x, x, scale=1.0)
-            torch.autograd.grad(y, x, torch.ones_like(y))
-        except Exception as error:
-            messages = [str(w.message).split(" (Triggered")[0].strip() for w in caught]
-            messages = [m for m in messages if "runtime disabled" not in m and "not used because" not in m]
-            return " ".join(dict.fromkeys(messages)) or first_line(error)
-    return None
+def why_not_sdpa(kernel: str, setting: Setting) -> str | None:
+    if setting.device.type == "cpu":
+        return None if kernel in ("math", "flash") else "PyTorch has this kernel for CUDA only"
+    needs_half = kernel in ("flash", "cudnn") and setting.dtype == torch.float32
+    return "PyTorch has this kernel for half precision only" if needs_half else None
 
 
 def why_not_backend(name: str, setting: Setting) -> str | None:
@@ -122,10 +96,6 @@ def build_compiled(build: Callable[[Any], Function], setting: Any) -> Function:
     return torch.compile(build(setting), fullgraph=True, dynamic=False)
 
 
-def _build(function: Function, setting: OperatorSetting, **options: Any) -> Function:
-    return partial(function, groups=setting.groups, grid=setting.grid, **options)
-
-
 class OperatorTable(Table):
     """Forward and backward passes of the operator's backends, of its composition, and of non-local attention."""
 
@@ -134,20 +104,19 @@ class OperatorTable(Table):
     checked = (BACKWARD,)
     candidates = (
         *(
-            Candidate(n, partial(_build, representative_attention, backend=n), OWN, partial(why_not_backend, n))
+            Candidate(
+                n, lambda s, n=n: partial(representative_attention, backend=n), why_not=partial(why_not_backend, n)
+            )
             for n in ("reference", "cpu", "triton")
         ),
-        Candidate("composition", partial(_build, composition), OWN),
-        Candidate("composition-compiled", partial(build_compiled, partial(_build, composition)), OWN),
+        Candidate("composition", lambda s: composition),
+        Candidate("composition-compiled", partial(build_compiled, lambda s: composition)),
         *(
             Candidate(f"sdpa-{n}", lambda s, k=k: partial(non_local, kernel=k), NON_LOCAL, partial(why_not_sdpa, n))
             for n, k in SDPA_KERNELS.items()
         ),
     )
-    baselines = (
-        Baseline("composition", "comp.", ["composition"]),
-        Baseline("best_sdpa", "SDPA", [f"sdpa-{name}" for name in SDPA_KERNELS]),
-    )
+    baselines: ClassVar = {"comp.": ["composition"], "SDPA": [f"sdpa-{name}" for name in SDPA_KERNELS]}
 
     def context(self) -> AbstractContextManager[Any]:
         # A compiled backward pass may otherwise overwrite saved tensors, but here it runs many times.
@@ -155,20 +124,20 @@ class OperatorTable(Table):
 
     def inputs(self, setting: OperatorSetting) -> Leaves:
         """Return normal features with logits of order one, and normal offsets in float32."""
-        generator = torch.Generator(setting.device).manual_seed(setting.seed)
+        generator = torch.Generator(setting.device).manual_seed(0)
 
-        def normal(channels: int, rows: int, columns: int) -> Tensor:
-            return torch.randn(setting.batch, channels, rows, columns, generator=generator, device=setting.device)
+        def normal(channels: int, factor: float = 1.0) -> Tensor:
+            shape = (setting.batch, channels, setting.height, setting.width)
+            return torch.randn(shape, generator=generator, device=setting.device).mul_(factor)
 
         def feature(factor: float = 1.0) -> Tensor:
-            values = normal(setting.channels, setting.height, setting.width).mul_(factor)
-            return values.to(setting.dtype).contiguous(memory_format=setting.memory_format)
+            values = normal(setting.channels, factor).to(setting.dtype)
+            return values.contiguous(memory_format=setting.memory_format)
 
-        leaves = {"query": feature((setting.channels // setting.groups) ** -0.5), "key": feature()}
+        leaves = {"query": feature(setting.channels**-0.5), "key": feature()}
         if not setting.shared_kv:
             leaves["value"] = feature()
-        rows, columns = cells(setting.height, setting.grid), cells(setting.width, setting.grid)
-        leaves["offsets"] = between_pixels(normal(2 * setting.nodes, rows, columns).mul_(setting.sigma))
+        leaves["offsets"] = between_pixels(normal(2 * setting.nodes, setting.sigma))
         return {name: t.requires_grad_() for name, t in leaves.items()}
 
     def bind(self, function: Function, inputs: Leaves, pass_: str) -> tuple[Function, Leaves]:
@@ -176,7 +145,7 @@ class OperatorTable(Table):
         return partial(function, *given), inputs
 
     def versions(self, candidate: Candidate, setting: OperatorSetting, pass_: str) -> tuple[Function, ...]:
-        reference = _build(representative_attention, setting, backend="reference")
+        reference = partial(representative_attention, backend="reference")
         plain = non_local if candidate.family == NON_LOCAL else reference
         return candidate.build(setting), plain, plain
 

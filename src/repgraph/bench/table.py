@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from repgraph.bench import gate
-from repgraph.bench.measure import CPU, Call, Times, allocated_memory
+from repgraph.bench.measure import CPU, Call, Times
 from repgraph.errors import UsageError
 
 FORWARD, BACKWARD, BOTH = "forward", "backward", "forward+backward"  # passes
@@ -35,7 +35,6 @@ class Setting:
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
     memory_format: torch.memory_format = torch.channels_last
-    seed: int = 0
 
     @property
     def positions(self) -> int:
@@ -55,13 +54,8 @@ class Setting:
         return self.device.type == "cuda" and self.dtype == torch.float32
 
     @property
-    def case(self) -> str:
-        """Settings that distinguish the figures of a table."""
-        return self.dtype_name
-
-    @property
     def title(self) -> str:
-        return f"{self.height} x {self.width} (N = {self.positions}), {self.case}"
+        return f"{self.height} x {self.width} (N = {self.positions}), {self.dtype_name}"
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of the CSV file that describe the setting."""
@@ -82,24 +76,15 @@ class Candidate:
 class Row:
     """A pass of a candidate in a setting: time and memory, or the reason why there is none."""
 
-    candidate: Any
+    candidate: Candidate
     setting: Any
     pass_: str
     status: str = OK
     reason: str = ""
     times: Times | None = None  # between events on CUDA, wall-clock on the CPU
     graph: Times | None = None  # of the replay of a CUDA graph
-    memory: int | None = None  # peak beyond what was allocated before and beyond the result, in bytes
-    result: int | None = None  # size of the result, in bytes
+    memory: int | None = None  # peak beyond what was allocated before, in bytes
     facts: dict[str, Any] = field(default_factory=dict)  # the table's own columns
-
-
-class Baseline(NamedTuple):
-    """The fastest of these candidates, which rows are compared with."""
-
-    column: str  # in CSV files
-    head: str  # in the terminal
-    names: Sequence[str]
 
 
 class Table(ABC):
@@ -109,9 +94,10 @@ class Table(ABC):
     noun: ClassVar[str] = "candidate"  # head of the first column
     passes: ClassVar[tuple[str, ...]]
     checked: ClassVar[tuple[str, ...]]  # passes that the gate compares; all but FORWARD with gradients
-    candidates: ClassVar[Sequence[Any]]
-    baselines: ClassVar[Sequence[Baseline]] = ()
-    memory_note: ClassVar[str] = "not counting the result"
+    candidates: ClassVar[Sequence[Candidate]]
+    baselines: ClassVar[dict[str, Sequence[str]]] = {}  # rows are compared with the fastest of these candidates
+    memory_column: ClassVar[str] = "memory_bytes"  # in the CSV file
+    counts_result: ClassVar[bool] = False  # whether that memory includes the result
     small_size: ClassVar[tuple[int, int]] = (19, 22)  # for the gate: no multiple of tiles, several cells of usual grids
 
     @abstractmethod
@@ -119,7 +105,7 @@ class Table(ABC):
         """Return the inputs that all candidates share; gradients of those that require them are computed."""
 
     @abstractmethod
-    def versions(self, candidate: Any, setting: Any, pass_: str) -> Sequence[Function]:
+    def versions(self, candidate: Candidate, setting: Any, pass_: str) -> Sequence[Function]:
         """Return a candidate and its plain PyTorch version, in the setting's dtype and for float64, for the gate."""
 
     def build(self, row: Row) -> Function:
@@ -133,22 +119,18 @@ class Table(ABC):
         return partial(function, *inputs.values()), leaves
 
     def call(self, row: Row, inputs: Leaves) -> Call:
-        """Return the call to measure. For BACKWARD, ``kept_bytes`` is what the forward pass saves."""
+        """Return the call to measure."""
         function, leaves = self.bind(self.build(row), inputs, row.pass_)
         if row.pass_ == FORWARD:
             return torch.no_grad()(function)
-        cotangent = make_cotangent(function(), row.setting)  # the first call may compile
+        y = function()  # the first call may compile
+        cotangent = make_cotangent(y, row.setting)
         gradients = partial(torch.autograd.grad, inputs=list(leaves.values()), allow_unused=True)
-        if row.pass_ != BACKWARD:
-            return lambda: gradients(function(), grad_outputs=cotangent)
-        before = allocated_memory(row.setting.device)
-        y = function()
-        after = allocated_memory(row.setting.device)
-        if before is not None and after is not None:
-            row.facts.setdefault("kept_bytes", max(0, after - before - y.nbytes))
-        return partial(gradients, y, grad_outputs=cotangent, retain_graph=True)
+        if row.pass_ == BACKWARD:
+            return partial(gradients, y, grad_outputs=cotangent, retain_graph=True)
+        return lambda: gradients(function(), grad_outputs=cotangent)
 
-    def check(self, candidate: Any, setting: Any) -> str | None:
+    def check(self, candidate: Candidate, setting: Any) -> str | None:
         """Return what is wrong with the results of a candidate in a small setting, or None."""
         for pass_ in self.checked:
             dtypes = (None, None, torch.float64)
@@ -172,34 +154,26 @@ class Table(ABC):
         found = {f"gradient of {name}": g for name, g in zip(leaves, gradients, strict=True) if g is not None}
         return {"result": y.detach(), **found}
 
-    def precision(self, candidate: Any, setting: Any) -> gate.Precision:
+    def precision(self, candidate: Candidate, setting: Any) -> gate.Precision:
         return gate.PRECISIONS["tf32" if setting.tf32 else setting.dtype_name]
 
     def small(self, setting: Any) -> Any:
         """Return the small setting in which results are checked, once for all settings with the same one."""
-        return replace(setting, height=self.small_size[0], width=self.small_size[1], sigma=4.0)
+        return replace(setting, height=self.small_size[0], width=self.small_size[1])
 
     def context(self) -> AbstractContextManager[Any]:
         """Return a context in which everything runs."""
         return nullcontext()
 
-    def facts(self, candidate: Any, setting: Any) -> dict[str, Any]:
+    def facts(self, candidate: Candidate, setting: Any) -> dict[str, Any]:
         """Return additional columns, before anything is measured. An exception is recorded as a failure."""
         return {}
 
-    def work(self, row: Row) -> float:
-        """Return a number proportional to the time of a call, to predict it from the time at a smaller size."""
-        return row.setting.positions
+    def cells(self, row: Row) -> dict[str, str]:
+        """Return additional columns of a measured row in the terminal."""
+        return {}
 
-    def memory(self, row: Row) -> dict[str, int | None]:
-        """Return the columns about memory, in bytes; the first one is shown in the terminal and in plots."""
-        return {"memory_bytes": row.memory}
-
-    def summary(self, rows: Sequence[Row]) -> tuple[str, list[dict[str, str]]] | None:
-        """Return title and lines of a table to show first; lines are dicts by column."""
-        return None
-
-    def select(self, names: Sequence[str] | None) -> list[Any]:
+    def select(self, names: Sequence[str] | None) -> list[Candidate]:
         """Return the candidates with these names, or all of them."""
         known = [candidate.name for candidate in self.candidates]
         for name in names or ():

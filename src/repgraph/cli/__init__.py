@@ -50,10 +50,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
-        explained = _explain(error, command)
-        if explained is None:
-            raise
-        code, message = explained
+        code, message = _explain(error, command)
         if message:
             print(message, file=sys.stderr)
         return code
@@ -63,22 +60,13 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 
 
 def _interrupt(number: int, frame: "FrameType | None") -> None:
-    """Raise KeyboardInterrupt; during an import, where extension modules may swallow it, exit at once.
-
-    LLVM calls back while it compiles kernels, and would swallow it, too: there the signal is sent again a little later.
-    """
-    frames = []
-    while frame is not None:
-        frames.append(frame.f_code)
-        frame = frame.f_back
-    if any(code.co_name.startswith("_raw_object_cache_") for code in frames):  # of llvmlite
-        import threading
-
-        threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
-        return
+    """Raise KeyboardInterrupt; where C code may swallow it, in imports and in LLVM's callbacks, exit at once."""
     os.write(2, b"repgraph: interrupted\n")
-    if any(code.co_filename == "<frozen importlib._bootstrap>" for code in frames):
-        os._exit(130)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == "<frozen importlib._bootstrap>" or code.co_name.startswith("_raw_object_cache_"):
+            os._exit(130)
+        frame = frame.f_back
     raise KeyboardInterrupt
 
 
@@ -90,8 +78,8 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may have any bytes
 
 
-def _explain(error: BaseException, command: str) -> tuple[int, str] | None:
-    """Return the exit code of an error and its message in one line; None if it is a bug."""
+def _explain(error: BaseException, command: str) -> tuple[int, str]:
+    """Return the exit code of an error and its message in one line; raise it again if it is a bug."""
     from repgraph.errors import UsageError, interrupted, one_line
 
     if interrupted(error):
@@ -107,8 +95,8 @@ def _explain(error: BaseException, command: str) -> tuple[int, str] | None:
         return 2, one_line(f"{command}: {error}")
     if isinstance(error, ImportError):
         package = (error.name or "").partition(".")[0]
-        extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
-        return (2, f"{command} needs {package}: pip install 'repgraph[{extra}]'") if extra else None
+        for extra in (extra for extra, packages in EXTRAS.items() if package in packages):
+            return 2, f"{command} needs {package}: pip install 'repgraph[{extra}]'"
     if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _output_fails()):
         # Discard what is buffered; otherwise Python writes it again at exit, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -117,7 +105,7 @@ def _explain(error: BaseException, command: str) -> tuple[int, str] | None:
         return 2, f"repgraph: cannot write the output ({error.strerror})"
     if isinstance(error, OSError) and error.filename is not None:  # such as a folder without permission to search it
         return 2, one_line(f"{command}: cannot use {error.filename}: {error.strerror}")
-    return None
+    raise error
 
 
 def _output_fails() -> bool:

@@ -51,7 +51,6 @@ def ablate(
       repgraph ablate nodes --show --reference nl                                      against the non-local block
       repgraph ablate tune --of baseline nl control rgnet --data VOC2012 --weights resnet50.safetensors --seeds 0
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
-      repgraph ablate choose --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --backend dask --cluster tcp://host:8786
 
@@ -86,17 +85,14 @@ def ablate(
         print(f"repgraph ablate: {note}", file=sys.stderr)
     if show or table != "choose" or report.left or report.code:
         return 0 if show else report.code
-    return _measure_speed(out, plan)
+    return _measure_speed(out, ablation.plan.start_recipe(plan).model.backbone)
 
 
-def _measure_speed(out: Path, plan: Any) -> int:
+def _measure_speed(out: Path, backbone: str) -> int:
     """Measure the networks of the table "choose" on the GPU, if there is one, and on the CPU."""
-    from repgraph.ablation.plan import start_recipe
     from repgraph.cli.bench import Run, networks
     from repgraph.distributed import parse_device
 
-    backbone = start_recipe(plan).model.backbone
-    runs = [
-        Run(out=out / f"speed-{device}", device=device) for device in dict.fromkeys((parse_device("auto").type, "cpu"))
-    ]
+    devices = dict.fromkeys((parse_device("auto").type, "cpu"))
+    runs = [Run(out=out / f"speed-{device}", device=device) for device in devices]
     return max(networks(size=None, backbone=backbone, **vars(run)) for run in runs)

@@ -1,7 +1,8 @@
 """``repgraph bench``: operator, layers, deformable and networks."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ def _count(text: str) -> Any:
 
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 Problem = StrEnum("Problem", list(PROBLEMS))  # type: ignore[misc]  # no literal
-Sigma = Annotated[float, option("Standard deviation of the offsets, in pixels.", min=0, metavar="PX")]
+Nodes = Annotated[int, _count("Nodes per position.")]
 
 
 @dataclass(frozen=True)
@@ -66,101 +67,79 @@ class Run:
 
         return cuda if parse_device(self.device).type == "cuda" else cpu
 
-    def shapes(self, sizes: list[str]) -> list[dict[str, Any]]:
-        """Return dtype, size and device of each setting, small sizes first."""
+    def settings(self, kind: Any, sizes: Iterable[str], **fields: Any) -> list[Any]:
+        """Return settings of a kind, with these fields, of all dtypes and sizes; small sizes first."""
         import torch
 
         from repgraph.distributed import parse_device
 
-        device = parse_device(self.device)
+        fields |= dict(batch=self.batch, device=parse_device(self.device))
         dtypes = dict.fromkeys(self.dtype or self.on(["float32"], ["float32", "bfloat16"]))
         sides = sorted((parse_size("--size", size) for size in sizes), key=math.prod)
-        return [dict(dtype=getattr(torch, name), height=h, width=w, device=device) for name in dtypes for h, w in sides]
+        return [kind(dtype=getattr(torch, name), height=h, width=w, **fields) for name in dtypes for h, w in sides]
 
     def measure(self, table: Any, settings: list[Any]) -> int:
-        from repgraph.bench.measure import Effort
         from repgraph.bench.report import benchmark
 
         seconds = min(self.seconds or self.on(1.0, 0.05), QUICK_SECONDS if self.quick else math.inf)
-        effort = Effort(seconds, limit=self.limit or self.on(30.0, 1.0))
-        return benchmark(table, settings, effort, table.select(self.only), self.out)
-
-
-@dataclass(frozen=True)
-class Common(Run):
-    """Options of the benchmarks of operator and layers."""
-
-    sigma: Sigma = 4.0
-    nodes: Annotated[int, _count("Nodes per position.")] = 9
-    memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
-        "channels_last"
-    )
-
-    def settings(self, kind: Any, size: list[str] | None, usual: dict[str, str], **fields: Any) -> list[Any]:
-        """Return settings of a kind, with these fields, of all dtypes and sizes; ``usual`` are the default sizes."""
-        import torch
-
-        sizes = size or self.on(**(QUICK_SIZES if self.quick else usual)).split()
-        fields |= dict(batch=self.batch, nodes=self.nodes, sigma=self.sigma)
-        fields["memory_format"] = getattr(torch, self.memory_format.replace("contiguous", "contiguous_format"))
-        return [kind(**fields, **shape) for shape in self.shapes(sizes)]
+        limit = self.limit or self.on(30.0, 1.0)
+        return benchmark(table, settings, table.select(self.only), self.out, seconds=seconds, limit=limit)
 
 
 @flatten
 def operator(
-    common: Common,
+    run: Run,
     size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **OPERATOR_SIZES)] = None,
     channels: Annotated[int, _count("Channels of query, key and value.")] = 256,
-    groups: Annotated[int, _count("Channel groups.")] = 1,
-    grid: Annotated[int, _count("Side of the cells that share their nodes.")] = 1,
-    shared_kv: Annotated[
-        bool | None, option("One tensor for key and value, or two.", "--shared-kv/--separate-kv", show_default="both")
-    ] = None,
+    nodes: Nodes = 9,
+    memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
+        "channels_last"
+    ),
 ) -> int:
     """Measure the backends of the operator, the same from grid_sample calls, and non-local attention.
 
     Examples:
       repgraph bench operator --quick
       repgraph bench operator --size 65x65 129x129 --out results
-      repgraph bench operator --only cpu composition --separate-kv
 
     Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
     anything was measured, else 1; 2 for a mistake in the command; 130 after Ctrl-C, which keeps finished measurements.
     """
+    import torch
+
     from repgraph.bench.operator import OperatorSetting, OperatorTable
 
-    if channels % groups:
-        raise UsageError(f"--groups is {groups}; expected a divisor of --channels {channels}")
-    kinds = [True, False] if shared_kv is None else [shared_kv]
-    make = partial(common.settings, OperatorSetting, size, OPERATOR_SIZES, channels=channels, groups=groups, grid=grid)
-    return common.measure(OperatorTable(), [setting for kind in kinds for setting in make(shared_kv=kind)])
+    size = size or run.on(**(QUICK_SIZES if run.quick else OPERATOR_SIZES)).split()
+    layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
+    make = partial(run.settings, OperatorSetting, size, channels=channels, nodes=nodes, memory_format=layout)
+    return run.measure(OperatorTable(), make(shared_kv=True) + make(shared_kv=False))
 
 
 @flatten
 def layers(
-    common: Common,
+    run: Run,
     size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **LAYER_SIZES)] = None,
     paper: Annotated[bool, option("The paper's input: --size 128x256 --channels 2048.", "--paper")] = False,
     channels: Annotated[int | None, _device("Channels C of the input.", 512, 2048, min=1, metavar="N")] = None,
     mid_channels: Annotated[int, _count("Channels C' inside.")] = 256,
+    nodes: Nodes = 9,
 ) -> int:
     """Measure RepGraph layers, non-local blocks and DANet: multiply-adds, parameters, time and memory.
 
     Examples:
       repgraph bench layers --quick
-      repgraph bench layers
       repgraph bench layers --paper --dtype bfloat16 --only bottleneck nl-sdpa-cudnn
 
-    Results are first compared with float64; layers with wrong results are not measured. Exit codes are as for bench
-    operator.
+    Exit codes are as for bench operator.
     """
     from repgraph.bench.layers import LayerSetting, LayerTable
 
     if paper:
         size, channels = size or ["128x256"], channels or 2048
-    channels = channels or common.on(512, 2048)
-    settings = common.settings(LayerSetting, size, LAYER_SIZES, channels=channels, mid_channels=mid_channels)
-    return common.measure(LayerTable(), settings)
+    size = size or run.on(**(QUICK_SIZES if run.quick else LAYER_SIZES)).split()
+    channels = channels or run.on(512, 2048)
+    settings = run.settings(LayerSetting, size, channels=channels, mid_channels=mid_channels, nodes=nodes)
+    return run.measure(LayerTable(), settings)
 
 
 @flatten
@@ -171,13 +150,11 @@ def deformable(
         list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="as in papers")
     ] = None,
     points: Annotated[int, _count("Points on each map.")] = 4,
-    sigma: Sigma = 4.0,
 ) -> int:
     """Measure deformable attention: our kernels, the same from grid_sample calls, and Hugging Face models.
 
     Examples:
       repgraph bench deformable --quick
-      repgraph bench deformable --problem detr-encoder --dtype bfloat16
       repgraph bench deformable --problem deformable-detr --size 480x640
 
     detr-encoder and detr-decoder are the calls in Deformable DETR (maps of strides 8 to 64; a query for each position,
@@ -188,11 +165,10 @@ def deformable(
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
 
-    settings = [
-        DeformableSetting(problem=str(name), batch=run.batch, nodes=points, sigma=sigma, **shape)
-        for name in problem or (QUICK_PROBLEMS if run.quick else PROBLEMS)
-        for shape in run.shapes(size or (QUICK_IMAGE if run.quick else PROBLEMS[name]).split())
-    ]
+    settings = []
+    for name in problem or (QUICK_PROBLEMS if run.quick else PROBLEMS):
+        sizes = size or (QUICK_IMAGE if run.quick else PROBLEMS[name]).split()
+        settings += run.settings(DeformableSetting, sizes, problem=str(name), nodes=points)
     return run.measure(DeformableTable(), settings)
 
 
@@ -210,7 +186,6 @@ def networks(
     Examples:
       repgraph bench networks --quick
       repgraph bench networks --size 512x512 --batch 8 --dtype bfloat16
-      repgraph bench networks --size 320x320 --batch 16 --only rgnet pyramid nl
 
     All networks have the same backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and
     RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA
@@ -220,9 +195,8 @@ def networks(
 
     if run.batch > 1 and not size:
         raise UsageError("--batch needs --size: the default sizes have numbers of images of their own")
-    batches = {} if size else {QUICK_IMAGE: 2} if run.quick else run.on(**NETWORK_SIZES)
-    settings = [
-        NetworkSetting(backbone=backbone, batch=batches.get(f"{shape['height']}x{shape['width']}", run.batch), **shape)
-        for shape in run.shapes(size or list(batches))
-    ]
+    batches = {QUICK_IMAGE: 2} if run.quick else run.on(**NETWORK_SIZES)
+    settings = run.settings(NetworkSetting, size or batches, backbone=backbone)
+    if not size:
+        settings = [replace(setting, batch=batches[setting.size]) for setting in settings]
     return run.measure(NetworkTable(), settings)

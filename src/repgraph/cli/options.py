@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from repgraph.inference import Settings, Trained
 
 RECIPE = "the recipe's"
+_DATASETS = ", ".join(sorted(DATASETS + INSTANCE_DATASETS))
 WORKERS = min(4, os.cpu_count() or 1)
 
 
@@ -58,11 +59,7 @@ class Data:
     data: Root = None
     dataset: Annotated[
         str | None,
-        option(
-            f"Data set: {', '.join(sorted(DATASETS + INSTANCE_DATASETS))}.",
-            metavar="NAME",
-            show_default=f"{RECIPE}, or coco for a Mask R-CNN",
-        ),
+        option(f"Data set: {_DATASETS}.", metavar="NAME", show_default=f"{RECIPE}, or coco for a Mask R-CNN"),
     ] = None
     split: Annotated[str | None, option("Split of the data set: train, val, test, ...")] = None
     reader_options: ReaderOptions = None
