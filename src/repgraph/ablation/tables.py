@@ -21,7 +21,7 @@ class Kind(NamedTuple):
     settings: dict[str, Any]
 
 
-_PYRAMID = {"model.decoder": "pyramid", "model.context_options": {}}
+_PYRAMID: dict[str, Any] = {"model.decoder": "pyramid", "model.context_options": {}}
 _PYRAMID |= {f"optim.{name}": value for name, value in PYRAMID_OPTIMIZER.items()}
 # Layers with nodes keep the options of the recipe; Simple RepGraph has no norm after expand.
 KINDS = {

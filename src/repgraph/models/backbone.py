@@ -188,7 +188,7 @@ class NormRelu(BatchNormAct2d):
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and direct(x) and fits(x) and x.shape[1] < x.numel() < 2**31):
             return super().forward(x)
-        self.num_batches_tracked.add_(1)
+        self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         running = self.running_mean, self.running_var
         return normalised_relu(x, self.weight, self.bias, running, self.eps, self.momentum)
 
@@ -203,7 +203,8 @@ def fuse_norm_relu(model: nn.Module) -> None:
         if not isinstance(module, Bottleneck | BasicBlock | FeatureDictNet):
             continue
         for norm_name, act_name in pairs:
-            norm, act = getattr(module, norm_name, None), getattr(module, act_name, None)
+            norm: Any = getattr(module, norm_name, None)
+            act = getattr(module, act_name, None)
             between = getattr(module, "drop_block", None)
             plain = type(norm) is nn.BatchNorm2d and type(act) is nn.ReLU and isinstance(between, _NO_POOLING)
             if plain and norm.affine and norm.track_running_stats and norm.momentum is not None:

@@ -39,7 +39,9 @@ def _slide(*scales: float) -> dict[str, Any]:
 
 _HEAD = dict(lr=0.01, head=10.0, offset=10.0)  # offsets have the learning rate of their head
 # Of pyramids, on every data set: attention and its feed-forward part learn far better with AdamW (docs/results.md).
-PYRAMID_OPTIMIZER = dict(optimizer="adamw", lr=1e-4, head=10.0, offset=10.0, weight_decay=0.05, warmup=50)
+PYRAMID_OPTIMIZER: dict[str, Any] = dict(
+    optimizer="adamw", lr=1e-4, head=10.0, offset=10.0, weight_decay=0.05, warmup=50
+)
 _SHORT = dict(optim=_HEAD, train=dict(batch=16, iterations=2_500))
 _PAPER = dict(optim=dict(lr=0.02, weight_decay=1e-4), test=_slide(0.5, 0.75, 1.0, 1.25))
 _LONG = dict(batch=16, period=1_000, validate_every=10)
