@@ -39,8 +39,9 @@ SPREADS = {
 }
 SMALL = dict(backbone="repgraph_small", output_stride=4, channels=16)
 LABELS = {"names": ["land", "sea"], "palette": [[0, 9, 0], [0, 0, 9]], "ids": [1, 2], "ignored": [0]}
+MEANS = {"nodes": 4, "radius": 3.0, "rounds": 1, "node_view": 15}  # the form of the stored config
 CONFIGS = {
-    "repgraph": (RGNet, dict(classes=2, context_options={"nodes": 4, "radius": 3.0}, labels=LABELS, **SMALL)),
+    "repgraph": (RGNet, dict(classes=2, context_options=MEANS, labels=LABELS, **SMALL)),
     "paper": (RGNet, dict(classes=3, context="paper", fusion="sum", **SMALL)),
     "simple": (RGNet, dict(classes=3, context="simple", context_options={"grid": 5, "groups": 2}, **SMALL)),
     "non_local": (RGNet, dict(classes=3, context="non_local", mean=[0.5, 0.4, 0.3], **SMALL)),

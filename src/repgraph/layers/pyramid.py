@@ -133,10 +133,8 @@ class PyramidRepGraph(nn.Module):
         options = nodes, groups, checks.check_int("expansion", expansion), backend
 
         def make_round() -> nn.ModuleList:  # the updates of each map, in the order of the maps
-            parts = (
-                PyramidRound(channels, count, *options, device=device, dtype=dtype) for count in range(maps, 0, -1)
-            )
-            return nn.ModuleList(parts)
+            counts = range(maps, 0, -1)
+            return nn.ModuleList(PyramidRound(channels, n, *options, device=device, dtype=dtype) for n in counts)
 
         self.rounds = nn.ModuleList(make_round() for _ in range(checks.check_int("rounds", rounds)))
 

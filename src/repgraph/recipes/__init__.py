@@ -5,6 +5,6 @@ from repgraph.recipes.schema import RESUMABLE, AnyRecipe, Data, DetectionData, D
 from repgraph.recipes.settings import explain, from_dict, load, to_dict, to_json, with_settings, with_values
 
 __all__ = [
-    "NAMES", "PYRAMID_OPTIMIZER", "RESUMABLE", "AnyRecipe", "Data", "DetectionData", "DetectionRecipe", "Recipe", "Test",
-    "Train", "explain", "from_dict", "get", "load", "to_dict", "to_json", "with_settings", "with_values",
+    "NAMES", "PYRAMID_OPTIMIZER", "RESUMABLE", "AnyRecipe", "Data", "DetectionData", "DetectionRecipe", "Recipe",
+    "Test", "Train", "explain", "from_dict", "get", "load", "to_dict", "to_json", "with_settings", "with_values",
 ]  # fmt: skip
