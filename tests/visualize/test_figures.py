@@ -1,7 +1,6 @@
 """Figures: marks and bars match the data, texts are escaped, and files are reproducible."""
 
 import re
-from dataclasses import replace
 
 import matplotlib.style
 import numpy as np
@@ -69,19 +68,12 @@ def test_files_do_not_depend_on_the_users_style(tmp_path):
         assert write("b.svg").decode() == text
 
 
-def test_rows_and_windows():
+def test_rows():
     wide = Cell(np.zeros((10, 40, 3), np.uint8), (10, 40))
     figure = draw([wide, Cell(PICTURE, SIZE)], [wide], width=3.5)
     boxes = [axis.get_position() for axis in figure.axes[:3]]
     assert figure.get_figwidth() == 3.5 and len({round(box.width, 9) for box in boxes}) == 1
     assert boxes[2].y1 < boxes[1].y0 <= boxes[0].y0, "the second row is below both pictures of the first"
-    windows = ((25.5, -0.5, 36.5, 9.5), (-0.5, 19.5, 8, 29.5), (14.5, 4.5, 25.5, 15.5), None)
-    figure = draw([Cell(PICTURE, SIZE, replace(NODES, windows=windows))])
-    squares = {tuple(patch.get_bbox().extents.tolist()): patch.get_alpha() for patch in figure.axes[0].patches}
-    assert set(squares) == set(windows[:3])
-    assert squares[windows[0]] > squares[windows[1]] > squares[windows[2]] > 0.2, "more opaque for more weight"
-    legend = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
-    assert len(legend) == 4 and "window that a node averages" in legend
     with pytest.raises(UsageError, match="30 columns do not fit into 4 inches"):
         draw([wide] * 30, width=4)
 

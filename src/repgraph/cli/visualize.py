@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -118,8 +118,6 @@ def nodes(
     ] = None,
     positions: Annotated[int, option("Number of positions to choose without --at.", min=1, max=20)] = 4,
     layer: Layer = None,
-    under: Annotated[Literal["image", "prediction"], option("Picture under the nodes.")] = "image",
-    windows: Annotated[bool, option("Draw the windows that nodes average.", "--windows")] = False,
     width: Width = 6.9,
     dpi: Dpi = 300,
 ) -> int:
@@ -162,9 +160,7 @@ def nodes(
         own = pixels[number % len(pixels)] if pixels else None
         with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
             image = found.read(number)[0]
-            added = nodes_figure.figure_rows(
-                network.model, name, image, layer, labels, own, under=under, count=positions, windows=windows
-            )
+            added = nodes_figure.figure_rows(network.model, name, image, layer, labels, own, count=positions)
         for row in added:
             for cell in row:
                 if (at_one := cell.nodes) is not None:

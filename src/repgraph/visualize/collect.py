@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,25 +17,17 @@ from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.inference import Detections, NotFinite
 from repgraph.inference.network import device_and_dtype
-from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph
+from repgraph.layers import NonLocal
 from repgraph.layers.danet import PositionAttention
 from repgraph.layers.modes import evaluation_mode
 from repgraph.layers.non_local import attention_weights, to_rows
 from repgraph.layers.pyramid import PyramidRepGraph, to_pixels
 from repgraph.layers.repgraph import RepGraph
-from repgraph.layers.stages import NAME
 from repgraph.visualize.attention import LayerAttention
 
 STRONGEST = 64  # positions to keep for a layer that attends to all
 NO_OBJECT = 255  # in maps of objects and underlays
 CHUNK = 2**22  # attention weights in memory at a time
-TITLES = {
-    BottleneckRepGraph: "Bottleneck",
-    SimpleRepGraph: "Simple",
-    NonLocal: "Non-local",
-    PositionAttention: "position attention of DANet",
-    PyramidRepGraph: "RepGraph over a pyramid",
-}
 
 DenseLayer = NonLocal | PositionAttention  # every position attends to all others
 Layer = RepGraph | PyramidRepGraph | DenseLayer
@@ -92,7 +83,7 @@ def attention_and_output(
     with evaluation_mode(model):
         found = [_layer_attention(path, chosen[path], maps, frame, strongest) for path, maps in inputs.items()]
     entries = itertools.chain.from_iterable(found)
-    return {e.path if e.rounds == 1 else f"{e.path}, round {e.round}": e for e in entries}, output
+    return {entry.name: entry for entry in entries}, output
 
 
 def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray | Detections:
@@ -247,22 +238,6 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
     rest: Any = {"grid": grid, "node_view": getattr(layer, "node_view", 1), "rounds": len(rounds)}
     entries = []
     for number, (nodes, weights) in enumerate(rounds, 1):
-        title = _title(path, layer, f", round {number} of {len(rounds)}" if len(rounds) > 1 else "")
         arrays = nodes.cpu().numpy(), weights.float().cpu().numpy()
-        entries.append(LayerAttention(path, title, kind, *arrays, (rows, columns), steps[0], round=number, **rest))
+        entries.append(LayerAttention(path, kind, *arrays, (rows, columns), steps[0], round=number, **rest))
     return entries
-
-
-def _title(path: str, layer: Layer, number: str) -> str:
-    """Return stage, round and kind of a layer, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
-    title = next((title for kind, title in TITLES.items() if isinstance(layer, kind)), type(layer).__name__)
-    if isinstance(layer, RepGraph):
-        title += f", {layer.nodes} nodes" + (f", grid {layer.grid}" if layer.grid != 1 else "")
-    if isinstance(layer, PyramidRepGraph):
-        title += f", {layer.nodes} nodes on each of {layer.maps} maps"
-    if getattr(layer, "groups", 1) > 1:
-        title += f", {layer.groups} groups"
-    place = path.removesuffix(f".{NAME}").removesuffix(".position").removesuffix(".context")
-    if stage := re.search(r"layer(\d)\.\d+.*", place):
-        place = f"{stage.group()} (res{int(stage.group(1)) + 1})"
-    return f"{place}{number}: {title}" if place else title

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from PIL.Image import Resampling
 from torch import Tensor, nn
 
@@ -22,7 +21,7 @@ from repgraph.inference import Detections, Trained
 from repgraph.inference.network import memory_hints
 from repgraph.visualize.attention import LayerAttention
 from repgraph.visualize.collect import attention_and_output, to_prediction
-from repgraph.visualize.explorer.packing import MAX_SIDE, class_underlay, encode, object_underlay, pack_layers
+from repgraph.visualize.explorer.packing import MAX_SIDE, class_underlay, object_underlay, pack_layers
 
 SCRIPTS = ("data.js", "view.js", "draw.js", "panel.js", "main.js")  # in this order
 PREDICTION, TRUTH = "prediction", "ground truth"
@@ -100,14 +99,13 @@ def pack_image(
 
 def make_page(images: Sequence[dict[str, Any]], title: str = "", about: str = "") -> str:
     """Return the page of images from :func:`pack_image`."""
-    colours = np.rint(255 * colormaps["viridis"](np.arange(256))[:, :3]).astype(np.uint8)
     return render(
         "explorer.html",
         __package__,
         title=f"{title} · explorer" if title else "RepGraph explorer",
         style=read_asset(__package__, "style.css"),
         script="".join(read_asset(__package__, name) for name in SCRIPTS),
-        data={"title": title, "about": about, "colours": encode(colours), "images": list(images)},
+        data={"title": title, "about": about, "images": list(images)},
     )
 
 
