@@ -38,8 +38,7 @@ def test_columns():
         "95th percentile of the reach of the nodes of x",
         "Mine",
     ]  # zeros are left out
-    loss, miou, reach = shown
-    assert list(loss.runs) == [0, 1] and list(miou.runs) == [0] and list(reach.runs) == [1]
+    loss, _, reach = shown
     assert "var(--first)" in loss.svg and "var(--second)" in loss.svg
     assert "var(--second)" in reach.svg and "var(--first)" not in reach.svg  # each run has the same colour everywhere
     assert "positions of the map" in reach.svg

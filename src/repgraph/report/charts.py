@@ -42,12 +42,11 @@ _STYLE = {
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn column of the metrics, and the indices of its runs."""
+    """A drawn column of the metrics."""
 
     title: str
     svg: Markup
     note: str
-    runs: Sequence[int]
 
 
 def style_of(run: int) -> tuple[str, str]:
@@ -101,7 +100,7 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
     text = re.sub(r"<(metadata|style).*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for colour, name in _VARIABLES.items():
         text = text.replace(colour, f"var(--{name})")
-    return Chart(title, Markup(text), note, list(lines))
+    return Chart(title, Markup(text), note)
 
 
 def _title(column: str) -> tuple[str, str]:

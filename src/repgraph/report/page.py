@@ -20,12 +20,10 @@ from repgraph.report.validation import Options, Result, evaluate_run, percent
 STYLE = read_asset(__package__, "report.css")
 
 
-def report(
-    runs: Sequence[str | Path], options: Options | None = None, *, show: TextIO | None = None, command: str = ""
-) -> str:
+def report(runs: Sequence[str | Path], options: Options | None = None, *, show: TextIO | None = None) -> str:
     """Return a page about runs as HTML. Problems of a run or its data are reported on the page.
 
-    ``show`` is where to show progress, and ``command`` a command line for the end of the page.
+    ``show`` is where to show progress.
     """
     options = options or Options()
     logs = [read_run(Path(run)) for run in runs]
@@ -41,47 +39,34 @@ def report(
                 results.append(evaluate_run(run, log, name, model, options, show))
         except UsageError as error:
             log.problems.append(f"The network was not evaluated: {error}.")
-    return render_report(logs, networks, compare(results, names, options.pictures), command=command)
+    return render_report(logs, networks, compare(results, names, options.pictures))
 
 
 def render_report(
     logs: Sequence[RunLog],
     networks: Sequence[nn.Module | None],
     comparisons: Sequence[Mapping[str, Any]],
-    *,
-    title: str = "",
-    links: Mapping[str, str] | None = None,
-    command: str = "",
 ) -> str:
     """Return the page for logs, networks and comparisons."""
-    runs = describe(logs, networks)
+    runs = _describe(logs, networks)
     heading = "Run" if len(runs) == 1 else f"{len(runs)} runs:"
-    columns, is_named = runs, len(logs) == 1 and logs[0].name in recipes.NAMES
-    if is_named:
-        named = flatten(recipes.to_dict(recipes.get(logs[0].name)))
-        columns = [*runs, {"name": f"recipe {logs[0].name}", "style": ("", ""), "settings": named}]
-    settings = list(dict.fromkeys(name for column in columns for name in column["settings"]))
+    settings = dict.fromkeys(name for run in runs for name in run["settings"])
     shown, folded = draw_charts([log.series for log in logs])
     return render(
         "report.html",
         __package__,
-        title=title or f"{heading} {', '.join(run['name'] for run in runs)}",
+        title=f"{heading} {', '.join(run['name'] for run in runs)}",
         style=STYLE,
         style_attributes=True,
         runs=runs,
         charts=shown,
         folded_charts=folded,
         comparisons=comparisons,
-        columns=columns,
-        settings=settings,
-        differing=[name for name in settings if len({column["settings"].get(name) for column in columns}) > 1],
-        is_named=is_named,
-        links=links or {},
-        command=command,
+        differing=[name for name in settings if len({run["settings"].get(name) for run in runs}) > 1],
     )
 
 
-def describe(logs: Sequence[RunLog], networks: Sequence[nn.Module | None]) -> list[dict[str, Any]]:
+def _describe(logs: Sequence[RunLog], networks: Sequence[nn.Module | None]) -> list[dict[str, Any]]:
     """Return the values of each run for the templates."""
     runs, names = [], unique_names([log.folder for log in logs])
     for index, (log, model) in enumerate(zip(logs, networks, strict=True)):

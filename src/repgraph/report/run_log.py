@@ -148,7 +148,6 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
         versions = {name: value for name, value in log.sessions[-1].versions.items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
         devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
-        found["started"] = f"{log.sessions[0].started:%Y-%m-%d %H:%M:%S} UTC"
         found["hardware"] = devices + (gpu or f"CPU, {threads} thread{'s' * (threads != '1')}")
         found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
     return {name: value for name, value in found.items() if value}
