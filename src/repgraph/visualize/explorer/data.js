@@ -3,7 +3,6 @@
 
 const WHOLE = 65535; // 16-bit integers are fractions of a range
 const OUTSIDE = 1; // nodes are at most this many times the image's sides outside of it
-const PATHS = 30; // strongest paths to the nodes of each earlier round
 
 const shorts = (text) => new Uint16Array(bytes(text).buffer);
 
@@ -16,12 +15,11 @@ function bytes(text) {
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
-/** Nodes and weights of every position of a layer's map, in one of its rounds; before is the round before. */
+/** Nodes and weights of every position of a layer's map, in one of its rounds. */
 class Layer {
-  constructor(packed, image, before) {
+  constructor(packed, image) {
     Object.assign(this, packed, {
       image,
-      before,
       nodes: shorts(packed.nodes), // [cell rows, cells, count, 2]
       weights: shorts(packed.weights), // [rows, columns, count], square roots
     });
@@ -42,20 +40,6 @@ class Layer {
   isOutside({ x, y }) {
     const { width, height } = this.image;
     return x < -0.5 || y < -0.5 || x > width - 0.5 || y > height - 0.5;
-  }
-
-  /**
-   * Return the strongest paths from nodes on to their nodes in the round before, for each earlier round. A node reads the
-   * round's response at the position nearest to it. The weight of a path is the product of its nodes' weights.
-   */
-  walk(nodes) {
-    if (!this.before) return [];
-    const paths = nodes.filter((node) => !this.isOutside(node)).flatMap((from) => {
-      const next = this.before.nodesAt(from.x, from.y).nodes;
-      return next.map(({ x, y, weight }) => ({ from, x, y, weight: from.weight * weight }));
-    });
-    const strongest = paths.sort((a, b) => b.weight - a.weight).slice(0, PATHS);
-    return [strongest, ...this.before.walk(strongest)];
   }
 
   /** Return the position at a pixel, with its nodes in pixels of the image by descending weight, and statistics. */
@@ -128,8 +112,7 @@ class Picture {
   }
 
   layer(index) {
-    const packed = this.layers[index];
-    this.unpacked[index] ??= new Layer(packed, this, packed.round > 1 ? this.layer(index - 1) : null);
+    this.unpacked[index] ??= new Layer(this.layers[index], this);
     return this.unpacked[index];
   }
 }

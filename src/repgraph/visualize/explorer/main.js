@@ -1,12 +1,11 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: -1, layer: 0, underlay: 0, opacity: 0.6, walk: true, point: null }; // underlay 0 is none
+const state = { image: -1, layer: 0, underlay: 0, opacity: 0.6, point: null }; // underlay 0 is none
 const view = new View(pictures[0]);
 const stage = find("stage");
 const surface = find("marks"); // without the buttons of the stage
 let current = null; // the position with its nodes
 let drawn = []; // its nodes on the screen
-let walked = []; // paths on to the nodes of earlier rounds
 let baseIsStale = true;
 let frame = 0;
 let milliseconds = 0; // of the last drawing
@@ -26,16 +25,14 @@ function drawNow() {
   if (baseIsStale) drawBase(find("base"), view, underlay(), state.opacity);
   const [position, ...pinned] = [state.point, ...image().pins].map(({ x, y }) => layer().nodesAt(x, y));
   current = position;
-  walked = state.walk ? layer().walk(current.nodes) : [];
-  drawn = drawMarks(surface, view, layer(), pinned, current, walked);
+  drawn = drawMarks(surface, view, layer(), pinned, current);
   showStatus(image(), state.point);
   showNodes(layer(), current);
-  speak(layer(), current);
   baseIsStale = false;
   milliseconds = performance.now() - start;
 }
 
-/** Choose an image, layer, underlay, opacity or walk; values that do not exist fall back to others. */
+/** Choose an image, layer, underlay or opacity; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -47,8 +44,8 @@ function choose(change) {
   if (!image().photo.complete) image().photo.addEventListener("load", () => draw(true), { once: true });
   state.layer = Math.min(Math.max(state.layer, 0), image().layers.length - 1);
   if (!underlay()) state.underlay = 0;
-  fillChoices(state, image(), layer());
-  fillLegend(view, layer(), underlay(), state);
+  fillChoices(state, image());
+  fillLegend(view, layer(), underlay());
   draw(true);
 }
 
@@ -156,7 +153,6 @@ const KEYS = {
   "[": () => choose({ layer: state.layer - 1 }),
   "]": () => choose({ layer: state.layer + 1 }),
   u: () => choose({ underlay: state.underlay + 1 }),
-  r: () => choose({ walk: !state.walk }),
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
   "?": () => find("keys").showModal(),
@@ -177,7 +173,6 @@ document.addEventListener("keydown", (event) => {
 find("layer").addEventListener("change", (event) => choose({ layer: Number(event.target.value) }));
 find("underlay").addEventListener("change", (event) => choose({ underlay: Number(event.target.value) }));
 find("opacity").addEventListener("input", (event) => choose({ opacity: Number(event.target.value) / 100 }));
-find("walk").addEventListener("change", (event) => choose({ walk: event.target.checked }));
 for (const button of document.querySelectorAll("[data-key]")) {
   button.addEventListener("click", () => KEYS[button.dataset.key](1));
 }
@@ -185,7 +180,7 @@ for (const button of document.querySelectorAll("[data-key]")) {
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
   view.resize(width, height);
-  fillLegend(view, layer(), underlay(), state);
+  fillLegend(view, layer(), underlay());
   draw(true);
 }).observe(stage);
 
@@ -198,7 +193,7 @@ window.explorer = {
     const { left, top, scale } = view;
     const pins = image().pins.map((one) => ({ ...one }));
     const position = current && { x: current.x, y: current.y, row: current.row, column: current.column };
-    return { ...state, pins, position, nodes: drawn, paths: walked, view: { left, top, scale }, milliseconds };
+    return { ...state, pins, position, nodes: drawn, view: { left, top, scale }, milliseconds };
   },
 };
 

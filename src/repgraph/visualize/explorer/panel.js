@@ -39,7 +39,7 @@ function fillStrip(choose) {
 }
 
 /** Update the controls for the chosen image, layer and underlay. */
-function fillChoices(state, image, layer) {
+function fillChoices(state, image) {
   [...find("strip").children].forEach((button, i) => (button.ariaCurrent = String(i === state.image)));
   fillSelect(find("layer"), image.layers.map((one) => one.name), state.layer);
   find("layer").disabled = image.layers.length < 2;
@@ -47,8 +47,6 @@ function fillChoices(state, image, layer) {
   find("opacity").disabled = state.underlay === 0;
   find("opacity").value = String(Math.round(100 * state.opacity));
   find("opacity-value").textContent = `${find("opacity").value} %`;
-  find("walk-field").hidden = !layer.before;
-  find("walk").checked = state.walk;
 }
 
 /** List the nodes of the position: a bar for the weight, and the distance. */
@@ -77,22 +75,10 @@ function note(layer, position) {
   const { grid, node_view: side, rows, columns } = layer;
   const cell = grid < Math.max(rows, columns) ? `${grid} × ${grid} positions of the dashed cell` : "All positions";
   const notes = [];
-  if (layer.before) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
+  if (layer.round > 1) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
   if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
   if (grid > 1) notes.push(`${cell} share these nodes; each has its own weights.`);
   return notes.join(" ");
-}
-
-let speaking = 0;
-
-/** Describe the position for screen readers when it does not change any more. */
-function speak(layer, position) {
-  clearTimeout(speaking);
-  speaking = setTimeout(() => {
-    const nodes = position.nodes.slice(0, 3);
-    const places = nodes.map(({ weight, x, y }) => `${percent(weight)} at ${Math.round(x)}, ${Math.round(y)}`);
-    find("spoken").textContent = `${find("status").textContent}. Strongest of ${layer.count}: ${places.join("; ")}.`;
-  }, 400);
 }
 
 function showStatus(image, point) {
@@ -107,13 +93,12 @@ function showStatus(image, point) {
 }
 
 /** Explain the marks and colours of the picture. */
-function fillLegend(view, layer, underlay, state) {
+function fillLegend(view, layer, underlay) {
   find("sizes").hidden = layer.kind === "affinity";
   [0.01, 0.1, 0.5].forEach((weight, i) => {
     find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, weight)}px`;
   });
   find("cells").hidden = layer.kind !== "affinity";
-  find("path").hidden = !layer.before || !state.walk;
   const entries = (underlay?.entries ?? []).map(({ colour, name, share }) => {
     return element("li", [chip(colour), element("b", name, { title: name }), percent(share)]);
   });
