@@ -31,17 +31,13 @@ def test_columns():
         {},
     ]
     shown, folded = draw_charts(runs)
-    titles = ["Training loss", "mIoU on the validation images", "Mean reach of the nodes of x"]
+    titles = ["Training loss", "mIoU on the validation images", "Mean reach of the nodes of x (positions)"]
     assert [chart.title for chart in shown] == titles
-    assert [chart.title for chart in folded] == [
-        "X on the validation images",
-        "95th percentile of the reach of the nodes of x",
-        "Mine",
-    ]  # zeros are left out
-    loss, _, reach = shown
+    assert [chart.title for chart in folded] == ["val_x", "reach_p95/x", "mine"]  # zeros are left out
+    loss, miou, reach = shown
     assert "var(--first)" in loss.svg and "var(--second)" in loss.svg
     assert "var(--second)" in reach.svg and "var(--first)" not in reach.svg  # each run has the same colour everywhere
-    assert "positions of the map" in reach.svg
+    assert ">40 %<" in miou.svg
     assert draw_charts([{"loss": [(1.0, math.nan)]}]) == ([], [])
 
 

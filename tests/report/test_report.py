@@ -98,9 +98,9 @@ def test_facts_differences_and_problems(html):
     assert "stopped at iteration 10 of 40" in text and "finished after 40 iterations" in text
     differing = html.split("Differences between the runs:")[1].split("</table>")[0]
     assert re.findall(r'<th scope="row"[^>]*>([^<]*)</th>', differing) == ["data.root", "train.seed"]
-    for title in ("Training loss", "mIoU on the validation images", "Learning rate", "Training speed"):
+    for title in ("Training loss", "mIoU on the validation images", "Learning rate", "Images per second"):
         assert title in text
-    assert "Mean reach of the nodes of head.context" in text and "positions of the map" in html
+    assert "Mean reach of the nodes of head.context (positions)" in text
     assert '<td colspan="3">8 images, bf16, seed 0</td>' not in html  # the seeds differ
     assert re.search(r">hardware</th>\s*<td colspan=\"3\">CPU, 2 threads<", html)
 

@@ -104,7 +104,7 @@ def histogram(weights, mass):
 
 def draw_affinity(first, second, shape=(4, 6)):
     summaries = dict.fromkeys(("top", "percent", "effective", "effective_share"), Summary(0.5, 0.1, {0.5: 0.4}))
-    statistics = AffinityStatistics("head", 1, 9, ({},), 24, histogram=first, seconds=0, **summaries)
+    statistics = AffinityStatistics("head", 1, 9, ({},), 24, histogram=first, **summaries)
     weights = np.full((1, *shape), 1 / np.prod(shape))
     position = PositionAffinity(0, 1, (12.0, 7.0), (8.0, 8.0), weights, uniform(24), uniform(24), second)
     with figures.figure_style(5):

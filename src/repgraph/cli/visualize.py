@@ -49,9 +49,6 @@ def explore(
     images: Images,
     model: options.ModelOption = None,
     out: Annotated[Path, option("The page.", metavar="FILE")] = Path("explorer.html"),
-    truth: Annotated[
-        list[Path] | None, option("Label files of the images, in the data set's ids.", metavar="MASK")
-    ] = None,
     layers: Annotated[
         list[str] | None, option("Paths of layers, or suffixes.", metavar="PATH", show_default="all")
     ] = None,
@@ -64,12 +61,11 @@ def explore(
     Examples:
       repgraph explore photo.jpg
       repgraph explore dog.jpg bus.jpg --model runs/voc-r50-rgnet --out dogs.html
-      repgraph explore photo.png --truth mask.png --model runs/my-run
       repgraph explore 0 17 2007_000033 --model runs/voc-r50-rgnet --data VOC2012 --split val
 
     The page is one file that opens from disk. Point at a pixel to see its representative nodes, click to pin them; ?
     lists the keys. Images run through the network whole and at their size. Photos are rotated by their EXIF
-    orientation, except with --truth. With --split and without IMAGE, the first images are used. See docs/explorer.md.
+    orientation. With --split and without IMAGE, the first images are used. See docs/explorer.md.
     """
     from repgraph import files
     from repgraph.distributed import parse_device
@@ -84,7 +80,7 @@ def explore(
     model = options.model_or_shipped(model, images.images)
     network = networks.load(model, parse_device(images.device))
     find_layers(network.model, layers or None)
-    found = images.open(network, [out], None if images.images else SPLIT_IMAGES, masks=truth, side=side)
+    found = images.open(network, [out], None if images.images else SPLIT_IMAGES, side=side)
     networks.check_classes(network.model.classes, found.labels)
     config, recipe = network.model.config, network.recipe
     about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
@@ -211,7 +207,7 @@ def affinity(
 
     from repgraph import files
     from repgraph.data.files import prefetch
-    from repgraph.distributed import process_group, shard
+    from repgraph.distributed import parse_device
     from repgraph.inference import network as networks
     from repgraph.inference.inputs import large_images
     from repgraph.progress import Progress
@@ -221,26 +217,21 @@ def affinity(
     paths = [out / f"affinity.{suffix}" for suffix in formats or ("png", "svg", "pdf")]
     for path in paths:
         figures.file_format(path)
-    with process_group(images.device) as process:
-        if process.is_first:
-            files.check_writable(out / "affinity.json")
-        network = networks.load(model, process.device)
-        find_layer(network.model, layer, DenseLayer)
-        found = images.open(network, paths)
-        if pixel is not None:
-            check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
-        own = shard(len(found))
-        with (
-            large_images(),
-            networks.memory_hints(["smaller images", "--device cpu"]),
-            Progress("collecting", len(own), sys.stderr if process.is_first else None) as progress,
-        ):
-            tensors = (image for image, _ in prefetch(found.read, own, workers))
-            statistics = affinity.affinity_statistics(
-                network.model, tensors, layer=layer, top=top, progress=progress.update
-            )
-        if not process.is_first:
-            return 0
+    files.check_writable(out / "affinity.json")
+    network = networks.load(model, parse_device(images.device))
+    find_layer(network.model, layer, DenseLayer)
+    found = images.open(network, paths)
+    if pixel is not None:
+        check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
+    with (
+        large_images(),
+        networks.memory_hints(["smaller images", "--device cpu"]),
+        Progress("collecting", len(found), sys.stderr) as progress,
+    ):
+        tensors = (image for image, _ in prefetch(found.read, range(len(found)), workers))
+        statistics = affinity.affinity_statistics(
+            network.model, tensors, layer=layer, top=top, progress=progress.update
+        )
     image = found.read(0)[0]
     position = affinity.position_affinity(network.model, image, pixel, layer=statistics.layer, top=top)
     print(affinity.describe(statistics, position, found.names[0], found.description))

@@ -22,7 +22,7 @@ Points = Sequence[tuple[float, float]]  # iteration, value
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
 MAX_VALUE = 1e100
 SCORES = "val_"  # prefix of the columns with scores
-MAIN_SCORES = ("val_miou", "val_mask_ap", "val_box_ap")  # the first one is in the summary
+MAIN_SCORES = {"val_miou": "mIoU", "val_mask_ap": "mask AP", "val_box_ap": "box AP"}  # the first one is in the summary
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,6 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
     return {name: sorted(points.items()) for name, points in series.items()}
 
 
-def metric_name(column: str) -> str:
-    """Return the name of a column in words, such as ``mask AP50`` for ``val_mask_ap50``."""
-    words = column.removeprefix(SCORES).split("_")
-    known = {"miou": "mIoU", "mib": "in MiB"}
-    return " ".join(known.get(word, word.upper() if word.startswith("ap") else word) for word in words)
-
-
 def finite(points: Points) -> Points:
     """Return the points whose value is finite, and not too large to draw."""
     return [point for point in points if abs(point[1]) < MAX_VALUE]
@@ -135,7 +128,7 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     if column is not None:
         points = finite(log.series[column])
         last, best = points[-1], max(points, key=lambda point: point[1])
-        found["last validation"] = f"{metric_name(column)} {100 * last[1]:.2f} % at iteration {last[0]:.0f}"
+        found["last validation"] = f"{MAIN_SCORES[column]} {100 * last[1]:.2f} % at iteration {last[0]:.0f}"
         found["best validation"] = f"{100 * best[1]:.2f} % at iteration {best[0]:.0f}"
     found["parameters"] = None if parameters is None else f"{parameters:,}"
     speeds = [value for _, value in finite(log.series.get("images_per_second", ())) if value > 0]

@@ -8,10 +8,8 @@ Every position of a map (query) has a distribution over all N positions. Its sta
 - ``effective_share``: the effective number divided by N.
 """
 
-import itertools
 import json
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from repgraph import files
-from repgraph.distributed import all_reduce, broadcast, gather
 from repgraph.inference import NotFinite
 from repgraph.layers.modes import evaluation_mode
 from repgraph.visualize.collect import DenseLayer, check_inside, find_layer, iterate_weights, run_with_inputs
@@ -72,7 +69,6 @@ class AffinityStatistics:
     effective: Summary
     effective_share: Summary
     histogram: Histogram
-    seconds: float
 
     def values(self, kind: str) -> dict[str, float]:
         """Return the "mean", "median" or "uniform" value of all statistics."""
@@ -105,18 +101,16 @@ def affinity_statistics(
 
     The N x N weights are computed for some queries at a time and not stored: memory grows neither with N² nor with the
     number of images. They are the layer's own weights, in at least float32. Means are exact, quantiles have an error of
-    at most 0.05 %. Images run through the network as a whole, on the device of its parameters. Under torch.distributed,
-    each process passes its :func:`~repgraph.distributed.shard` of the images, and all get the same result.
+    at most 0.05 %. Images run through the network as a whole, on the device of its parameters.
 
     Args:
         model: An RGNet, a Mask R-CNN, or any network that takes normalised images (1, 3, H, W).
         layer: Path of the layer, or a suffix of it; by default the network's last non-local layer.
     """
-    start = time.perf_counter()
     path = find_layer(model, layer, DenseLayer)
     module: Any = model.get_submodule(path)
     heads, bins = getattr(module, "groups", 1), _Bins(top, next(module.parameters()).device)
-    own: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for number, image in enumerate(images, 1):
         x = run_with_inputs(model, image, [path])[0][path][0]
         parts = []
@@ -126,22 +120,19 @@ def affinity_statistics(
                     where = f"{path} are not finite for image {number}"
                     raise NotFinite(f"the attention weights of {where}; check the network's weights")
                 parts.append(bins.add(weights).flatten(1))
-        own.append({"positions": x.shape[2] * x.shape[3], **_named(torch.cat(parts, 1).mean(1).tolist())})
+        found.append({"positions": x.shape[2] * x.shape[3], **_named(torch.cat(parts, 1).mean(1).tolist())})
         if progress is not None:
             progress(number)
-    bins.all_reduce()
-    in_order = itertools.chain.from_iterable(itertools.zip_longest(*gather(own)))
-    everyone = broadcast([image for image in in_order if image is not None])
-    if not everyone:
+    if not found:
         raise ValueError("images is empty; expected at least one image")
-    counts = [image["positions"] for image in everyone]
+    counts = [image["positions"] for image in found]
     summaries = {}
     for name in STATISTICS:
-        values = [image[name] for image in everyone], [uniform(count, top)[name] for count in counts]
+        values = [image[name] for image in found], [uniform(count, top)[name] for count in counts]
         mean, even = (float(np.average(each, weights=counts)) for each in values)
         summaries[name] = Summary(mean, even, bins.quantiles(name))
-    rest: Any = {**summaries, "histogram": bins.histogram(), "seconds": time.perf_counter() - start}
-    return AffinityStatistics(path, heads, top, tuple(everyone), heads * sum(counts), **rest)
+    queries = heads * sum(counts)
+    return AffinityStatistics(path, heads, top, tuple(found), queries, histogram=bins.histogram(), **summaries)
 
 
 def position_affinity(
@@ -269,11 +260,6 @@ class _Bins:
         self.counts += torch.bincount(index, minlength=len(self.counts))
         self.mass += torch.bincount(index, weights=flat.double(), minlength=len(self.mass))
         return values
-
-    def all_reduce(self) -> None:
-        """Sum over all processes; every process has to call it once."""
-        for tensor in (self.counts, self.mass, self.logs):
-            tensor.copy_(all_reduce(tensor.cpu()))
 
     def quantiles(self, name: str) -> dict[float, float]:
         below = self.logs[STATISTICS.index(name)].cumsum(0).cpu()
