@@ -191,10 +191,6 @@ def test_pins_and_keys(opened):
     page.mouse.up()
     assert np.allclose(screen(page, 30, 50), np.add(at, (40, -20)), atol=2) and state(page)["pins"] == []
     press(page, "0")
-    before = press(page, "?")["position"]
-    assert page.locator("#keys").is_visible() and press(page, "ArrowLeft")["position"] == before
-    press(page, "Escape")
-    assert not page.locator("#keys").is_visible()
     for place in ("-1, 3", "3, 1e9", "NaN, 3", ""):
         assert page.evaluate(f"() => explorer.point({place})") is False
 
@@ -216,40 +212,34 @@ def test_underlays_and_images(opened):
     point(page, 80, 10)
     shown = []
     for number in range(3):
-        page.evaluate("number => explorer.choose({underlay: number, opacity: 1})", number)
+        page.evaluate("number => explorer.choose({underlay: number})", number)
         shown.append(colour(page, *screen(page, 30, 50)))
     truth = int(MASKS["one"][50, 30])
-    assert shown[2] == LABELS.palette[truth] and shown[0] not in LABELS.palette
+    blended = 0.4 * np.array(shown[0]) + 0.6 * np.array(LABELS.palette[truth])
+    assert shown[2] == pytest.approx(blended, abs=2) and len(set(shown)) >= 2
     point(page, 30, 50)
     status = text(page, "status")
     assert status.startswith("x 30, y 50 · prediction: ") and status.endswith(f"ground truth: {LABELS.names[truth]}")
     assert press(page, "u")["underlay"] == 0
     page.get_by_label("Underlay").select_option("ground truth")
     assert set(settle(page).locator("#legend li b").all_text_contents()) == set(LABELS.names)
-    page.locator("#opacity").fill("25")
-    assert state(page)["opacity"] == 0.25 and text(page, "opacity-value") == "25 %"
-    assert page.locator("#strip span").all_text_contents() == ["one", SCRIPT]
+    assert page.locator("#image option").all_text_contents() == ["one", SCRIPT]
     assert text(page, "title") == SCRIPT == page.title().removesuffix(" · explorer")
     page.click("#pin")
     found = press(page, ".")
     assert (found["image"], found["pins"]) == (1, []) and found["position"]["row"] == 4
-    page.locator("#strip button").first.click()
+    page.locator("#image").select_option("one")
     assert state(page)["image"] == 0 and len(state(page)["pins"]) == 1
 
 
-def test_buttons(opened):
+def test_zoom_and_resize(opened):
     page = opened("fixed")
     whole = state(page)["view"]["scale"]
-    page.get_by_role("button", name="Zoom in").click()
-    page.get_by_role("button", name="Zoom in").click()
-    zoomed = state(page)
-    assert zoomed["view"]["scale"] == pytest.approx(1.4**2 * whole) and zoomed["pins"] == []
+    assert press(page, "+", "+")["view"]["scale"] == pytest.approx(1.4**2 * whole)
     page.set_viewport_size({"width": 1000, "height": 700})
-    assert state(page)["view"]["scale"] == pytest.approx(zoomed["view"]["scale"])
-    page.get_by_role("button", name="Zoom out").click()
-    assert state(page)["view"]["scale"] == pytest.approx(1.4 * whole)
-    page.get_by_role("button", name="Whole image").click()
-    assert state(page)["view"]["scale"] < 1.01 * whole
+    assert state(page)["view"]["scale"] == pytest.approx(1.4**2 * whole)
+    assert press(page, "-")["view"]["scale"] == pytest.approx(1.4 * whole)
+    assert press(page, "0")["view"]["scale"] < 1.01 * whole
 
 
 def test_detector(opened, pages):
@@ -281,9 +271,6 @@ def test_phones_and_dark(opened, scheme):
     page = opened("fixed", 390, 780, has_touch=True, is_mobile=True, device_scale_factor=2, color_scheme=scheme)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     assert (page.evaluate(BRIGHTNESS) < 200) is (scheme == "dark")
-    name = page.locator("#strip span").first
-    name.evaluate("one => { one.textContent = '2007_000033' }")  # the names of VOC differ at their end
-    assert name.evaluate("one => one.scrollWidth <= one.clientWidth && one.scrollHeight <= one.clientHeight")
     session = page.context.new_cdp_session(page)
 
     def touch(kind, *points):

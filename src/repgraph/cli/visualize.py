@@ -63,8 +63,8 @@ def explore(
       repgraph explore dog.jpg bus.jpg --model runs/voc-r50-rgnet --out dogs.html
       repgraph explore 0 17 2007_000033 --model runs/voc-r50-rgnet --data VOC2012 --split val
 
-    The page is one file that opens from disk. Point at a pixel to see its representative nodes, click to pin them; ?
-    lists the keys. Images run through the network whole and at their size. Photos are rotated by their EXIF
+    The page is one file that opens from disk. Point at a pixel to see its representative nodes, click to pin them.
+    Images run through the network whole and at their size. Photos are rotated by their EXIF
     orientation. With --split and without IMAGE, the first images are used. See docs/explorer.md.
     """
     from repgraph import files

@@ -3,6 +3,7 @@
 const POSITION = "#1466d8";
 const NODE = "226, 33, 47";
 const OUTLINE = "#fff";
+const OPACITY = 0.6; // of the underlay
 
 function clear(canvas, view) {
   const context = canvas.getContext("2d");
@@ -14,7 +15,7 @@ function clear(canvas, view) {
 }
 
 /** Draw the photograph, and over it an underlay: classes or objects. */
-function drawBase(canvas, view, underlay, opacity) {
+function drawBase(canvas, view, underlay) {
   const { image } = view;
   const context = clear(canvas, view);
   const box = view.box(image.width, image.height);
@@ -23,7 +24,7 @@ function drawBase(canvas, view, underlay, opacity) {
   if (image.photo.complete && image.photo.naturalWidth) context.drawImage(image.photo, ...box);
   if (!underlay) return;
   context.imageSmoothingEnabled = false;
-  context.globalAlpha = opacity;
+  context.globalAlpha = OPACITY;
   context.drawImage(underlay.canvas, ...box);
   context.globalAlpha = 1;
   drawBoxes(context, view, underlay);

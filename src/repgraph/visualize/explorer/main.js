@@ -1,9 +1,9 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: -1, layer: 0, underlay: 0, opacity: 0.6, point: null }; // underlay 0 is none
+const state = { image: -1, layer: 0, underlay: 0, point: null }; // underlay 0 is none
 const view = new View(pictures[0]);
 const stage = find("stage");
-const surface = find("marks"); // without the buttons of the stage
+const surface = find("marks");
 let current = null; // the position with its nodes
 let drawn = []; // its nodes on the screen
 let baseIsStale = true;
@@ -22,7 +22,7 @@ function draw(base) {
 function drawNow() {
   frame = 0;
   const start = performance.now();
-  if (baseIsStale) drawBase(find("base"), view, underlay(), state.opacity);
+  if (baseIsStale) drawBase(find("base"), view, underlay());
   const [position, ...pinned] = [state.point, ...image().pins].map(({ x, y }) => layer().nodesAt(x, y));
   current = position;
   drawn = drawMarks(surface, view, layer(), pinned, current);
@@ -32,7 +32,7 @@ function drawNow() {
   milliseconds = performance.now() - start;
 }
 
-/** Choose an image, layer, underlay or opacity; values that do not exist fall back to others. */
+/** Choose an image, layer or underlay; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -155,12 +155,11 @@ const KEYS = {
   u: () => choose({ underlay: state.underlay + 1 }),
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
-  "?": () => find("keys").showModal(),
   Escape: unpinAll,
 };
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || find("keys").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const own = event.target.closest("button, select, input");
   if (own && (event.key.startsWith("Arrow") || event.key === "Enter")) return;
   if (own && own.tagName === "SELECT" && event.key.length === 1) return;
@@ -170,12 +169,10 @@ document.addEventListener("keydown", (event) => {
   KEYS[key](event.shiftKey ? 5 : 1);
 });
 
-find("layer").addEventListener("change", (event) => choose({ layer: Number(event.target.value) }));
-find("underlay").addEventListener("change", (event) => choose({ underlay: Number(event.target.value) }));
-find("opacity").addEventListener("input", (event) => choose({ opacity: Number(event.target.value) / 100 }));
-for (const button of document.querySelectorAll("[data-key]")) {
-  button.addEventListener("click", () => KEYS[button.dataset.key](1));
+for (const name of ["image", "layer", "underlay"]) {
+  find(name).addEventListener("change", (event) => choose({ [name]: Number(event.target.value) }));
 }
+find("pin").addEventListener("click", pin);
 
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
@@ -199,5 +196,4 @@ window.explorer = {
 
 find("title").textContent = data.title || "RepGraph explorer";
 find("about").textContent = data.about;
-fillStrip(choose);
 choose({ image: 0, layer: Infinity }); // the last layer is the head's, if it has one

@@ -27,26 +27,14 @@ function chip(colour) {
 function fillSelect(select, titles, index) {
   select.replaceChildren(...titles.map((title, i) => element("option", title, { value: String(i) })));
   select.value = String(index);
-}
-
-function fillStrip(choose) {
-  find("strip").hidden = pictures.length < 2;
-  const thumbnails = pictures.map(({ name, photo }, i) => {
-    const content = [element("img", "", { src: photo.src, alt: "" }), element("span", name)];
-    return element("button", content, { type: "button", title: name, onclick: () => choose({ image: i }) });
-  });
-  find("strip").replaceChildren(...thumbnails);
+  select.disabled = titles.length < 2;
 }
 
 /** Update the controls for the chosen image, layer and underlay. */
 function fillChoices(state, image) {
-  [...find("strip").children].forEach((button, i) => (button.ariaCurrent = String(i === state.image)));
+  fillSelect(find("image"), pictures.map((one) => one.name), state.image);
   fillSelect(find("layer"), image.layers.map((one) => one.name), state.layer);
-  find("layer").disabled = image.layers.length < 2;
   fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
-  find("opacity").disabled = state.underlay === 0;
-  find("opacity").value = String(Math.round(100 * state.opacity));
-  find("opacity-value").textContent = `${find("opacity").value} %`;
 }
 
 /** List the nodes of the position: a bar for the weight, and the distance. */
