@@ -18,7 +18,7 @@ from repgraph.report.run_log import SCORES, Points, finite
 COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 DASHES = ("", "7 4", "2 3", "11 4 2 4", "5 2", "1 4", "13 5")
 
-TITLES = {  # the mean reach of nodes is shown before the last two; other columns are folded away
+TITLES = {  # of the columns that are shown, and the mean reach of nodes
     "loss": "Training loss",
     "val_miou": "mIoU on the validation images",
     "val_mask_ap": "AP of masks on the validation images",
@@ -53,15 +53,11 @@ def style_of(run: int) -> tuple[str, str]:
     return COLOURS[run % len(COLOURS)], DASHES[run % len(DASHES)]
 
 
-def draw_charts(runs: Sequence[Mapping[str, Points]]) -> tuple[list[Chart], list[Chart]]:
-    """Draw all columns of the runs' metrics; return the charts to show, and the charts to fold away."""
-    columns = list(dict.fromkeys(name for series in runs for name in series if finite(series[name])))
+def draw_charts(runs: Sequence[Mapping[str, Points]]) -> list[Chart]:
+    """Draw the main columns of the runs' metrics."""
+    columns = dict.fromkeys(name for series in runs for name in series if finite(series[name]))
     reach = [name for name in columns if name.startswith(REACH)]
-    *first, speed, rate = TITLES
-    shown = [name for name in (*first, *reach, speed, rate) if name in columns]
-    zero = [name for name in columns if not any(value for series in runs for _, value in series.get(name, ()))]
-    folded = [name for name in columns if name not in (*shown, *zero)]
-    return [draw_chart(runs, name) for name in shown], [draw_chart(runs, name) for name in folded]
+    return [draw_chart(runs, name) for name in (*TITLES, *reach) if name in columns]
 
 
 def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:

@@ -51,7 +51,6 @@ def render_report(
     runs = _describe(logs, networks)
     heading = "Run" if len(runs) == 1 else f"{len(runs)} runs:"
     settings = dict.fromkeys(name for run in runs for name in run["settings"])
-    shown, folded = draw_charts([log.series for log in logs])
     return render(
         "report.html",
         __package__,
@@ -59,8 +58,7 @@ def render_report(
         style=STYLE,
         style_attributes=True,
         runs=runs,
-        charts=shown,
-        folded_charts=folded,
+        charts=draw_charts([log.series for log in logs]),
         comparisons=comparisons,
         differing=[name for name in settings if len({run["settings"].get(name) for run in runs}) > 1],
     )
@@ -77,7 +75,7 @@ def _describe(logs: Sequence[RunLog], networks: Sequence[nn.Module | None]) -> l
             "name": names[index],
             "style": style_of(index),
             "facts": facts(log, size),
-            "settings": flatten(log.settings if log.recipe is None else recipes.to_dict(log.recipe)),
+            "settings": {} if log.recipe is None else flatten(recipes.to_dict(log.recipe)),
             "sessions": list(zip(log.sessions, outcomes, strict=True)),
             "problems": [*log.problems, *unfinished],
         }

@@ -28,7 +28,6 @@ MAIN_SCORES = {"val_miou": "mIoU", "val_mask_ap": "mask AP", "val_box_ap": "box 
 @dataclass(frozen=True)
 class RunLog:
     folder: Path
-    settings: Mapping[str, Any]  # the recipe as JSON; empty if it cannot be read
     recipe: AnyRecipe | None  # None if it is not valid
     series: Mapping[str, Points]  # columns of metrics.csv by name; values can be NaN
     sessions: Sequence[SessionRecord]
@@ -37,7 +36,7 @@ class RunLog:
 
     @property
     def name(self) -> str:
-        return str(self.settings.get("name", self.folder.name))
+        return self.folder.name if self.recipe is None else self.recipe.name
 
     @property
     def last_iteration(self) -> int:
@@ -61,9 +60,8 @@ def read_run(folder: Path) -> RunLog:
     if not path.is_file():
         raise UsageError(f"{folder} is not the folder of a run: there is no {path}")
     problems: list[str] = []
-    recipe, settings = None, {}
+    recipe = None
     try:
-        settings = files.read_json(path)
         recipe = recipes.load(path)
     except UsageError as error:  # it can be from another version
         problems.append(f"The recipe is not valid: {error}.")
@@ -73,7 +71,7 @@ def read_run(folder: Path) -> RunLog:
         problems.append(f"{VERSIONS} is missing or damaged; commands and versions are unknown.")
     state = FINISHED if (folder / MODEL / "config.json").is_file() else STOPPED
     state = RUNNING if run_folder.is_locked(folder) else state
-    return RunLog(folder, settings if isinstance(settings, dict) else {}, recipe, series, sessions, state, problems)
+    return RunLog(folder, recipe, series, sessions, state, problems)
 
 
 def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
@@ -120,9 +118,7 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     if log.recipe is not None:
         data, train, model = log.recipe.data, log.recipe.train, log.recipe.model
         found["data"] = f"{data.name}, {data.split}" + (f" in {data.root}" if data.root else "")
-        inserted = getattr(model, "inserted", None)
-        insertion = f", inserted {json.dumps(inserted)}" if inserted else ""
-        found["network"] = f"{model.backbone}, context {model.context or 'none'}{insertion}"
+        found["network"] = f"{model.backbone}, context {model.context or 'none'}"
         found["batch"] = f"{train.batch} images, {train.precision}, seed {train.seed}"
     column = next((name for name in MAIN_SCORES if finite(log.series.get(name, ()))), None)
     if column is not None:
@@ -140,18 +136,16 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     if log.sessions:
         versions = {name: value for name, value in log.sessions[-1].versions.items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
-        devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
-        found["hardware"] = devices + (gpu or f"CPU, {threads} thread{'s' * (threads != '1')}")
+        found["hardware"] = gpu or f"CPU, {threads} thread{'s' * (threads != '1')}"
         found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
     return {name: value for name, value in found.items() if value}
 
 
 def _state(log: RunLog) -> str:
-    train = log.settings.get("train")
-    iterations = train.get("iterations") if isinstance(train, dict) else None
+    iterations = "unknown" if log.recipe is None else log.recipe.train.iterations
     if log.state == FINISHED:
-        return f"finished after {iterations or log.last_iteration} iterations"
-    return f"{log.state} at iteration {log.last_iteration}" + (f" of {iterations}" if iterations else "")
+        return f"finished after {iterations} iterations"
+    return f"{log.state} at iteration {log.last_iteration} of {iterations}"
 
 
 def total_seconds(log: RunLog) -> float | None:

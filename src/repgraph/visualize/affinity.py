@@ -71,7 +71,7 @@ class AffinityStatistics:
     histogram: Histogram
 
     def values(self, kind: str) -> dict[str, float]:
-        """Return the "mean", "median" or "uniform" value of all statistics."""
+        """Return the "mean" or "uniform" value of all statistics."""
         return {name: getattr(getattr(self, name), kind) for name in STATISTICS}
 
 
@@ -197,9 +197,7 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
     counts = sorted({int(image["positions"]) for image in found.images})
     positions = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
-    for kind in ("mean", "median"):
-        text = "; ".join(format_lines(found.values(kind), found.values("uniform"), found.top_count))
-        lines.append(f"{kind}: {text}")
+    lines.append("mean: " + "; ".join(format_lines(found.values("mean"), found.values("uniform"), found.top_count)))
     own = "; ".join(format_lines(position.statistics, position.uniform, found.top_count))
     return "\n".join([*lines, f"one position, {image} at {position.at[0]:g},{position.at[1]:g}: {own}"])
 
