@@ -73,7 +73,7 @@ def test_strongest_positions_fit_the_budget():
 def test_runs(shape):
     for values in (np.random.default_rng(0).integers(0, 256, shape, np.uint8), np.full(shape, 255, np.uint8)):
         packed = packing.pack_runs(values)
-        lengths = unpack(packed["lengths"], "<u2")
+        lengths = unpack(packed["lengths"], "<u4")
         np.testing.assert_array_equal(unpack(packed["values"], "u1").repeat(lengths), values.reshape(-1))
         assert lengths.min() > 0
 
@@ -85,7 +85,7 @@ def test_objects():
     assert [entry["name"] for entry in made["entries"]] == ["sea 0.90", f"{SCRIPT} 0.75"]
     assert made["boxes"][0] == [1.5, 1.5, 5.5, 5.5]  # pixel centres are at integers
     runs = made["runs"]
-    values = unpack(runs["values"], "u1").repeat(unpack(runs["lengths"], "<u2")).reshape(8, 8)
+    values = unpack(runs["values"], "u1").repeat(unpack(runs["lengths"], "<u4")).reshape(8, 8)
     assert values[3, 3] == 0 and values[0, 0] == 1 and values[7, 7] == 255
     none = packing.object_underlay("x", (8, 8), np.zeros((0, 4)), [], np.zeros((0, 8, 8)), LABELS)
     assert unpack(none["runs"]["values"], "u1").tolist() == [255] and none["entries"] == none["boxes"] == []

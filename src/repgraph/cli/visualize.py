@@ -181,7 +181,7 @@ def affinity(
         option(
             "Position of the single histogram, in pixels of the first image.",
             metavar="X,Y",
-            show_default="the one with the median effective number",
+            show_default="its centre",
         ),
     ] = None,
     top: Annotated[int, option("Number of largest weights to report the share of.", min=1)] = 9,

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -116,7 +115,9 @@ def run_demo(
         train_network(run, name, [*settings, f"train.seed={seed}"])
     tested = [evaluate_network(i, run, *named, data) for i, (run, named) in enumerate(runs.items())]
     results = {name: [one for one in tested if one.name == name] for name in networks}
-    print(score_table(results))
+    for name, group in results.items():
+        miou, far = (percent_range([one.iou(names) for one in group]) for names in (LABELS.names, FAR))
+        print(f"{TITLES[name]}: {miou} % mIoU, {far} % on the classes with a distant cue")
     files.write(folder / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
     logs, models = [one.log for one in tested], [one.model for one in tested]
     comparisons = compare([one.result for one in tested], [log.folder.name for log in logs], REPORT_PICTURES)
@@ -178,19 +179,6 @@ def percent_range(values: Sequence[float]) -> str:
     return low if low == high else f"{100 * mean(values):.1f} ({low} to {high})"
 
 
-def score_table(results: Results) -> str:
-    """Return the table for the terminal."""
-    lines = ["IoU on the test images in percent; classes with * depend on a distant cue"]
-    lines.append(f"{'':<16}" + "".join(f"{TITLES[name]:>26}" for name in results))
-    for title, names in ROWS.items():
-        cells = [percent_range([one.iou(names) for one in group]) for group in results.values()]
-        lines.append(f"{title:<16}" + "".join(f"{cell:>26}" for cell in cells))
-    times = [[total_seconds(one.log) or math.nan for one in group] for group in results.values()]
-    cells = ["unknown" if math.isnan(mean(found)) else format_duration(mean(found)) for found in times]
-    lines.append(f"{'training time':<16}" + "".join(f"{cell:>26}" for cell in cells))
-    return "\n".join(lines)
-
-
 def _example(title: str, data: Scenes, scene: Scene) -> Example:
     return Example(title, *data.draw(scene), draw_large(data, scene)[0])
 
@@ -198,7 +186,7 @@ def _example(title: str, data: Scenes, scene: Scene) -> Example:
 def render_page(results: Results, data: Scenes, examples: Sequence[Example], photos: Sequence[Picture]) -> str:
     """Return the first page as HTML; ``examples`` are its test images."""
     first = {name: group[0] for name, group in results.items()}
-    scene = _clear_scene(data)
+    scene = data.scene(0)
     swapped = scene.swapped(sky=True, lights=tuple(range(len(scene.lighthouses))))
     return render(
         "demo.html",
@@ -232,13 +220,6 @@ def _describe(index: int, group: Sequence[DemoNetwork]) -> dict[str, str]:
         "far": percent_range([one.iou(FAR) for one in group]),
         "changed": percent_range([one.changed for one in group]),
     }
-
-
-def _clear_scene(data: Scenes) -> Scene:
-    """Return the first scene with the sun and lights of both colours."""
-    scenes = (data.scene(i) for i in range(len(data)))
-    both = (s for s in scenes if not s.moon and len({tower.blue for tower in s.lighthouses}) == 2)
-    return next(both, data.scene(0))
 
 
 def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[Example]) -> list[Picture]:

@@ -142,24 +142,18 @@ def position_affinity(
 
     Args:
         image: uint8 RGB (3, H, W).
-        at: Pixel x, y of the image; by default the position whose effective number is the median of the image.
+        at: Pixel x, y of the image; its centre by default.
     """
     path = find_layer(model, layer, DenseLayer)
     module: Any = model.get_submodule(path)
-    if at is not None:
-        check_inside(at, image.shape[-2:])
+    at = at or ((image.shape[-1] - 1) / 2, (image.shape[-2] - 1) / 2)
+    check_inside(at, image.shape[-2:])
     inputs, frame, _ = run_with_inputs(model, image, [path])
     (x,) = inputs[path]
     shape = (x.shape[2], x.shape[3])
     (rows, columns), (across, down) = frame.valid(shape), frame.step(shape)
+    row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
     with evaluation_mode(model):
-        if at is None:
-            effective = torch.cat([measure(part)[2, 0].mean(0) for part in iterate_weights(module, x)])
-            valid = effective.unflatten(0, shape)[:rows, :columns].flatten()  # without padding
-            median = int(valid.argsort(stable=True)[(len(valid) - 1) // 2])
-            row, column = divmod(median, columns)
-        else:
-            row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
         weights = next(iterate_weights(module, x, index=row * shape[1] + column))[0, :, 0]  # [heads, N]
     single = _Bins(top, weights.device)
     return PositionAffinity(

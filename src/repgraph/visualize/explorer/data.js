@@ -74,7 +74,7 @@ class Underlay {
 
   get labels() {
     if (!this.unpacked) {
-      const lengths = shorts(this.runs.lengths);
+      const lengths = new Uint32Array(bytes(this.runs.lengths).buffer);
       this.unpacked = new Uint8Array(this.width * this.height);
       let at = 0;
       bytes(this.runs.values).forEach((value, i) => this.unpacked.fill(value, at, (at += lengths[i])));
