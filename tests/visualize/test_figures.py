@@ -115,7 +115,7 @@ def draw_affinity(first, second, shape=(4, 6)):
 
 def test_affinity_bars_and_map():
     first = histogram({0: 0.0004, 3: 0.6, 9: 0.3996}, {3: 0.1, 9: 0.9})
-    left, middle, place, _ = draw_affinity(first, histogram({6: 0.5, 12: 0.5}, {6: 0.2, 12: 0.8})).axes
+    left, middle, place = draw_affinity(first, histogram({6: 0.5, 12: 0.5}, {6: 0.2, 12: 0.8})).axes
     weights, mass = (patch.get_data() for patch in left.patches)
     assert weights.edges[0] == pytest.approx(EDGES[3]) and weights.edges[-1] == pytest.approx(EDGES[13])
     assert weights.values.sum() == pytest.approx(1) and weights.values[0] == pytest.approx(0.6004)

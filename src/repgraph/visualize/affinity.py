@@ -193,7 +193,7 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
     lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
     lines.append("mean: " + "; ".join(format_lines(found.values("mean"), found.values("uniform"), found.top_count)))
     own = "; ".join(format_lines(position.statistics, position.uniform, found.top_count))
-    return "\n".join([*lines, f"one position, {image} at {position.at[0]:g},{position.at[1]:g}: {own}"])
+    return "\n".join([*lines, f"one position, {image} at {position.at[0]:.1f},{position.at[1]:.1f}: {own}"])
 
 
 def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) -> list[str]:

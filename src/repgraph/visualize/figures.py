@@ -141,4 +141,5 @@ def _draw_map(figure: Figure, axis: Axes, position: PositionAffinity, image: np.
     axis.plot(*position.at, linestyle="", **marker)
     axis.set(xlim=extent[:2], ylim=extent[2:], xticks=[], yticks=[], anchor="N", title="its weights")
     axis.spines[:].set_visible(False)
-    figure.colorbar(drawn, ax=axis, location="bottom", label="weight x N")
+    below = axis.inset_axes((0.0, -0.13, 1.0, 0.06))
+    figure.colorbar(drawn, cax=below, orientation="horizontal", label="weight x N")
