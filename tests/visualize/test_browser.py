@@ -163,7 +163,7 @@ def test_nodes(name, path, zoomed, opened, pages):
         red, _, blue = colour(page, *here)
         assert blue > 180 and blue > 2 * red
     assert visible or name == "non-local"
-    notes = {2: "2 \u00d7 2 positions", 1: "" if layer.kind == "nodes" else "the 64 strongest, which have"}
+    notes = {2: "Cells of 2 \u00d7 2 positions", 1: "" if layer.kind == "nodes" else "the 64 strongest, which have"}
     assert notes[layer.grid] in text(page, "note")
 
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from repgraph.data.labels import Labels
-from repgraph.visualize.attention import LayerAttention
+from repgraph.visualize.collect import LayerAttention
 from repgraph.visualize.explorer import packing
-from repgraph.visualize.explorer.page import make_page, pack_image
+from repgraph.visualize.explorer.page import ExplorerImage, make_page, pack_image
 
 SCRIPT = "</script><script>alert('x')</script><b>&amp;{{script}}{% raw %}<!--\u2028"
 LABELS = Labels((SCRIPT, "sea"), ((200, 0, 0), (0, 0, 200)), ids=(0, 1))
@@ -95,8 +96,8 @@ def page_of(size, *layers, name="x", title=""):
     random = np.random.default_rng(0)
     blocks = random.integers(0, 2, (-(-size[0] // 8), -(-size[1] // 8))).repeat(8, 0).repeat(8, 1)
     underlay = packing.class_underlay("prediction", blocks[: size[0], : size[1]], LABELS)
-    image = pack_image(name, random.integers(0, 256, (*size, 3), np.uint8), layers, [underlay])
-    page = make_page([image], title=title)
+    pixels = torch.from_numpy(random.integers(0, 256, (3, *size), np.uint8))
+    page = make_page([pack_image(ExplorerImage(name, pixels), layers, [underlay])], title=title)
     return page, json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 

@@ -11,7 +11,7 @@ from repgraph.errors import UsageError
 from repgraph.inference import Detections
 from repgraph.visualize import figures
 from repgraph.visualize.affinity import AffinityStatistics, Histogram, PositionAffinity, Summary, uniform
-from repgraph.visualize.attention import PositionNodes
+from repgraph.visualize.collect import PositionNodes
 from repgraph.visualize.nodes_figure import MIN_POINTS, POSITION_POINTS, Cell, choose_positions, draw_nodes
 
 SIZE = (30, 40)

@@ -1,5 +1,6 @@
 """The demo: train small networks on the scenes, test them, and write pages about them and about photos."""
 
+import io
 import itertools
 import json
 import sys
@@ -11,29 +12,32 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from scipy import ndimage
 from torch import Tensor
 
 from repgraph import files, recipes
-from repgraph.constants import MODEL, RECIPE
+from repgraph.constants import MODEL, PHOTOS, RECIPE, SHIPPED
+from repgraph.data.files import read_image
 from repgraph.data.scenes import FAR, LABELS, Scene, Scenes
 from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
 from repgraph.drawing.overlay import as_picture
-from repgraph.drawing.page import Picture, label_map, photo, render
+from repgraph.drawing.page import Picture, data_uri, label_map, photo, render
 from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import mean
 from repgraph.inference import Settings, predict
+from repgraph.inference.network import load
 from repgraph.models import RGNet
 from repgraph.progress import Progress, format_duration
 from repgraph.report.charts import style_of
 from repgraph.report.page import STYLE, compare, draw_large, render_report
-from repgraph.report.photos import nodes_picture, segment_photos
 from repgraph.report.run_log import RunLog, read_run, total_seconds
 from repgraph.report.validation import Result, evaluate_segmentation
 from repgraph.train import resume, run_folder, train
-from repgraph.visualize.collect import collect_attention
+from repgraph.visualize.collect import collect_attention, find_layer
 from repgraph.visualize.explorer import ExplorerImage, explore
-from repgraph.visualize.nodes_figure import Cell
+from repgraph.visualize.figures import figure_style
+from repgraph.visualize.nodes_figure import Cell, draw_nodes, figure_rows
 
 TITLES = {
     "baseline": "Without the layer",
@@ -244,3 +248,37 @@ def _draw_nodes(model: RGNet, examples: Sequence[Example]) -> Picture:
             cells.append(Cell(np.asarray(as_picture(picture)), depth.shape, nodes, f"{title}: {what}"))
     rows = [cells[start : start + COLUMNS] for start in range(0, len(cells), COLUMNS)]
     return nodes_picture(rows, "Positions on boats and on the shore (blue), and their nodes (red).")
+
+
+def segment_photos(folder: Path) -> list[Picture]:
+    """Return a figure of each photo in ``examples/photos``, with the nodes of a few positions.
+
+    Also writes ``photos.html``, the explorer page of the photos. The result is empty outside of a clone of the
+    repository, which has the photos and the network, and if one of them cannot be read.
+    """
+    weights, photos = files.in_clone(SHIPPED), files.in_clone(PHOTOS)
+    paths = sorted(photos.glob("*.jpg")) if photos else []
+    if weights is None or not paths:
+        return []
+    try:
+        network = load(weights)
+        images = {path.stem: read_image(path, upright=True) for path in paths}
+    except UsageError as error:
+        print(f"the first page has no photos: {error}", file=sys.stderr)
+        return []
+    model, labels = network.model, network.labels_or_numbers()
+    shown = [ExplorerImage(name, image) for name, image in images.items()]
+    page = explore(model, shown, labels, title="RepGraph demo: photos", about="RGNet, trained on PASCAL VOC")
+    files.write(folder / "photos.html", page)
+    layer = find_layer(model)
+    rows = [figure_rows(model, name, image, layer, labels, count=3)[-1] for name, image in images.items()]
+    caption = "The prediction, and the nodes (red) of three positions (blue) in the last round of attention."
+    return [nodes_picture([row], caption) for row in rows]
+
+
+def nodes_picture(rows: Sequence[Sequence[Cell]], caption: str) -> Picture:
+    """Draw the nodes of positions for a page."""
+    with figure_style():
+        draw_nodes(rows, width=10).savefig(buffer := io.BytesIO(), format="png", dpi=120)
+    with Image.open(buffer) as picture:
+        return Picture(data_uri(picture.convert("RGB"), photo=True), *picture.size, caption, caption)

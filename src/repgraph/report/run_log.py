@@ -35,10 +35,6 @@ class RunLog:
     problems: list[str]  # sentences about missing or damaged files
 
     @property
-    def name(self) -> str:
-        return self.folder.name if self.recipe is None else self.recipe.name
-
-    @property
     def last_iteration(self) -> int:
         """The last iteration with metrics, or 0."""
         return int(max((points[-1][0] for points in self.series.values() if points), default=0))
@@ -114,8 +110,9 @@ def finite(points: Points) -> Points:
 
 def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     """Return the rows of the summary table, without unknown ones."""
-    found: dict[str, str | None] = {"recipe": log.name, "state": _state(log)}
+    found: dict[str, str | None] = {"state": _state(log)}
     if log.recipe is not None:
+        found["recipe"] = log.recipe.name
         data, train, model = log.recipe.data, log.recipe.train, log.recipe.model
         found["data"] = f"{data.name}, {data.split}" + (f" in {data.root}" if data.root else "")
         found["network"] = f"{model.backbone}, context {model.context or 'none'}"
@@ -155,18 +152,15 @@ def total_seconds(log: RunLog) -> float | None:
 
 
 def describe_outcomes(log: RunLog) -> list[str]:
-    """Return the outcome of each session, and the versions that changed since the session before."""
+    """Return the outcome of each session."""
     found = []
     for number, session in enumerate(log.sessions):
         if session.ended:
-            outcome = session.ended.reason
+            found.append(session.ended.reason)
         elif number + 1 < len(log.sessions) or log.state == STOPPED:
-            outcome = "stopped, no reason was recorded; it may have been killed"
+            found.append("stopped, no reason was recorded; it may have been killed")
         else:
-            outcome = log.state
-        before, now = log.sessions[max(number - 1, 0)].versions, session.versions
-        changes = [f"{name} {before[name]} -> {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
-        found.append("; ".join([outcome, *changes]))
+            found.append(log.state)
     return found
 
 

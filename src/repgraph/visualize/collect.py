@@ -1,4 +1,4 @@
-"""Run an image through a network and collect the nodes and attention weights of its layers."""
+"""Run an image through a network and collect the nodes and attention weights of its layers, in pixels of the image."""
 
 import contextlib
 import itertools
@@ -23,7 +23,6 @@ from repgraph.layers.modes import evaluation_mode
 from repgraph.layers.non_local import attention_weights, to_rows
 from repgraph.layers.pyramid import PyramidRepGraph, to_pixels
 from repgraph.layers.repgraph import RepGraph
-from repgraph.visualize.attention import LayerAttention
 
 STRONGEST = 64  # positions to keep for a layer that attends to all
 NO_OBJECT = 255  # in maps of objects and underlays
@@ -31,6 +30,61 @@ CHUNK = 2**22  # attention weights in memory at a time
 
 DenseLayer = NonLocal | PositionAttention  # every position attends to all others
 Layer = RepGraph | PyramidRepGraph | DenseLayer
+
+
+@dataclass(frozen=True)
+class PositionNodes:
+    """The nodes of one position, in pixels of the image; they may be outside of it."""
+
+    x: float
+    y: float
+    nodes: tuple[tuple[float, float, float], ...]  # x, y, attention weight
+
+    def describe(self) -> str:
+        """Describe the nodes: number, reach and largest weight."""
+        total = sum(weight for _, _, weight in self.nodes)
+        distance = sum(weight * float(np.hypot(x - self.x, y - self.y)) for x, y, weight in self.nodes)
+        text = f"{len(self.nodes)} nodes"
+        if total < 0.999:  # a layer that attends to all positions
+            text = f"the {len(self.nodes)} strongest positions with {100 * total:.1f} % of the weight"
+        largest = max(weight for _, _, weight in self.nodes)
+        return f"{text}, reach {distance / max(total, 1e-12):.1f} pixels, largest weight {largest:.2g}"
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """The nodes and weights of every position of a layer's (h, w) map.
+
+    A RepGraph layer (``kind`` "nodes") has S nodes for each cell of ``grid`` x ``grid`` positions. A layer that attends
+    to all positions (``kind`` "affinity": non-local, and the position attention of DANet) is represented by the S
+    positions with the largest weights, in descending order; weights are means over its heads. Positions in the padding
+    of a detector's batch are left out.
+    """
+
+    path: str  # of the layer in the network
+    kind: Literal["nodes", "affinity"]
+    nodes: np.ndarray  # x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid))
+    weights: np.ndarray  # float32 (groups, S, h, w); their sum over S is 1, or less for "affinity"
+    shape: tuple[int, int]  # (h, w)
+    step: tuple[float, float]  # distance between neighbouring positions in pixels: horizontal, vertical
+    grid: int = 1
+    node_view: int = 1  # a node is the mean of node_view x node_view positions
+    round: int = 1  # nodes read the output of the round before
+    rounds: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.path if self.rounds == 1 else f"{self.path}, round {self.round}"
+
+    def nodes_at(self, x: float, y: float) -> PositionNodes:
+        """Return the nodes of the position at a pixel, with the mean weights of all groups."""
+        (height, width), (across, down) = self.shape, self.step
+        row = min(max(int((y + 0.5) // down), 0), height - 1)
+        column = min(max(int((x + 0.5) // across), 0), width - 1)
+        places = self.nodes[:, :, row // self.grid, column // self.grid].tolist()
+        weights = self.weights[:, :, row, column].mean(0).tolist()
+        nodes = tuple((a, b, weight) for (a, b), weight in zip(places, weights, strict=True))
+        return PositionNodes((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5, nodes)
 
 
 @dataclass(frozen=True)
@@ -212,7 +266,7 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
     shape = (x.shape[2], x.shape[3])
     rows, columns = frame.valid(shape)
     grid = 1
-    kind: Literal["nodes", "affinity"] = "nodes"
+    kind: Literal["nodes", "affinity"] = "affinity" if isinstance(layer, DenseLayer) else "nodes"
     rounds: list[tuple[Tensor, Tensor]] = []  # nodes (S, 2, cell rows, cells), weights (groups, S, rows, columns)
     if isinstance(layer, DenseLayer):
         count = min(strongest, shape[0] * shape[1])
@@ -220,7 +274,6 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
         weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
         indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
         rounds = [(to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), steps), weights)]
-        kind = "affinity"
     elif isinstance(layer, PyramidRepGraph):
         _, *found = layer.forward(maps, return_nodes=True)
         for nodes, weights in zip(*found, strict=True):  # groups have their own nodes: merge them into one group

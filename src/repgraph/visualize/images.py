@@ -42,10 +42,8 @@ def open_images(
 ) -> ImageList:
     """Return images from files, folders and patterns, or from a split of a data set, if one is given.
 
-    Args:
-        given: Files, folders, patterns; or numbers and names in the split, by default all of it.
-        outputs: Files that will be written; it is an error if one of them is an image or a mask.
-        side: Shrink images to this many pixels on the longer side.
+    ``given`` are files, folders and patterns; or numbers and names in the split, by default all of it. It is an error
+    if one of the ``outputs`` is an image or a mask. ``side`` is the maximum of the longer side in pixels.
     """
     if any((data, dataset, split, options)):
         if side:

@@ -19,11 +19,16 @@ from repgraph.drawing import detections, overlay
 from repgraph.drawing.legend import MAX_LENGTH, plain
 from repgraph.errors import UsageError
 from repgraph.inference import Detections
-from repgraph.visualize.attention import PositionNodes
-from repgraph.visualize.collect import NO_OBJECT, attention_and_output, check_inside, paint_objects, to_prediction
+from repgraph.visualize.collect import (
+    NO_OBJECT,
+    PositionNodes,
+    attention_and_output,
+    check_inside,
+    paint_objects,
+    to_prediction,
+)
 from repgraph.visualize.figures import NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH
 
-MIN_DEPTH = 0.01  # of regions that are preferred, as a fraction of the image's shorter side
 MAX_RADIUS, MIN_RADIUS = 0.055, 0.007  # of nodes with weight 1 and 0, as a fraction of the picture's width
 MIN_POINTS, POSITION_POINTS = 1.3, 2.6  # points: minimum radius of a node, radius of the position
 # Inches: around all pictures, between them, below them for the caption, and at the bottom for the legend.
@@ -84,7 +89,7 @@ def figure_rows(
 def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], count: int) -> list[Pixel]:
     """Choose pixels x, y of an image of ``size`` (H, W): in the middle of regions and far from each other.
 
-    Classes, or objects of a detector, without a position are preferred, unless they are narrow.
+    Classes, or objects of a detector, with fewer positions are preferred.
 
     >>> classes = np.zeros((40, 60), int)
     >>> classes[10:30, 35:55] = 1
@@ -102,9 +107,8 @@ def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], c
     rows, columns = np.indices(size)
     distance, chosen = np.full(size, float(sum(size))), []
     for _ in range(count):
-        score = depth * distance / (1 + shown[regions])
-        new = score * ((shown[regions] == 0) & (depth > MIN_DEPTH * min(size)))
-        row, column = np.unravel_index((new if new.any() else score).argmax(), size)
+        score = depth * distance / (1 + shown[regions]) ** 2
+        row, column = np.unravel_index(score.argmax(), size)
         chosen.append((float(column), float(row)))
         shown[regions[row, column]] += 1
         distance = np.minimum(distance, np.hypot(rows - row, columns - column))
@@ -115,9 +119,7 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: st
     """Draw rows of pictures with the nodes of positions; call it within :func:`.figures.figure_style`.
 
     The position is blue and its nodes are red; the area of a node shows its weight, with a minimum. Nodes outside of
-    the image are rings at its border.
-
-    The width is in inches; ``node`` is the word for a node in the legend.
+    the image are rings at its border. The width is in inches; ``node`` is the word for a node in the legend.
     """
     columns = max(len(row) for row in rows)
     across = (width - 2 * MARGIN - (columns - 1) * GAP) / columns

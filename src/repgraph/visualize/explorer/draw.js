@@ -116,21 +116,13 @@ function drawCells(context, view, layer, drawn) {
   }
 }
 
-/** Draw a position: a blue dot, its outline in the map, and the cell that shares its nodes. */
+/** Draw a position: a blue dot, and its outline in the map. */
 function drawPosition(context, view, layer, position, text) {
   const [x, y] = view.toScreen(position.x, position.y);
   const [across, down] = layer.step.map((step) => view.scale * step);
   context.lineWidth = 1.5;
   context.strokeStyle = POSITION;
   context.strokeRect(x - across / 2, y - down / 2, across, down);
-  if (layer.grid > 1) {
-    const [row, column] = [position.row, position.column].map((at) => at - (at % layer.grid));
-    const rows = Math.min(layer.grid, layer.rows - row);
-    const columns = Math.min(layer.grid, layer.columns - column);
-    context.setLineDash([5, 4]);
-    context.strokeRect(view.left + column * across, view.top + row * down, columns * across, rows * down);
-    context.setLineDash([]);
-  }
   disc(context, [x, y], text ? 9 : 6, POSITION, 2);
   const font = "700 11px system-ui, sans-serif";
   Object.assign(context, { font, textAlign: "center", textBaseline: "middle", fillStyle: OUTLINE });

@@ -45,7 +45,7 @@ function choose(change) {
   state.layer = Math.min(Math.max(state.layer, 0), image().layers.length - 1);
   if (!underlay()) state.underlay = 0;
   fillChoices(state, image());
-  fillLegend(view, layer(), underlay());
+  fillLegend(layer(), underlay());
   draw(true);
 }
 
@@ -177,7 +177,6 @@ find("pin").addEventListener("click", pin);
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
   view.resize(width, height);
-  fillLegend(view, layer(), underlay());
   draw(true);
 }).observe(stage);
 

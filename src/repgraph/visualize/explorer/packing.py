@@ -13,8 +13,7 @@ from PIL import Image
 
 from repgraph.constants import IGNORE
 from repgraph.data.labels import Labels
-from repgraph.visualize.attention import LayerAttention
-from repgraph.visualize.collect import NO_OBJECT, paint_objects
+from repgraph.visualize.collect import NO_OBJECT, LayerAttention, paint_objects
 
 MAX_SIDE = 2048  # of photographs and underlays in the page; coordinates stay those of the image
 OUTSIDE = 1  # nodes farther outside of the image than this many times its sides are moved there

@@ -61,7 +61,7 @@ function note(layer, position) {
     );
   }
   const { grid, node_view: side, rows, columns } = layer;
-  const cell = grid < Math.max(rows, columns) ? `${grid} × ${grid} positions of the dashed cell` : "All positions";
+  const cell = grid < Math.max(rows, columns) ? `Cells of ${grid} × ${grid} positions` : "All positions";
   const notes = [];
   if (layer.round > 1) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
   if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
@@ -81,12 +81,9 @@ function showStatus(image, point) {
 }
 
 /** Explain the marks and colours of the picture. */
-function fillLegend(view, layer, underlay) {
-  find("sizes").hidden = layer.kind === "affinity";
-  [0.01, 0.1, 0.5].forEach((weight, i) => {
-    find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, weight)}px`;
-  });
-  find("cells").hidden = layer.kind !== "affinity";
+function fillLegend(layer, underlay) {
+  find("node").hidden = layer.kind === "affinity";
+  find("cell").hidden = layer.kind !== "affinity";
   const entries = (underlay?.entries ?? []).map(({ colour, name, share }) => {
     return element("li", [chip(colour), element("b", name, { title: name }), percent(share)]);
   });
