@@ -31,6 +31,7 @@ def fixed(node_view=1):
 
 NETWORKS = {
     "fixed": fixed,
+    "windows": lambda: fixed(node_view=3),
     "random": lambda: rgnet(context_options={"nodes": 5, "node_view": 1}),
     "rounds": lambda: rgnet(context_options={"nodes": 5, "node_view": 1, "groups": 2, "rounds": 3}),
     "non-local": lambda: rgnet(context="non_local", context_options={"scale": 5.0}),
@@ -167,6 +168,24 @@ def test_nodes(name, path, zoomed, opened, pages):
     assert notes[layer.grid] in text(page, "note")
 
 
+def test_windows_on_demand(opened):
+    assert not opened("fixed").locator("#windows").is_visible()
+    page = opened("windows")
+    point(page, 50, 40)
+    node = next(node for node in state(page)["nodes"] if node["x"] > 55)
+    at = screen(page, node["x"] - 6, node["y"] - 12)  # a window has 3 x 3 positions of 8 pixels
+
+    def redness():
+        colours = [colour(page, at[0], at[1] + down) for down in (-1, 0, 1)]
+        return max(red - green for red, green, _ in colours)
+
+    before = redness()
+    assert "the mean of the 3 \u00d7 3 positions" in text(page, "note")
+    page.locator("#windows").check()
+    assert redness() > before + 40
+    assert press(page, "w")["windows"] is False and redness() == before
+
+
 def test_pins_and_keys(opened):
     page = opened("fixed")
     for place in ((50, 40), (20, 20)):
@@ -195,15 +214,31 @@ def test_pins_and_keys(opened):
         assert page.evaluate(f"() => explorer.point({place})") is False
 
 
-def test_rounds(opened, pages):
-    """The page opens with the last round; the earlier ones are layers before it."""
+def test_walk_through_rounds(opened, pages):
+    """From a position to its nodes in the last round, then to their nodes in the previous round, and so on."""
     page, (_, model) = opened("rounds"), pages("rounds")
+    *earlier, last = collect_attention(model, IMAGES["one"]).values()
     found = point(page, 50, 40)
-    assert found["layer"] == 2 and "responses of round 2" in text(page, "note")
-    for layer, key in zip(reversed(collect_attention(model, IMAGES["one"]).values()), ("", "[", "["), strict=True):
-        found = press(page, *key)
-        expected = max(layer.nodes_at(50, 40).nodes, key=lambda node: node[2])
-        assert [found["nodes"][0][name] for name in ("x", "y", "weight")] == pytest.approx(expected, abs=0.01)
+    assert found["layer"] == 2
+    ends = last.nodes_at(50, 40).nodes
+    for round_, hop in zip(reversed(earlier), found["paths"], strict=True):
+        inside = [(x, y, w) for x, y, w in ends if -0.5 <= x <= 95.5 and -0.5 <= y <= 71.5]
+        ends = [(a, b, w * v) for x, y, w in inside for a, b, v in round_.nodes_at(x, y).nodes]
+        ends = sorted(ends, key=lambda end: -end[2])[:30]
+        assert len(hop) == len(ends) > 5
+        np.testing.assert_allclose([one["weight"] for one in hop], [w for _, _, w in ends], atol=0.01)
+        x, y, _ = ends[0]
+        assert min(abs(one["x"] - x) + abs(one["y"] - y) for one in hop[:3]) < 0.5
+    here = found["position"]
+    inside = [one for one in found["paths"][0] if 5 < one["x"] < 90 and 5 < one["y"] < 60]
+    end = max(inside, key=lambda one: abs(one["x"] - here["x"]) + abs(one["y"] - here["y"]))  # not below other marks
+    shown, place = [], screen(page, end["x"], end["y"])
+    for key, hops in (("r", 0), ("r", 2)):
+        assert len(press(page, key)["paths"]) == hops
+        shown.append(colour(page, *place))
+    assert shown[0] != shown[1]
+    assert page.locator("#walk").is_checked() and len(press(page, "[")["paths"]) == 1
+    assert press(page, "[")["paths"] == [] and not page.locator("#walk").is_visible()  # the first round
 
 
 def test_underlays_and_images(opened):

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,7 @@ class PositionNodes:
     x: float
     y: float
     nodes: tuple[tuple[float, float, float], ...]  # x, y, attention weight
+    window: tuple[float, float] = (0.0, 0.0)  # width and height of what a node averages
 
     def describe(self) -> str:
         """Describe the nodes: number, reach and largest weight."""
@@ -62,6 +64,7 @@ class LayerAttention:
     """
 
     path: str  # of the layer in the network
+    title: str
     kind: Literal["nodes", "affinity"]
     nodes: np.ndarray  # x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid))
     weights: np.ndarray  # float32 (groups, S, h, w); their sum over S is 1, or less for "affinity"
@@ -84,7 +87,8 @@ class LayerAttention:
         places = self.nodes[:, :, row // self.grid, column // self.grid].tolist()
         weights = self.weights[:, :, row, column].mean(0).tolist()
         nodes = tuple((a, b, weight) for (a, b), weight in zip(places, weights, strict=True))
-        return PositionNodes((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5, nodes)
+        window = (self.node_view * across, self.node_view * down)
+        return PositionNodes((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5, nodes, window)
 
 
 @dataclass(frozen=True)
@@ -292,5 +296,17 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
     entries = []
     for number, (nodes, weights) in enumerate(rounds, 1):
         arrays = nodes.cpu().numpy(), weights.float().cpu().numpy()
-        entries.append(LayerAttention(path, kind, *arrays, (rows, columns), steps[0], round=number, **rest))
+        title = _title(path, layer, f", round {number}" if len(rounds) > 1 else "")
+        entries.append(LayerAttention(path, title, kind, *arrays, (rows, columns), steps[0], round=number, **rest))
     return entries
+
+
+def _title(path: str, layer: Layer, number: str) -> str:
+    """Return stage, round, kind and nodes, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
+    if stage := re.search(r"layer(\d)\.\d+", path):
+        path = f"{stage.group()} (res{int(stage.group(1)) + 1})"
+    kind = type(layer).__name__.removesuffix("RepGraph")
+    parts = [f"{path.removesuffix('.context')}{number}: {kind}"]
+    parts += [f"{layer.nodes} nodes"] if hasattr(layer, "nodes") else []
+    parts += [f"grid {layer.grid}"] if getattr(layer, "grid", 1) != 1 else []
+    return ", ".join(parts)

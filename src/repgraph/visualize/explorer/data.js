@@ -3,6 +3,7 @@
 
 const WHOLE = 65535; // 16-bit integers are fractions of a range
 const OUTSIDE = 1; // nodes are at most this many times the image's sides outside of it
+const PATHS = 30; // strongest paths to the nodes of each earlier round
 
 const shorts = (text) => new Uint16Array(bytes(text).buffer);
 
@@ -15,11 +16,12 @@ function bytes(text) {
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
-/** Nodes and weights of every position of a layer's map, in one of its rounds. */
+/** Nodes and weights of every position of a layer's map, in one of its rounds; before is the round before. */
 class Layer {
-  constructor(packed, image) {
+  constructor(packed, image, before) {
     Object.assign(this, packed, {
       image,
+      before,
       nodes: shorts(packed.nodes), // [cell rows, cells, count, 2]
       weights: shorts(packed.weights), // [rows, columns, count], square roots
     });
@@ -40,6 +42,20 @@ class Layer {
   isOutside({ x, y }) {
     const { width, height } = this.image;
     return x < -0.5 || y < -0.5 || x > width - 0.5 || y > height - 0.5;
+  }
+
+  /**
+   * Return the strongest paths from nodes on to their nodes in the round before, for each earlier round. A node reads the
+   * round's response at the position nearest to it. The weight of a path is the product of its nodes' weights.
+   */
+  walk(nodes) {
+    if (!this.before) return [];
+    const paths = nodes.filter((node) => !this.isOutside(node)).flatMap((from) => {
+      const next = this.before.nodesAt(from.x, from.y).nodes;
+      return next.map(({ x, y, weight }) => ({ from, x, y, weight: from.weight * weight }));
+    });
+    const strongest = paths.sort((a, b) => b.weight - a.weight).slice(0, PATHS);
+    return [strongest, ...this.before.walk(strongest)];
   }
 
   /** Return the position at a pixel, with its nodes in pixels of the image by descending weight, and statistics. */
@@ -112,7 +128,8 @@ class Picture {
   }
 
   layer(index) {
-    this.unpacked[index] ??= new Layer(this.layers[index], this);
+    const packed = this.layers[index];
+    this.unpacked[index] ??= new Layer(packed, this, packed.round > 1 ? this.layer(index - 1) : null);
     return this.unpacked[index];
   }
 }

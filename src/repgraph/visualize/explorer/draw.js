@@ -2,6 +2,7 @@
 
 const POSITION = "#1466d8";
 const NODE = "226, 33, 47";
+const PATH = "255, 176, 32"; // nodes of earlier rounds
 const OUTLINE = "#fff";
 const OPACITY = 0.6; // of the underlay
 
@@ -73,7 +74,7 @@ function nodeRadius(view, weight) {
 }
 
 /** Draw all pins and the current position; return the position's nodes with their place on the screen. */
-function drawMarks(canvas, view, layer, pins, current) {
+function drawMarks(canvas, view, layer, pins, current, windows, walked) {
   const context = clear(canvas, view);
   const nodes = (position) => {
     const drawn = position.nodes.map((node) => {
@@ -88,6 +89,8 @@ function drawMarks(canvas, view, layer, pins, current) {
   context.globalAlpha = 0.8;
   pins.filter((position) => !same(position)).forEach(nodes);
   context.globalAlpha = 1;
+  if (windows) drawWindows(context, view, layer, current.nodes); // not those of pins, nor their paths
+  drawPaths(context, view, walked);
   const drawn = nodes(current);
   pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
   if (!pins.some(same)) drawPosition(context, view, layer, current, "");
@@ -104,6 +107,35 @@ function drawNodes(context, view, position, drawn) {
     disc(context, [across, down], radius, `rgba(${NODE}, ${0.72 + 0.2 * weight})`, 1.5);
     disc(context, [across, down], 1.2, OUTLINE); // the exact point
   }
+}
+
+/** Draw the paths from nodes to theirs in earlier rounds, the last round on top. */
+function drawPaths(context, view, walked) {
+  [...walked].reverse().forEach((paths, i) => {
+    const faint = 0.6 ** (walked.length - 1 - i);
+    const top = paths[0]?.weight || 1;
+    for (const { from, x, y, weight } of [...paths].reverse()) {
+      const share = Math.sqrt(weight / top);
+      const [start, end] = [view.toScreen(from.x, from.y), view.toScreen(x, y)];
+      line(context, start, end, 0.8 + 1.2 * share, `rgba(${PATH}, ${faint * (0.2 + 0.4 * share)})`);
+      disc(context, end, 1.5 + 2.5 * share, `rgba(${PATH}, ${faint * (0.4 + 0.6 * share)})`);
+    }
+  });
+}
+
+/** Draw the windows that nodes in the image average, more opaque for more weight. */
+function drawWindows(context, view, layer, nodes) {
+  const [width, height] = layer.step.map((step) => view.scale * step * layer.node_view);
+  context.save();
+  context.rect(...view.box(view.image.width, view.image.height));
+  context.clip();
+  context.lineWidth = 1.5;
+  for (const node of nodes.filter((one) => !layer.isOutside(one)).reverse()) {
+    const [x, y] = view.toScreen(node.x, node.y);
+    context.strokeStyle = `rgba(${NODE}, ${0.4 + 0.6 * Math.sqrt(node.weight)})`;
+    context.strokeRect(x - width / 2, y - height / 2, width, height);
+  }
+  context.restore();
 }
 
 /** Draw the strongest positions of a layer that attends to all positions, more opaque for more weight. */

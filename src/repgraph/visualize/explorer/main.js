@@ -1,11 +1,12 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: -1, layer: 0, underlay: 0, point: null }; // underlay 0 is none
+const state = { image: -1, layer: 0, underlay: 0, windows: false, walk: true, point: null }; // underlay 0 is none
 const view = new View(pictures[0]);
 const stage = find("stage");
 const surface = find("marks");
 let current = null; // the position with its nodes
 let drawn = []; // its nodes on the screen
+let walked = []; // paths on to the nodes of earlier rounds
 let baseIsStale = true;
 let frame = 0;
 let milliseconds = 0; // of the last drawing
@@ -25,14 +26,15 @@ function drawNow() {
   if (baseIsStale) drawBase(find("base"), view, underlay());
   const [position, ...pinned] = [state.point, ...image().pins].map(({ x, y }) => layer().nodesAt(x, y));
   current = position;
-  drawn = drawMarks(surface, view, layer(), pinned, current);
+  walked = state.walk ? layer().walk(current.nodes) : [];
+  drawn = drawMarks(surface, view, layer(), pinned, current, state.windows, walked);
   showStatus(image(), state.point);
   showNodes(layer(), current);
   baseIsStale = false;
   milliseconds = performance.now() - start;
 }
 
-/** Choose an image, layer or underlay; values that do not exist fall back to others. */
+/** Choose an image, layer, underlay, windows or walk; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -44,7 +46,7 @@ function choose(change) {
   if (!image().photo.complete) image().photo.addEventListener("load", () => draw(true), { once: true });
   state.layer = Math.min(Math.max(state.layer, 0), image().layers.length - 1);
   if (!underlay()) state.underlay = 0;
-  fillChoices(state, image());
+  fillChoices(state, image(), layer());
   fillLegend(layer(), underlay());
   draw(true);
 }
@@ -153,6 +155,8 @@ const KEYS = {
   "[": () => choose({ layer: state.layer - 1 }),
   "]": () => choose({ layer: state.layer + 1 }),
   u: () => choose({ underlay: state.underlay + 1 }),
+  w: () => choose({ windows: !state.windows }),
+  r: () => choose({ walk: !state.walk }),
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
   Escape: unpinAll,
@@ -172,6 +176,9 @@ document.addEventListener("keydown", (event) => {
 for (const name of ["image", "layer", "underlay"]) {
   find(name).addEventListener("change", (event) => choose({ [name]: Number(event.target.value) }));
 }
+for (const name of ["windows", "walk"]) {
+  find(name).addEventListener("change", (event) => choose({ [name]: event.target.checked }));
+}
 find("pin").addEventListener("click", pin);
 
 new ResizeObserver(() => {
@@ -189,7 +196,7 @@ window.explorer = {
     const { left, top, scale } = view;
     const pins = image().pins.map((one) => ({ ...one }));
     const position = current && { x: current.x, y: current.y, row: current.row, column: current.column };
-    return { ...state, pins, position, nodes: drawn, view: { left, top, scale }, milliseconds };
+    return { ...state, pins, position, nodes: drawn, paths: walked, view: { left, top, scale }, milliseconds };
   },
 };
 

@@ -31,10 +31,14 @@ function fillSelect(select, titles, index) {
 }
 
 /** Update the controls for the chosen image, layer and underlay. */
-function fillChoices(state, image) {
+function fillChoices(state, image, layer) {
   fillSelect(find("image"), pictures.map((one) => one.name), state.image);
-  fillSelect(find("layer"), image.layers.map((one) => one.name), state.layer);
+  fillSelect(find("layer"), image.layers.map((one) => one.title), state.layer);
   fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
+  find("windows-field").hidden = layer.node_view < 2;
+  find("windows").checked = state.windows;
+  find("walk-field").hidden = !layer.before;
+  find("walk").checked = state.walk;
 }
 
 /** List the nodes of the position: a bar for the weight, and the distance. */
@@ -63,7 +67,7 @@ function note(layer, position) {
   const { grid, node_view: side, rows, columns } = layer;
   const cell = grid < Math.max(rows, columns) ? `Cells of ${grid} × ${grid} positions` : "All positions";
   const notes = [];
-  if (layer.round > 1) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
+  if (layer.before) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
   if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
   if (grid > 1) notes.push(`${cell} share these nodes; each has its own weights.`);
   return notes.join(" ");
