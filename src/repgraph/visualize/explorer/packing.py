@@ -90,6 +90,7 @@ def pack_layer(layer: LayerAttention, size: tuple[int, int], strongest: int) -> 
         nodes, weights = nodes[:strongest], weights[:strongest]
     sides = np.array([size[1], size[0]])[:, None, None]
     return {
+        "path": layer.path,
         "title": layer.title,
         "kind": layer.kind,
         "rows": layer.shape[0],

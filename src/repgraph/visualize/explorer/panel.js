@@ -35,6 +35,7 @@ function fillChoices(state, image, layer) {
   fillSelect(find("image"), pictures.map((one) => one.name), state.image);
   fillSelect(find("layer"), image.layers.map((one) => one.title), state.layer);
   fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
+  find("layer").title = layer.path;
   find("windows-field").hidden = layer.node_view < 2;
   find("windows").checked = state.windows;
   find("walk-field").hidden = !layer.before;
