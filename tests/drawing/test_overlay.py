@@ -78,7 +78,7 @@ def test_legends_fit_below_pictures_of_any_size(size, written):
 )
 def test_names_stay_text(name, text, written):
     overlay(BLACK, np.zeros((4, 4), np.uint8), Labels((name,), ((9, 9, 9),), (0,)))
-    assert written == [text, "100 %"]
+    assert written == [text, "100.0 %"]
 
 
 @pytest.mark.parametrize(

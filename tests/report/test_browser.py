@@ -15,7 +15,7 @@ def path(tmp_path_factory):
     root = save_data(folder / "data")
     runs = [finished_run(folder / name, root) for name in (NAME, "other")]
     path = folder / "report.html"
-    path.write_text(report(runs, Options(pictures=1), command=f"repgraph report {NAME} " * 4), encoding="utf-8")
+    path.write_text(report(runs, Options(pictures=1)), encoding="utf-8")
     return path
 
 

@@ -49,7 +49,7 @@ def html(run, place, root):
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
     torch.save({"config": model.config, "state_dict": state}, stopped / "checkpoints" / "last.ckpt")
     killed = write_logs(stopped_run(place / "killed", "train.seed=5"), rows=["10,2,0.01,8,100,1,2,"])
-    return report([run, stopped, killed], Options(pictures=2), command="repgraph report a <b>")
+    return report([run, stopped, killed], Options(pictures=2))
 
 
 def settings_of(run):
@@ -83,7 +83,7 @@ def test_best_and_worst_images(html, run, root):
 
 def test_the_page_is_self_contained_and_text_is_escaped(html):
     assert "<script" not in html and "[bold]wood[/bold]" in html
-    assert "&lt;script&gt;alert(1)&lt;|script&gt;{{ title }}" in html and "repgraph report a &lt;b&gt;" in html
+    assert "&lt;script&gt;alert(1)&lt;|script&gt;{{ title }}" in html
     assert "default-src &#39;none&#39;" in html and "light-dark(" in html
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org)", html)
     addresses = re.findall(r'(?:src|[^:]href)="([^"]*)"', html)
@@ -98,19 +98,17 @@ def test_facts_differences_and_problems(html):
     assert "stopped at iteration 10 of 40" in text and "finished after 40 iterations" in text
     differing = html.split("Differences between the runs:")[1].split("</table>")[0]
     assert re.findall(r'<th scope="row"[^>]*>([^<]*)</th>', differing) == ["data.root", "train.seed"]
-    for title in ("Training loss", "mIoU on the validation images", "Learning rate", "Training speed"):
+    for title in ("Training loss", "mIoU on the validation images", "Learning rate", "Images per second"):
         assert title in text
-    assert "Mean reach of the nodes of head.context" in text and "positions of the map" in html
+    assert "Mean reach of the nodes of head.context (positions)" in text
     assert '<td colspan="3">8 images, bf16, seed 0</td>' not in html  # the seeds differ
     assert re.search(r">hardware</th>\s*<td colspan=\"3\">CPU, 2 threads<", html)
 
 
-def test_one_run_is_compared_with_the_recipe_of_its_name(run):
+def test_one_run_from_its_logs(run):
     html = report([run], Options(evaluate=False))
     assert "Training loss" in html and "IoU of each class" not in html and "parameters" in html
-    first = html.split("Differences between this run and the recipe folder-r50-rgnet:")[1].split("</table>")[0]
-    assert "train.batch" in first and "optim.lr" not in first and ">8<" in first and ">16<" in first
-    assert html.count('class="differs"') == first.count('scope="row"')
+    assert "Differences" not in html and ">train.batch<" in html
 
 
 @pytest.mark.slow

@@ -123,20 +123,19 @@ def wheel(page, at, amount):
     return state(page)
 
 
-CASES = [  # network, layer, group, whether to zoom in
-    ("fixed", "head.context", 0, False),
-    ("fixed", "backbone.body.layer3.1.repgraph", 2, False),
-    ("windows", "head.context", 0, False),
-    ("random", "head.context", 0, True),
-    ("non-local", "head.context", 0, False),
+CASES = [  # network, layer, whether to zoom in
+    ("fixed", "head.context", False),
+    ("fixed", "backbone.body.layer3.1.repgraph", False),
+    ("random", "head.context", True),
+    ("non-local", "head.context", False),
 ]
 
 
-@pytest.mark.parametrize(("name", "path", "group", "zoomed"), CASES)
-def test_nodes(name, path, group, zoomed, opened, pages):
+@pytest.mark.parametrize(("name", "path", "zoomed"), CASES)
+def test_nodes(name, path, zoomed, opened, pages):
     page, (_, model) = opened(name), pages(name)
     attention = collect_attention(model, IMAGES["one"])
-    layer, choice = attention[path], {"layer": list(attention).index(path), "group": group}
+    layer, choice = attention[path], {"layer": list(attention).index(path)}
     assert state(page)["layer"] == len(attention) - 1  # the head
     page.evaluate("choice => explorer.choose(choice)", choice)
     page.evaluate("() => find('status').hidden = true")  # it can cover the position
@@ -144,7 +143,7 @@ def test_nodes(name, path, group, zoomed, opened, pages):
         assert wheel(page, screen(page, 50, 40), -500)["view"]["scale"] > 12
     box, visible = page.locator("#stage").bounding_box(), 0
     for x, y in ((46, 36), (61, 33), (50, 40)) if zoomed else ((4, 4), (94, 70), (50, 40)):
-        found, expected = point(page, x, y), layer.nodes_at(x, y, group - 1 if group else None)
+        found, expected = point(page, x, y), layer.nodes_at(x, y)
         view = found["view"]
         assert (found["position"]["x"], found["position"]["y"]) == (expected.x, expected.y)
         weights = sorted((weight for _, _, weight in expected.nodes), reverse=True)
@@ -155,9 +154,6 @@ def test_nodes(name, path, group, zoomed, opened, pages):
             assert node["weight"] == pytest.approx(expected.nodes[index][2], abs=0.01)
             place = view["left"] + view["scale"] * (node["x"] + 0.5), view["top"] + view["scale"] * (node["y"] + 0.5)
             assert (node["across"], node["down"]) == pytest.approx(place, abs=1)
-            window = node.get("window") and [node["window"][side] for side in ("left", "top", "right", "bottom")]
-            known = expected.windows[index] if expected.windows else None
-            assert window == (known and pytest.approx(known, abs=0.1))
         here = screen(page, expected.x, expected.y)
         strongest = screen(page, found["nodes"][0]["x"], found["nodes"][0]["y"])
         inside = 0 < strongest[0] - box["x"] < box["width"] - 60 and 0 < strongest[1] - box["y"] < box["height"] - 50
@@ -167,8 +163,8 @@ def test_nodes(name, path, group, zoomed, opened, pages):
             visible += 1
         red, _, blue = colour(page, *here)
         assert blue > 180 and blue > 2 * red
-    assert visible or name in ("windows", "non-local")
-    notes = {2: "2 \u00d7 2 positions", 1: "" if layer.kind == "nodes" else "the 64 strongest, which have"}
+    assert visible or name == "non-local"
+    notes = {2: "Cells of 2 \u00d7 2 positions", 1: "" if layer.kind == "nodes" else "the 64 strongest, which have"}
     assert notes[layer.grid] in text(page, "note")
 
 
@@ -177,7 +173,7 @@ def test_windows_on_demand(opened):
     page = opened("windows")
     point(page, 50, 40)
     node = next(node for node in state(page)["nodes"] if node["x"] > 55)
-    at = screen(page, (node["window"]["left"] + node["x"]) / 2, node["window"]["top"])
+    at = screen(page, node["x"] - 6, node["y"] - 12)  # a window has 3 x 3 positions of 8 pixels
 
     def redness():
         colours = [colour(page, at[0], at[1] + down) for down in (-1, 0, 1)]
@@ -186,7 +182,7 @@ def test_windows_on_demand(opened):
     before = redness()
     assert "the mean of the 3 \u00d7 3 positions" in text(page, "note")
     page.locator("#windows").check()
-    assert redness() > before + 40 and page.locator("#window").is_visible()
+    assert redness() > before + 40
     assert press(page, "w")["windows"] is False and redness() == before
 
 
@@ -199,7 +195,7 @@ def test_pins_and_keys(opened):
     assert blue > 180 and blue > 2 * red
     assert press(page, "ArrowRight", "Shift+ArrowDown")["position"] == {"x": 27.5, "y": 59.5, "row": 7, "column": 3}
     assert len(press(page, "Enter")["pins"]) == 3 and len(press(page, "Enter")["pins"]) == 2
-    assert press(page, "[")["layer"] == 0 and press(page, "g")["group"] == 1 and press(page, "]")["layer"] == 1
+    assert press(page, "[")["layer"] == 0 and press(page, "]")["layer"] == 1
     page.mouse.click(*screen(page, 50, 40))
     assert state(page)["pins"] == [{"x": 19.5, "y": 19.5}] and press(page, "Escape")["pins"] == []
     before = state(page)["view"]["scale"]
@@ -214,10 +210,6 @@ def test_pins_and_keys(opened):
     page.mouse.up()
     assert np.allclose(screen(page, 30, 50), np.add(at, (40, -20)), atol=2) and state(page)["pins"] == []
     press(page, "0")
-    before = press(page, "?")["position"]
-    assert page.locator("#keys").is_visible() and press(page, "ArrowLeft")["position"] == before
-    press(page, "Escape")
-    assert not page.locator("#keys").is_visible()
     for place in ("-1, 3", "3, 1e9", "NaN, 3", ""):
         assert page.evaluate(f"() => explorer.point({place})") is False
 
@@ -226,13 +218,12 @@ def test_walk_through_rounds(opened, pages):
     """From a position to its nodes in the last round, then to their nodes in the previous round, and so on."""
     page, (_, model) = opened("rounds"), pages("rounds")
     *earlier, last = collect_attention(model, IMAGES["one"]).values()
-    page.evaluate("() => explorer.choose({group: 2})")
     found = point(page, 50, 40)
-    assert found["layer"] == 2 and page.locator("#path").is_visible()
-    ends = last.nodes_at(50, 40, 1).nodes
+    assert found["layer"] == 2
+    ends = last.nodes_at(50, 40).nodes
     for round_, hop in zip(reversed(earlier), found["paths"], strict=True):
         inside = [(x, y, w) for x, y, w in ends if -0.5 <= x <= 95.5 and -0.5 <= y <= 71.5]
-        ends = [(a, b, w * v) for x, y, w in inside for a, b, v in round_.nodes_at(x, y, 1).nodes]
+        ends = [(a, b, w * v) for x, y, w in inside for a, b, v in round_.nodes_at(x, y).nodes]
         ends = sorted(ends, key=lambda end: -end[2])[:30]
         assert len(hop) == len(ends) > 5
         np.testing.assert_allclose([one["weight"] for one in hop], [w for _, _, w in ends], atol=0.01)
@@ -252,70 +243,43 @@ def test_walk_through_rounds(opened, pages):
 
 def test_underlays_and_images(opened):
     page = opened("fixed")
-    names = page.locator("#underlays button").all_text_contents()
-    assert names == ["none", "prediction", "ground truth", "reach", "received"]
+    assert page.locator("#underlay option").all_text_contents() == ["none", "prediction", "ground truth"]
     point(page, 80, 10)
     shown = []
-    for name in names:
-        page.evaluate("name => explorer.choose({underlay: name, opacity: 1})", name)
+    for number in range(3):
+        page.evaluate("number => explorer.choose({underlay: number})", number)
         shown.append(colour(page, *screen(page, 30, 50)))
     truth = int(MASKS["one"][50, 30])
-    assert shown[2] == LABELS.palette[truth] and len(set(shown)) >= 4
+    blended = 0.4 * np.array(shown[0]) + 0.6 * np.array(LABELS.palette[truth])
+    assert shown[2] == pytest.approx(blended, abs=2) and len(set(shown)) >= 2
     point(page, 30, 50)
     status = text(page, "status")
     assert status.startswith("x 30, y 50 · prediction: ") and status.endswith(f"ground truth: {LABELS.names[truth]}")
-    assert press(page, "u")["underlay"] == "none"
-    page.get_by_role("button", name="ground truth").click()
+    assert press(page, "u")["underlay"] == 0
+    page.get_by_label("Underlay").select_option("ground truth")
     assert set(settle(page).locator("#legend li b").all_text_contents()) == set(LABELS.names)
-    page.locator("#opacity").fill("25")
-    assert state(page)["opacity"] == 0.25 and text(page, "opacity-value") == "25 %"
-    assert page.locator("#strip span").all_text_contents() == ["one", SCRIPT]
+    assert page.locator("#image option").all_text_contents() == ["one", SCRIPT]
     assert text(page, "title") == SCRIPT == page.title().removesuffix(" · explorer")
     page.click("#pin")
     found = press(page, ".")
     assert (found["image"], found["pins"]) == (1, []) and found["position"]["row"] == 4
-    page.locator("#strip button").first.click()
+    page.locator("#image").select_option("one")
     assert state(page)["image"] == 0 and len(state(page)["pins"]) == 1
 
 
-def test_buttons(opened):
+def test_zoom_and_resize(opened):
     page = opened("fixed")
     whole = state(page)["view"]["scale"]
-    page.get_by_role("button", name="Zoom in").click()
-    page.get_by_role("button", name="Zoom in").click()
-    zoomed = state(page)
-    assert zoomed["view"]["scale"] == pytest.approx(1.4**2 * whole) and zoomed["pins"] == []
+    assert press(page, "+", "+")["view"]["scale"] == pytest.approx(1.4**2 * whole)
     page.set_viewport_size({"width": 1000, "height": 700})
-    assert state(page)["view"]["scale"] == pytest.approx(zoomed["view"]["scale"])
-    page.get_by_role("button", name="Zoom out").click()
-    assert state(page)["view"]["scale"] == pytest.approx(1.4 * whole)
-    page.get_by_role("button", name="Whole image").click()
-    assert state(page)["view"]["scale"] < 1.01 * whole
-    for place in ((50, 40), (20, 20), (80, 60)):
-        page.mouse.click(*screen(page, *place))
-    pins = page.locator("#pins button")
-    assert pins.all_text_contents() == ["1 · 52, 44 ✕", "2 · 20, 20 ✕", "3 · 84, 60 ✕", "Remove all"]
-    page.get_by_role("button", name="Remove pin 1 at 52, 44").click()
-    assert state(page)["pins"] == [{"x": 19.5, "y": 19.5}, {"x": 83.5, "y": 59.5}]
-    page.get_by_role("button", name="Remove all").click()
-    assert state(page)["pins"] == [] == pins.all_text_contents()
-
-
-def test_theme(opened):
-    page = opened("fixed", color_scheme="dark")
-    found = []
-    for key in (None, "#theme", "#theme", "#theme"):
-        if key:
-            page.click(key)
-        found.append((text(page, "theme"), page.evaluate(BRIGHTNESS) < 200))
-    assert found == [("Auto", True), ("Light", False), ("Dark", True), ("Auto", True)]
-    press(page, "t")
-    assert text(page, "theme") == "Light"
+    assert state(page)["view"]["scale"] == pytest.approx(1.4**2 * whole)
+    assert press(page, "-")["view"]["scale"] == pytest.approx(1.4 * whole)
+    assert press(page, "0")["view"]["scale"] < 1.01 * whole
 
 
 def test_detector(opened, pages):
     page, (_, model) = opened("detector"), pages("detector")
-    page.evaluate("() => explorer.choose({underlay: 'prediction'})")
+    page.evaluate("() => explorer.choose({underlay: 1})")
     with torch.no_grad():
         found = model([IMAGES["one"]])[0]
     objects = list(zip(found["labels"].tolist(), found["scores"].tolist(), strict=True))
@@ -332,9 +296,7 @@ def test_speed_and_screen_readers(opened):
     assert np.median(times) < 16
     point(page, 50, 40)
     assert re.match(r"x 50, y 40 · prediction: ", text(page, "status"))
-    page.wait_for_timeout(1000)
-    assert re.match(r"x 50, y 40 · .*\. Strongest of 5: .* at \d+, \d+;", text(page, "spoken"))
-    assert page.locator("#spoken").get_attribute("aria-live") == "polite"
+    assert page.locator("#status").get_attribute("aria-live") == "polite"
     named = "one => one.textContent.trim() || one.getAttribute('aria-label') || (one.labels && one.labels.length)"
     assert page.locator("button, select, input").evaluate_all(f"all => all.every({named})")
 
@@ -344,9 +306,6 @@ def test_phones_and_dark(opened, scheme):
     page = opened("fixed", 390, 780, has_touch=True, is_mobile=True, device_scale_factor=2, color_scheme=scheme)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     assert (page.evaluate(BRIGHTNESS) < 200) is (scheme == "dark")
-    name = page.locator("#strip span").first
-    name.evaluate("one => { one.textContent = '2007_000033' }")  # the names of VOC differ at their end
-    assert name.evaluate("one => one.scrollWidth <= one.clientWidth && one.scrollHeight <= one.clientHeight")
     session = page.context.new_cdp_session(page)
 
     def touch(kind, *points):

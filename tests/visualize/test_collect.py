@@ -5,7 +5,6 @@ import pytest
 import torch
 from tests.visualize.networks import detector, layer_input, picture, rgnet
 from torch import nn
-from torch.nn import functional as F
 
 from repgraph.data.labels import Labels, voc_palette
 from repgraph.data.transforms import normalise
@@ -42,8 +41,6 @@ def test_nodes_in_pixels(options):
     assert (found.x, found.y) == pytest.approx(((column + 0.5) * 70 / width - 0.5, (row + 0.5) * 45 / height - 0.5))
     np.testing.assert_array_equal(np.array(found.nodes)[:, :2], layer.nodes[:, :, row // grid, column // grid])
     np.testing.assert_allclose(np.array(found.nodes)[:, 2], weights[:, :, row, column].mean(0), rtol=1e-6)
-    last = layer.nodes_at(50, 30, group=layer.groups - 1)
-    np.testing.assert_array_equal([node[2] for node in last.nodes], weights[-1, :, row, column])
 
 
 def test_nodes_on_the_maps_of_a_pyramid():
@@ -51,12 +48,9 @@ def test_nodes_on_the_maps_of_a_pyramid():
     model, image = rgnet(decoder="pyramid", output_stride=32, context_options=options), picture(45, 70)
     found = collect_attention(model, image)
     assert list(found) == ["head.context, round 1", "head.context, round 2"]
-    assert found["head.context, round 2"].title == (
-        "head, round 2 of 2: RepGraph over a pyramid, 3 nodes on each of 3 maps, 2 groups"
-    )
     nodes, weights = model.nodes(normalise(image[None], model.mean, model.std))
     for each, n, w in zip(found.values(), nodes, weights, strict=True):
-        assert each.nodes.shape == (18, 2, 6, 9) and each.weights.shape == (1, 18, 6, 9) and each.groups == 1
+        assert each.nodes.shape == (18, 2, 6, 9) and each.weights.shape == (1, 18, 6, 9)
         np.testing.assert_allclose(each.nodes, n[0].detach().flatten(0, 1), atol=1e-3)
         np.testing.assert_allclose(each.weights[0], w[0].detach().flatten(0, 1) / 2, atol=1e-6)
 
@@ -65,7 +59,7 @@ def test_each_round_is_an_entry_and_a_row_of_the_figure():
     model, image = rgnet(context_options={"rounds": 2, "groups": 2}), picture(45, 70)
     found = collect_attention(model, image)
     assert list(found) == ["head.context, round 1", "head.context, round 2"]
-    assert [each.title for each in found.values()][1] == "head, round 2 of 2: Bottleneck, 9 nodes, 2 groups"
+    assert found["head.context, round 2"].title == "head, round 2: Bottleneck, 9 nodes"
     nodes, weights = model.nodes(normalise(image[None], model.mean, model.std))
     labels = Labels(("a", "b", "c"), voc_palette(3), ids=(0, 1, 2))
     rows = figure_rows(model, "x", image, "head.context", labels, [(50, 30), (3, 4)])
@@ -80,7 +74,8 @@ def test_inserted_layers():
     found = collect_attention(model, image)
     assert list(found) == [*(f"backbone.body.layer{i}.1.repgraph" for i in (1, 3)), "head.context"]
     titles = [layer.title for layer in found.values()]
-    assert titles[0] == "layer1.1 (res2): Bottleneck, 9 nodes, grid 2" and titles[2] == "head: Bottleneck, 9 nodes"
+    assert titles[0] == "layer1.1 (res2): Bottleneck, 9 nodes, grid 2"
+    assert titles[2] == "head: Bottleneck, 9 nodes"
     for path, layer in found.items():
         nodes, weights, shape = operator(model, image, path)
         np.testing.assert_allclose(layer.nodes[:, 0], (nodes[:, 0] + 0.5) * 88 / shape[1] - 0.5, atol=1e-3)
@@ -137,7 +132,7 @@ def test_position_attention_of_danet():
     x = layer_input(module, lambda: model(normalise(image[None])))
     with torch.no_grad():
         full = (module.query(x).flatten(2)[0].T @ module.key(x).flatten(2)[0]).softmax(-1)
-    assert (layer.path, layer.title) == ("1.position", "1: position attention of DANet")
+    assert (layer.path, layer.kind) == ("1.position", "affinity")
     np.testing.assert_allclose(layer.weights[0, 0], full.amax(1).view(6, 7), rtol=1e-4)
 
 
@@ -148,48 +143,6 @@ def test_the_network_is_not_changed():
     assert model.training and model.head.norm.training
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_reach_and_received_attention_of_known_nodes():
-    model = rgnet(context_options={"nodes": 2, "spread": [(1.0, 0.0), (0.0, 0.5)]})
-    model.head.context.offset.weight.data.zero_()
-    model.head.context.reduce.weight.data.zero_()  # equal weights
-    layer = collect_attention(model, picture(48, 64))["head.context"]
-    np.testing.assert_allclose(layer.reach(), (8 + 4) / 2, atol=1e-3)
-    expected = np.zeros((7, 9))
-    for row, column in np.ndindex(6, 8):
-        for y, x, share in ((row, column + 1, 0.5), (row, column, 0.25), (row + 1, column, 0.25)):
-            expected[y, x] += share
-    np.testing.assert_allclose(layer.received(), expected[:6, :8], atol=1e-4)
-
-
-def positions_read(x, y, shape, node_view):
-    """Return the first and last column and row that a node at position x, y depends on, or None."""
-    feature = torch.ones(1, 1, *shape, dtype=torch.float64, requires_grad=True)
-    mean = F.avg_pool2d(feature, node_view, 1, node_view // 2, count_include_pad=False)
-    place = torch.tensor([[[[(2 * x + 1) / shape[1] - 1, (2 * y + 1) / shape[0] - 1]]]], dtype=torch.float64)
-    F.grid_sample(mean, place, padding_mode="zeros", align_corners=False).sum().backward()
-    rows, columns = feature.grad[0, 0].nonzero().T.tolist()
-    return (min(columns), min(rows), max(columns), max(rows)) if rows else None
-
-
-def test_windows_are_the_positions_that_nodes_depend_on():
-    layer = collect_attention(rgnet(context_options={"node_view": 3}), picture(45, 70))["head.context"]
-    (across, down), found = layer.step, []
-    for row, column in np.ndindex(*layer.shape):
-        shown = layer.nodes_at(column * across, row * down)
-        for (x, y, _), window in zip(shown.nodes, shown.windows, strict=True):
-            if window is not None:
-                left, top, right, bottom = (
-                    (side + 0.5) / step for side, step in zip(window, layer.step * 2, strict=True)
-                )
-                window = int(left), int(top), int(np.ceil(right)) - 1, int(np.ceil(bottom)) - 1
-            place = (x + 0.5) / across - 0.5, (y + 0.5) / down - 0.5
-            assert window == positions_read(*place, layer.shape, 3)
-            found.append(window)
-    assert None in found and len(set(found)) > 20
-    plain = collect_attention(rgnet(context_options={"node_view": 1}), picture(48, 64))["head.context"]
-    assert plain.nodes_at(28, 20).windows == ()
 
 
 def test_errors():

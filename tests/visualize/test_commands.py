@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -86,25 +85,6 @@ def test_affinity_of_a_split(networks, data, tmp_path):
     assert [row["image"] for row in rows] == ["0", "1", "2"] and not (tmp_path / "affinity.png").exists()
 
 
-@pytest.mark.slow  # processes take long to start
-def test_affinity_in_two_processes(networks, data, tmp_path):
-    options = ["--dataset", "folder", "--data", data, "--split", "val", "--format", "svg", "--device", "cpu"]
-    arguments = [str(word) for word in ("affinity", networks / "nl", *options)]
-    assert command(*arguments, "--out", tmp_path / "one") == 0
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    whole = [*torchrun, "-m", "repgraph", *arguments, "--out", str(tmp_path / "two")]
-    done = subprocess.run(whole, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    one, two = (json.loads((tmp_path / run / "affinity.json").read_text()) for run in ("one", "two"))
-    for name in STATISTICS:
-        assert two[name]["mean"] == pytest.approx(one[name]["mean"], rel=1e-5)
-    assert two["queries"] == one["queries"] and two["images"] == 5
-    rows = [rows_of(tmp_path / run / "images.csv") for run in ("one", "two")]
-    assert [(row["image"], row["positions"]) for row in rows[0]] == [
-        (row["image"], row["positions"]) for row in rows[1]
-    ]
-
-
 def test_nodes_as_files(networks, photo, tmp_path, capsys):
     out = [tmp_path / "deep" / f"figure.{suffix}" for suffix in SIGNATURES]
     options = ["--at", "60,20", "5,71", "--dpi", 80, "--width", 4.8]
@@ -116,15 +96,14 @@ def test_nodes_as_files(networks, photo, tmp_path, capsys):
         assert picture.width == round(4.8 * 80)
     text = out[1].read_text()
     assert text.count("<image") == 3 and text.count('id="PathCollection_') == 2 * (4 + 1)
+    assert "at 59.5,19.5 (" in shown and "at 3.5,67.5 (" in shown and "4 nodes" in shown and "head.context" in shown
     assert command("nodes", "--model", networks / "rgnet", photo, *options, "--windows", "--out", out[1]) == 0
     assert "window that a node averages" not in text and "window that a node averages" in out[1].read_text()
-    assert "at 59.5,19.5 (" in shown and "at 3.5,67.5 (" in shown and "4 nodes" in shown and "head.context" in shown
 
 
 def test_nodes_of_a_split(networks, data, tmp_path, capsys):
     split = ["--dataset", "folder", "--data", data, "--split", "val", "--limit", 2, "--positions", 3]
-    options = ["--under", "prediction", "--out", tmp_path / "figure.svg"]
-    assert command("nodes", "--model", networks / "rgnet", *split, *options) == 0
+    assert command("nodes", "--model", networks / "rgnet", *split, "--out", tmp_path / "figure.svg") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 * 3 + 1 and (tmp_path / "figure.svg").read_text().count("<image") == 2 * 4
     assert all(any(name in line for name in trained.NAMES) for line in lines[:-1])
@@ -159,35 +138,35 @@ def explore(out, *arguments):
     return json.loads(page[1]) if page else None
 
 
-def test_explore_files_with_masks(data, tmp_path, capsys):
+def test_explore_files(data, tmp_path, capsys):
     run = tmp_path / "{{script}}{% raw %}<b>"
     rgnet(labels=trained.LABELS.to_dict()).save_pretrained(run / "model")
-    images, masks = ([data / kind / "val" / f"{i}.png" for i in (0, 3)] for kind in ("images", "masks"))
+    images = [data / "images" / "val" / f"{i}.png" for i in (0, 3)]
     model = ["--model", run / "model"]
-    page = explore(tmp_path / "deep" / "page.html", *images, "--truth", *masks, *model)
+    page = explore(tmp_path / "deep" / "page.html", *images, *model)
     assert re.search(r"2 images: .*page.html \(0\.\d MB\)", capsys.readouterr().out)
     assert page["title"] == run.name and page["about"] == "RGNet, resnet10t, context repgraph"
     assert [image["name"] for image in page["images"]] == ["0", "3"]
     first = page["images"][0]
     assert (first["width"], first["height"]) == (40, 24)
-    assert [underlay["title"] for underlay in first["underlays"]] == ["prediction", "ground truth"]
-    values = np.array(Image.open(masks[0]))
-    for entry in first["underlays"][1]["entries"]:
-        index = trained.NAMES.index(entry["name"])
-        assert entry["share"] == pytest.approx((values == trained.LABELS.ids[index]).mean(), abs=1e-4)
-        assert tuple(entry["colour"]) == trained.LABELS.palette[index]
-    small = explore(tmp_path / "small.html", images[0], "--truth", masks[0], "--side", 20, *model)["images"][0]
-    assert (small["width"], small["height"]) == (20, 12) and small["underlays"][1]["width"] == 20
+    assert [underlay["title"] for underlay in first["underlays"]] == ["prediction"]
+    small = explore(tmp_path / "small.html", images[0], "--side", 20, *model)["images"][0]
+    assert (small["width"], small["height"]) == (20, 12) and small["underlays"][0]["width"] == 20
 
 
 def test_explore_a_split(networks, data, tmp_path):
     split = ("--dataset", "folder", "--data", data, "--split", "val", "--model", networks / "rgnet")
     page = explore(tmp_path / "page.html", "3", "1", *split, "--title", "mine")
     assert [image["name"] for image in page["images"]] == ["3", "1"] and page["title"] == "mine"
-    assert page["images"][0]["underlays"][1]["title"] == "ground truth"
+    truth, values = page["images"][0]["underlays"][1], np.array(Image.open(data / "masks" / "val" / "3.png"))
+    assert truth["title"] == "ground truth"
+    for entry in truth["entries"]:
+        index = trained.NAMES.index(entry["name"])
+        assert entry["share"] == pytest.approx((values == trained.LABELS.ids[index]).mean(), abs=1e-4)
+        assert tuple(entry["colour"]) == trained.LABELS.palette[index]
     page = explore(tmp_path / "page.html", *split, "--limit", 2, "--layers", "context")
     assert [image["name"] for image in page["images"]] == ["0", "1"]
-    assert [layer["path"] for layer in page["images"][0]["layers"]] == ["head.context"]
+    assert [layer["title"] for layer in page["images"][0]["layers"]] == ["head: Bottleneck, 4 nodes"]
 
 
 def test_explore_objects(tmp_path):
@@ -221,8 +200,7 @@ ERRORS = {
         ["{nl}", "{photo}", "--width", "50", "--dpi", "2400"],
         "use a smaller --width or --dpi",
     ),
-    "masks": ("explore", ["{nl}", "{photo}", "--truth", "x", "y"], "--truth has 2 masks for 1 images"),
-    "detector": ("explore", ["{detector}", "{photo}", "--truth", "x"], "--truth is for segmentation"),
+    "side": ("explore", ["{nl}", "0", *SPLIT, "--side", "9"], "--side is for images in files"),
     "not finite": ("explore nodes", ["{broken}", "{photo}"], "a $x_^ photo: the network's outputs are not finite"),
     "number": ("explore", ["{nl}", "9", *SPLIT], "no image '9'"),
     "classes": ("explore", ["{nl}", "--dataset", "scenes", "--split", "val"], "has 3 classes, but the data set has 8"),

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from repgraph.data.labels import Labels
-from repgraph.visualize.attention import LayerAttention
+from repgraph.visualize.collect import LayerAttention
 from repgraph.visualize.explorer import packing
-from repgraph.visualize.explorer.page import make_page, pack_image
+from repgraph.visualize.explorer.page import ExplorerImage, make_page, pack_image
 
 SCRIPT = "</script><script>alert('x')</script><b>&amp;{{script}}{% raw %}<!--\u2028"
 LABELS = Labels((SCRIPT, "sea"), ((200, 0, 0), (0, 0, 200)), ids=(0, 1))
@@ -37,9 +38,8 @@ def fractions(text, *shape):
     return unpack(text, "<u2").reshape(shape) / 65535.0
 
 
-def nodes_of(packed, shape):
-    steps = unpack(packed["nodes"], "<u2").reshape(*shape, 9, 2)
-    return (np.array(packed["origin"]) + np.array(packed["unit"]) * steps).transpose(2, 3, 0, 1)
+def nodes_of(packed, shape, size):
+    return ((3 * fractions(packed["nodes"], *shape, 9, 2) - 1) * size[::-1]).transpose(2, 3, 0, 1)
 
 
 @pytest.mark.parametrize("size", [(512, 512), (3000, 4096), (7, 5)])
@@ -47,31 +47,21 @@ def nodes_of(packed, shape):
 def test_nodes(size, grid):
     given = layer(size, 11, 7, grid=grid)
     packed = packing.pack_layer(given, size, 64)
-    assert abs(nodes_of(packed, given.nodes.shape[2:]) - given.nodes).max() < 0.1
+    assert abs(nodes_of(packed, given.nodes.shape[2:], size) - given.nodes).max() < 0.1
     assert packed["cells"] == given.nodes.shape[3] and packed["grid"] == grid and packed["node_view"] == 1
     far = replace(given, nodes=given.nodes.copy(), node_view=5)
-    far.nodes[0, :, 0, 0] = 1e7, -1e7  # is moved to two images outside, and does not change the others
+    far.nodes[0, :, 0, 0] = 1e7, -1e7  # is moved to one image outside
     packed = packing.pack_layer(far, size, 64)
-    back = nodes_of(packed, given.nodes.shape[2:])
-    np.testing.assert_allclose(back[0, :, 0, 0], [3 * size[1], -2 * size[0]], atol=0.2)
-    assert abs(back[1:] - given.nodes[1:]).max() < 0.2 and packed["node_view"] == 5
+    back = nodes_of(packed, given.nodes.shape[2:], size)
+    np.testing.assert_allclose(back[0, :, 0, 0], [2 * size[1], -size[0]], atol=0.1)
+    assert abs(back[1:] - given.nodes[1:]).max() < 0.1 and packed["node_view"] == 5
 
 
-@pytest.mark.parametrize("groups", [1, 4])
-def test_weights_and_maps(groups):
-    given = layer(rows=6, columns=8, groups=groups)
+def test_weights():
+    given = layer(rows=6, columns=8, groups=4)
     packed = packing.pack_layer(given, (512, 512), 64)
-    sets = 1 if groups == 1 else 1 + groups
-    assert packed["sets"] == sets
-    roots = unpack(packed["weights"], "u1").reshape(6, 8, sets, 9) / 255.0
-    weights = (fractions(packed["tops"], 6, 8, sets, 1) * roots).transpose(2, 3, 0, 1) ** 2
-    expected = np.stack([given.weights.mean(0), *(given.weights if groups > 1 else ())])
-    np.testing.assert_allclose(weights, expected, atol=0.004)
-    assert (weights[expected < 1e-3] < 2e-3).all()
-    for name in ("reach", "received"):
-        expected = np.stack([getattr(given, name)(group) for group in (None, *range(groups))[:sets]])
-        values = packed[name]["top"] * fractions(packed[name]["values"], sets, 6, 8)
-        np.testing.assert_allclose(values, expected, atol=2e-5 * expected.max())
+    weights = fractions(packed["weights"], 6, 8, 9).transpose(2, 0, 1) ** 2
+    np.testing.assert_allclose(weights, given.weights.mean(0), atol=1e-5, rtol=1e-3)
 
 
 def test_strongest_positions_fit_the_budget():
@@ -84,7 +74,7 @@ def test_strongest_positions_fit_the_budget():
 def test_runs(shape):
     for values in (np.random.default_rng(0).integers(0, 256, shape, np.uint8), np.full(shape, 255, np.uint8)):
         packed = packing.pack_runs(values)
-        lengths = unpack(packed["lengths"], "<u2")
+        lengths = unpack(packed["lengths"], "<u4")
         np.testing.assert_array_equal(unpack(packed["values"], "u1").repeat(lengths), values.reshape(-1))
         assert lengths.min() > 0
 
@@ -96,7 +86,7 @@ def test_objects():
     assert [entry["name"] for entry in made["entries"]] == ["sea 0.90", f"{SCRIPT} 0.75"]
     assert made["boxes"][0] == [1.5, 1.5, 5.5, 5.5]  # pixel centres are at integers
     runs = made["runs"]
-    values = unpack(runs["values"], "u1").repeat(unpack(runs["lengths"], "<u2")).reshape(8, 8)
+    values = unpack(runs["values"], "u1").repeat(unpack(runs["lengths"], "<u4")).reshape(8, 8)
     assert values[3, 3] == 0 and values[0, 0] == 1 and values[7, 7] == 255
     none = packing.object_underlay("x", (8, 8), np.zeros((0, 4)), [], np.zeros((0, 8, 8)), LABELS)
     assert unpack(none["runs"]["values"], "u1").tolist() == [255] and none["entries"] == none["boxes"] == []
@@ -106,8 +96,8 @@ def page_of(size, *layers, name="x", title=""):
     random = np.random.default_rng(0)
     blocks = random.integers(0, 2, (-(-size[0] // 8), -(-size[1] // 8))).repeat(8, 0).repeat(8, 1)
     underlay = packing.class_underlay("prediction", blocks[: size[0], : size[1]], LABELS)
-    image = pack_image(name, random.integers(0, 256, (*size, 3), np.uint8), layers, [underlay])
-    page = make_page([image], title=title)
+    pixels = torch.from_numpy(random.integers(0, 256, (3, *size), np.uint8))
+    page = make_page([pack_image(ExplorerImage(name, pixels), layers, [underlay])], title=title)
     return page, json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 

@@ -12,7 +12,7 @@ from repgraph.errors import UsageError
 from repgraph.inference import Detections
 from repgraph.visualize import figures
 from repgraph.visualize.affinity import AffinityStatistics, Histogram, PositionAffinity, Summary, uniform
-from repgraph.visualize.attention import PositionNodes
+from repgraph.visualize.collect import PositionNodes
 from repgraph.visualize.nodes_figure import MIN_POINTS, POSITION_POINTS, Cell, choose_positions, draw_nodes
 
 SIZE = (30, 40)
@@ -69,19 +69,16 @@ def test_files_do_not_depend_on_the_users_style(tmp_path):
         assert write("b.svg").decode() == text
 
 
-def test_rows_and_windows():
+def test_rows():
     wide = Cell(np.zeros((10, 40, 3), np.uint8), (10, 40))
     figure = draw([wide, Cell(PICTURE, SIZE)], [wide], width=3.5)
     boxes = [axis.get_position() for axis in figure.axes[:3]]
     assert figure.get_figwidth() == 3.5 and len({round(box.width, 9) for box in boxes}) == 1
     assert boxes[2].y1 < boxes[1].y0 <= boxes[0].y0, "the second row is below both pictures of the first"
-    windows = ((25.5, -0.5, 36.5, 9.5), (-0.5, 19.5, 8, 29.5), (14.5, 4.5, 25.5, 15.5), None)
-    figure = draw([Cell(PICTURE, SIZE, replace(NODES, windows=windows))])
+    figure = draw([Cell(PICTURE, SIZE, replace(NODES, window=(12, 6)))], windows=True)
     squares = {tuple(patch.get_bbox().extents.tolist()): patch.get_alpha() for patch in figure.axes[0].patches}
-    assert set(squares) == set(windows[:3])
-    assert squares[windows[0]] > squares[windows[1]] > squares[windows[2]] > 0.2, "more opaque for more weight"
-    legend = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
-    assert len(legend) == 4 and "window that a node averages" in legend
+    (first, second, third) = sorted(squares, key=lambda square: -squares[square])  # not of the node outside
+    assert [first, second, third] == [(25, 1, 37, 7), (-3.5, 22, 8.5, 28), (14, 7, 26, 13)] and squares[third] > 0.2
     with pytest.raises(UsageError, match="30 columns do not fit into 4 inches"):
         draw([wide] * 30, width=4)
 
@@ -112,7 +109,7 @@ def histogram(weights, mass):
 
 def draw_affinity(first, second, shape=(4, 6)):
     summaries = dict.fromkeys(("top", "percent", "effective", "effective_share"), Summary(0.5, 0.1, {0.5: 0.4}))
-    statistics = AffinityStatistics("head", 1, 9, ({},), 24, histogram=first, seconds=0, **summaries)
+    statistics = AffinityStatistics("head", 1, 9, ({},), 24, histogram=first, **summaries)
     weights = np.full((1, *shape), 1 / np.prod(shape))
     position = PositionAffinity(0, 1, (12.0, 7.0), (8.0, 8.0), weights, uniform(24), uniform(24), second)
     with figures.figure_style(5):

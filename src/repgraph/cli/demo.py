@@ -30,13 +30,12 @@ def demo(
 
     Trained networks stay in the folder: a second call uses them, or resumes training that was interrupted.
     """
-    from repgraph.info import command_line
     from repgraph.report.demo import Stopped, run_demo
 
     names = list(dict.fromkeys(networks or ("baseline", "rgnet")))
     given = [*([f"train.iterations={iterations}"] if iterations else []), *(settings or [])]
     try:
-        page = run_demo(out, names, seeds=seeds, settings=given, pictures=pictures, tests=test, command=command_line())
+        page = run_demo(out, names, seeds=seeds, settings=given, pictures=pictures, tests=test)
     except Stopped as stopped:
         print(f"repgraph demo: {stopped.args[0]}", file=sys.stderr)
         return int(stopped.args[1])

@@ -35,7 +35,6 @@ def report(
     """
     from repgraph import files
     from repgraph.distributed import parse_device
-    from repgraph.info import command_line
     from repgraph.report import Options
     from repgraph.report import report as make_report
 
@@ -45,7 +44,7 @@ def report(
     if out is not None or path.parent.is_dir():  # create no folder for a run that does not exist
         files.check_writable(path)
     given = Options(data, limit, pictures, not no_evaluate, parse_device(device), workers)
-    page = make_report(runs, given, show=sys.stderr, command=command_line())
+    page = make_report(runs, given, show=sys.stderr)
     files.write(path, page.encode(errors="replace"))
     print(f"written: {path}")
     return 0

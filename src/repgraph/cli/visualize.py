@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,9 +49,6 @@ def explore(
     images: Images,
     model: options.ModelOption = None,
     out: Annotated[Path, option("The page.", metavar="FILE")] = Path("explorer.html"),
-    truth: Annotated[
-        list[Path] | None, option("Label files of the images, in the data set's ids.", metavar="MASK")
-    ] = None,
     layers: Annotated[
         list[str] | None, option("Paths of layers, or suffixes.", metavar="PATH", show_default="all")
     ] = None,
@@ -64,12 +61,11 @@ def explore(
     Examples:
       repgraph explore photo.jpg
       repgraph explore dog.jpg bus.jpg --model runs/voc-r50-rgnet --out dogs.html
-      repgraph explore photo.png --truth mask.png --model runs/my-run
       repgraph explore 0 17 2007_000033 --model runs/voc-r50-rgnet --data VOC2012 --split val
 
-    The page is one file that opens from disk. Point at a pixel to see its representative nodes, click to pin them; ?
-    lists the keys. Images run through the network whole and at their size. Photos are rotated by their EXIF
-    orientation, except with --truth. With --split and without IMAGE, the first images are used. See docs/explorer.md.
+    The page is one file that opens from disk. Point at a pixel to see its representative nodes, click to pin them.
+    Images run through the network whole and at their size. Photos are rotated by their EXIF
+    orientation. With --split and without IMAGE, the first images are used. See docs/explorer.md.
     """
     from repgraph import files
     from repgraph.distributed import parse_device
@@ -84,7 +80,7 @@ def explore(
     model = options.model_or_shipped(model, images.images)
     network = networks.load(model, parse_device(images.device))
     find_layers(network.model, layers or None)
-    found = images.open(network, [out], None if images.images else SPLIT_IMAGES, masks=truth, side=side)
+    found = images.open(network, [out], None if images.images else SPLIT_IMAGES, side=side)
     networks.check_classes(network.model.classes, found.labels)
     config, recipe = network.model.config, network.recipe
     about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
@@ -118,7 +114,6 @@ def nodes(
     ] = None,
     positions: Annotated[int, option("Number of positions to choose without --at.", min=1, max=20)] = 4,
     layer: Layer = None,
-    under: Annotated[Literal["image", "prediction"], option("Picture under the nodes.")] = "image",
     windows: Annotated[bool, option("Draw the windows that nodes average.", "--windows")] = False,
     width: Width = 6.9,
     dpi: Dpi = 300,
@@ -162,9 +157,7 @@ def nodes(
         own = pixels[number % len(pixels)] if pixels else None
         with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
             image = found.read(number)[0]
-            added = nodes_figure.figure_rows(
-                network.model, name, image, layer, labels, own, under=under, count=positions, windows=windows
-            )
+            added = nodes_figure.figure_rows(network.model, name, image, layer, labels, own, count=positions)
         for row in added:
             for cell in row:
                 if (at_one := cell.nodes) is not None:
@@ -172,7 +165,7 @@ def nodes(
         rows += added
     node = "attended position" if isinstance(network.model.get_submodule(layer), DenseLayer) else "node"
     with figures.figure_style():
-        figure = nodes_figure.draw_nodes(rows, width=width, node=node)
+        figure = nodes_figure.draw_nodes(rows, width=width, node=node, windows=windows)
         written = [figures.save(figure, path, dpi) for path in paths]
     print(f"layer {layer}; written: {', '.join(map(str, written))}")
     return 0
@@ -189,7 +182,7 @@ def affinity(
         option(
             "Position of the single histogram, in pixels of the first image.",
             metavar="X,Y",
-            show_default="the one with the median effective number",
+            show_default="its centre",
         ),
     ] = None,
     top: Annotated[int, option("Number of largest weights to report the share of.", min=1)] = 9,
@@ -215,7 +208,7 @@ def affinity(
 
     from repgraph import files
     from repgraph.data.files import prefetch
-    from repgraph.distributed import process_group, shard
+    from repgraph.distributed import parse_device
     from repgraph.inference import network as networks
     from repgraph.inference.inputs import large_images
     from repgraph.progress import Progress
@@ -225,26 +218,21 @@ def affinity(
     paths = [out / f"affinity.{suffix}" for suffix in formats or ("png", "svg", "pdf")]
     for path in paths:
         figures.file_format(path)
-    with process_group(images.device) as process:
-        if process.is_first:
-            files.check_writable(out / "affinity.json")
-        network = networks.load(model, process.device)
-        find_layer(network.model, layer, DenseLayer)
-        found = images.open(network, paths)
-        if pixel is not None:
-            check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
-        own = shard(len(found))
-        with (
-            large_images(),
-            networks.memory_hints(["smaller images", "--device cpu"]),
-            Progress("collecting", len(own), sys.stderr if process.is_first else None) as progress,
-        ):
-            tensors = (image for image, _ in prefetch(found.read, own, workers))
-            statistics = affinity.affinity_statistics(
-                network.model, tensors, layer=layer, top=top, progress=progress.update
-            )
-        if not process.is_first:
-            return 0
+    files.check_writable(out / "affinity.json")
+    network = networks.load(model, parse_device(images.device))
+    find_layer(network.model, layer, DenseLayer)
+    found = images.open(network, paths)
+    if pixel is not None:
+        check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
+    with (
+        large_images(),
+        networks.memory_hints(["smaller images", "--device cpu"]),
+        Progress("collecting", len(found), sys.stderr) as progress,
+    ):
+        tensors = (image for image, _ in prefetch(found.read, range(len(found)), workers))
+        statistics = affinity.affinity_statistics(
+            network.model, tensors, layer=layer, top=top, progress=progress.update
+        )
     image = found.read(0)[0]
     position = affinity.position_affinity(network.model, image, pixel, layer=statistics.layer, top=top)
     print(affinity.describe(statistics, position, found.names[0], found.description))

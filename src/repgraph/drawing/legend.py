@@ -25,7 +25,7 @@ def with_legend(picture: Image.Image, entries: Sequence[Entry]) -> Image.Image:
     """Return the picture with a legend below, in as many columns as fit; a narrow picture gets a margin."""
     size = min(max(round(picture.width / 56), FONT_SIZES[0]), FONT_SIZES[1])
     font = ImageFont.load_default(size)
-    texts = [(drawable(entry.name, font) or entry.fallback, share(entry.share)) for entry in entries]
+    texts = [(drawable(entry.name, font) or entry.fallback, f"{100 * entry.share:.1f} %") for entry in entries]
     gap, between, margin, line = round(0.6 * size), 2 * size, size, round(1.55 * size)
     name_width, share_width = (max(map(font.getlength, column)) for column in zip(*texts, strict=True))
     cell = math.ceil(size + gap + name_width + 2 * gap + share_width)
@@ -65,12 +65,3 @@ def drawable(name: str, font: Any) -> str:
         base = unicodedata.normalize("NFKD", letter)[0]
         found += next(filter(has_glyph, (letter, base)), "?")
     return found if found.strip("? ") or not text.strip("? ") else ""
-
-
-def share(value: float) -> str:
-    """Format a share in percent; only 1 is "100 %", and no positive value is rounded to 0."""
-    if value >= 1:
-        return "100 %"
-    if value < 0.0005:
-        return "< 0.1 %"
-    return "> 99.9 %" if value >= 0.9995 else f"{100 * value:.1f} %"

@@ -35,14 +35,9 @@ def render(
 ) -> str:
     """Render a template of a package.
 
-    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates. The page's content policy
-    allows no requests, and only the given scripts and styles.
-
-    Args:
-        style: The page's CSS; trusted.
-        script: The page's JavaScript; trusted.
-        style_attributes: Also allow ``style`` attributes.
-        values: Variables of the template. Use ``{{ name | tojson }}`` for data in a ``<script>`` element.
+    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates; ``style`` (CSS) and
+    ``script`` (JavaScript) are trusted. The page's content policy allows no requests, no other styles and scripts, and
+    ``style`` attributes only with ``style_attributes``. Use ``{{ name | tojson }}`` for data in a ``<script>`` element.
     """
     styles, scripts = "'unsafe-inline'" if style_attributes else _hash(style), _hash(script) if script else "'none'"
     policy = f"default-src 'none'; img-src data:; style-src {styles}; script-src {scripts}"

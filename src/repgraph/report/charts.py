@@ -10,24 +10,23 @@ import matplotlib.style
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from repgraph.report.run_log import SCORES, Points, finite, metric_name
+from repgraph.report.run_log import SCORES, Points, finite
 
 # Classes of report.css, distinct for colour-blind readers, and dashes: 42 combinations.
 COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 DASHES = ("", "7 4", "2 3", "11 4 2 4", "5 2", "1 4", "13 5")
 
-ON_VALIDATION = " on the validation images"
-SHOWN = {  # title and unit; the mean reach of nodes comes before the last two, and other columns are folded away
-    "loss": ("Training loss", "loss"),
-    "val_miou": (f"mIoU{ON_VALIDATION}", "%"),
-    "val_mask_ap": (f"AP of masks{ON_VALIDATION}", "%"),
-    "val_box_ap": (f"AP of boxes{ON_VALIDATION}", "%"),
-    "images_per_second": ("Training speed", "images/s"),
-    "rate": ("Learning rate", "learning rate"),
+TITLES = {  # of the columns that are shown, and the mean reach of nodes
+    "loss": "Training loss",
+    "val_miou": "mIoU on the validation images",
+    "val_mask_ap": "AP of masks on the validation images",
+    "val_box_ap": "AP of boxes on the validation images",
+    "images_per_second": "Images per second",
+    "rate": "Learning rate",
 }
-REACH = {"reach_mean": "Mean reach", "reach_p95": "95th percentile of the reach"}  # before the path of the layer
+REACH = "reach_mean/"  # before the path of the layer
 
 # Colours for Matplotlib that are replaced by CSS variables.
 _INK, _LINE, *_RUNS = (f"#0100{number:02x}" for number in range(2 + len(COLOURS)))
@@ -42,12 +41,11 @@ _STYLE = {
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn column of the metrics, and the indices of its runs."""
+    """A drawn column of the metrics."""
 
     title: str
     svg: Markup
     note: str
-    runs: Sequence[int]
 
 
 def style_of(run: int) -> tuple[str, str]:
@@ -55,26 +53,22 @@ def style_of(run: int) -> tuple[str, str]:
     return COLOURS[run % len(COLOURS)], DASHES[run % len(DASHES)]
 
 
-def draw_charts(runs: Sequence[Mapping[str, Points]]) -> tuple[list[Chart], list[Chart]]:
-    """Draw all columns of the runs' metrics; return the charts to show, and the charts to fold away."""
-    columns = list(dict.fromkeys(name for series in runs for name in series if finite(series[name])))
-    reach = [name for name in columns if name.startswith("reach_mean/")]
-    *first, speed, rate = SHOWN
-    shown = [name for name in (*first, *reach, speed, rate) if name in columns]
-    zero = [name for name in columns if not any(value for series in runs for _, value in series.get(name, ()))]
-    folded = [name for name in columns if name not in (*shown, *zero)]
-    return [draw_chart(runs, name) for name in shown], [draw_chart(runs, name) for name in folded]
+def draw_charts(runs: Sequence[Mapping[str, Points]]) -> list[Chart]:
+    """Draw the main columns of the runs' metrics."""
+    columns = dict.fromkeys(name for series in runs for name in series if finite(series[name]))
+    reach = [name for name in columns if name.startswith(REACH)]
+    return [draw_chart(runs, name) for name in (*TITLES, *reach) if name in columns]
 
 
 def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
-    """Draw one column of the runs that have it; the only text of the SVG is numbers and the unit.
+    """Draw one column of the runs that have it; the only text of the SVG is numbers.
 
     The y axis starts at zero unless all values are far from it; a few very large values are cut off.
     """
-    title, unit = _title(column)
-    scale, note = 100 if unit == "%" else 1, ""
-    lines = {i: [(x, scale * y) for x, y in finite(run.get(column, ()))] for i, run in enumerate(runs)}
-    lines = {i: points for i, points in lines.items() if points}
+    note, title = "", TITLES.get(column, column)
+    if column.startswith(REACH):
+        title = f"Mean reach of the nodes of {column.removeprefix(REACH)} (positions)"
+    lines = {i: points for i, run in enumerate(runs) if (points := finite(run.get(column, ())))}
     values = np.array([y for points in lines.values() for _, y in points])
     limit = 5 * float(np.quantile(values, 0.95))
     if len(values) >= 10 and 0 < limit < values.max():
@@ -93,23 +87,14 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
         axis.set_xlim(left=0)
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axis.yaxis.set_major_locator(MaxNLocator(5))
+        if column.startswith(SCORES):
+            axis.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         axis.grid(axis="y")
-        axis.set(xlabel="iteration", ylabel=unit)
+        axis.set(xlabel="iteration")
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = re.sub(r"<(metadata|style).*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for colour, name in _VARIABLES.items():
         text = text.replace(colour, f"var(--{name})")
-    return Chart(title, Markup(text), note, list(lines))
-
-
-def _title(column: str) -> tuple[str, str]:
-    if column in SHOWN:
-        return SHOWN[column]
-    kind, _, layer = column.partition("/")
-    if kind in REACH:
-        return f"{REACH[kind]} of the nodes of {layer or 'the network'}", "positions of the map"
-    name = metric_name(column)
-    is_score = column.startswith(SCORES)
-    return name[:1].upper() + name[1:] + ON_VALIDATION * is_score, "%" if is_score else ""
+    return Chart(title, Markup(text), note)

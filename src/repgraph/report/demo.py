@@ -1,41 +1,44 @@
-"""The demo: train small networks on the scenes, test them, and write pages about them."""
+"""The demo: train small networks on the scenes, test them, and write pages about them and about photos."""
 
+import io
 import itertools
 import json
-import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from scipy import ndimage
 from torch import Tensor
 
 from repgraph import files, recipes
-from repgraph.constants import MODEL, RECIPE
+from repgraph.constants import MODEL, PHOTOS, RECIPE, SHIPPED
+from repgraph.data.files import read_image
 from repgraph.data.scenes import FAR, LABELS, Scene, Scenes
 from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
-from repgraph.data.transforms import normalise
-from repgraph.drawing.page import Picture, label_map, photo, render
+from repgraph.drawing.overlay import as_picture
+from repgraph.drawing.page import Picture, data_uri, label_map, photo, render
 from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import mean
 from repgraph.inference import Settings, predict
+from repgraph.inference.network import load
 from repgraph.models import RGNet
 from repgraph.progress import Progress, format_duration
 from repgraph.report.charts import style_of
-from repgraph.report.page import STYLE, compare, describe, draw_large, render_report
-from repgraph.report.photos import render_first_page, segment_photos
+from repgraph.report.page import STYLE, compare, draw_large, render_report
 from repgraph.report.run_log import RunLog, read_run, total_seconds
 from repgraph.report.validation import Result, evaluate_segmentation
 from repgraph.train import resume, run_folder, train
-from repgraph.visualize.collect import collect_attention
+from repgraph.visualize.collect import collect_attention, find_layer
 from repgraph.visualize.explorer import ExplorerImage, explore
+from repgraph.visualize.figures import figure_style
+from repgraph.visualize.nodes_figure import Cell, draw_nodes, figure_rows
 
-TITLE = "RepGraph demo: small networks with and without a RepGraph layer"
 TITLES = {
     "baseline": "Without the layer",
     "control": "The layer without nodes",
@@ -48,8 +51,7 @@ ROWS |= {"mean of others": [name for name in LABELS.names if name not in FAR], "
 RUNS = "runs"  # folder of the trained networks
 SWAPPED = 40  # scenes whose cues are swapped
 REPORT_PICTURES = 3
-
-Pixel = tuple[float, float]
+COLUMNS = 4  # of the figure of nodes
 
 
 class Stopped(Exception):
@@ -65,17 +67,15 @@ class DemoNetwork:
     log: RunLog
     model: RGNet
     result: Result
-    right: float  # fraction of the pixels with a distant cue that are correct before and after the cue is swapped
-    changed: float  # fraction of them whose prediction changes
+    changed: float  # fraction of the pixels with a distant cue whose prediction changes if the cue is swapped
 
     def iou(self, names: Sequence[str]) -> float:
         """Return the mean IoU of some classes; classes that do not occur are left out."""
         return mean([self.result.scores.iou[LABELS.names.index(name)] for name in names])
 
     def to_dict(self) -> dict[str, object]:
-        about = {"network": self.name, "seed": self.seed, "seconds": total_seconds(self.log)}
-        swapped = {"right": self.right, "changed": self.changed}
-        return {**about, "swapped": swapped, **self.result.scores.to_dict(LABELS.names)}
+        about = {"network": self.name, "seed": self.seed, "seconds": total_seconds(self.log), "changed": self.changed}
+        return {**about, **self.result.scores.to_dict(LABELS.names)}
 
 
 Results = dict[str, list[DemoNetwork]]  # by name; one for each seed
@@ -98,12 +98,11 @@ def run_demo(
     settings: Sequence[str] = (),
     pictures: int = 6,
     tests: int = 400,
-    command: str = "repgraph demo",
 ) -> Path:
     """Train and test the networks, print their scores, write the pages, and return the path of the first page.
 
     Networks that are already in the folder are used, or their training is resumed. ``settings`` apply to all recipes,
-    such as ``train.iterations=300``; ``command`` is shown at the end of the page.
+    such as ``train.iterations=300``.
     """
     for name in networks:
         if name not in TITLES:
@@ -120,22 +119,20 @@ def run_demo(
         train_network(run, name, [*settings, f"train.seed={seed}"])
     tested = [evaluate_network(i, run, *named, data) for i, (run, named) in enumerate(runs.items())]
     results = {name: [one for one in tested if one.name == name] for name in networks}
-    print(score_table(results))
+    for name, group in results.items():
+        miou, far = (percent_range([one.iou(names) for one in group]) for names in (LABELS.names, FAR))
+        print(f"{TITLES[name]}: {miou} % mIoU, {far} % on the classes with a distant cue")
     files.write(folder / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
     logs, models = [one.log for one in tested], [one.model for one in tested]
     comparisons = compare([one.result for one in tested], [log.folder.name for log in logs], REPORT_PICTURES)
-    title, links = "RepGraph demo: report on the runs", {"Demo": "index.html", "The experiment": "scenes.html"}
-    files.write(folder / "report.html", render_report(logs, models, comparisons, title=title, links=links))
+    files.write(folder / "report.html", render_report(logs, models, comparisons))
     examples = [_example(f"Test image {i}", data, data.scene(i)) for i in range(min(pictures, len(data)))]
     explored = next((results[name][0] for name in ("rgnet", "nl") if name in results), None)
     if explored is not None:
         images = [ExplorerImage(f"image {i}", *example[1:]) for i, example in enumerate(examples)]
         title, about = "RepGraph demo: what the layer attends to", f"{TITLES[explored.name]} on test images of the demo"
         files.write(folder / "explore.html", explore(explored.model, images, LABELS, title=title, about=about))
-    files.write(folder / "scenes.html", render_demo(results, data, examples, command))
-    described = [_describe(i, group) for i, group in enumerate(results.values())]
-    scenes: dict[str, Any] = dict(networks=described, tests=len(data), has_explorer=explored is not None)
-    files.write(path, render_first_page(segment_photos(folder), **scenes))
+    files.write(path, render_page(results, data, examples, segment_photos(folder)))
     print(f"the command took {format_duration(time.perf_counter() - start)}", file=sys.stderr, flush=True)
     return path
 
@@ -161,25 +158,23 @@ def evaluate_network(run: int, folder: Path, name: str, seed: int, data: Scenes)
     model = RGNet.from_pretrained(folder / MODEL).eval()
     with Progress(f"testing {name}, seed {seed}", len(data), sys.stderr) as meter:
         result = evaluate_segmentation(run, model, data, Settings(), progress=lambda done, _: meter.update(done))
-    return DemoNetwork(name, seed, read_run(folder), model, result, *swap_cues(model, data, min(SWAPPED, len(data))))
+    return DemoNetwork(name, seed, read_run(folder), model, result, swap_cues(model, data, min(SWAPPED, len(data))))
 
 
-def swap_cues(model: RGNet, data: Scenes, count: int) -> tuple[float, float]:
-    """Swap sun and moon in some scenes, then the colours of all lights; return ``right`` and ``changed``."""
-    pixels = right = changed = 0
+def swap_cues(model: RGNet, data: Scenes, count: int) -> float:
+    """Swap sun and moon in some scenes, then the colours of all lights; return the fraction of changed predictions."""
+    pixels = changed = 0
     for index in range(count):
         scene = data.scene(index)
         image, mask = data.draw(scene)
         before = predict(model, image)
         lights = tuple(range(len(scene.lighthouses)))
         for other, names in ((scene.swapped(sky=True), FAR[:2]), (scene.swapped(lights=lights), FAR[2:])):
-            other_image, other_mask = data.draw(other)
-            after = predict(model, other_image)
+            after = predict(model, data.draw(other)[0])
             affected = torch.isin(mask, torch.tensor([LABELS.names.index(name) for name in names]))
             pixels += int(affected.sum())
-            right += int(((before == mask) & (after == other_mask) & affected).sum())
             changed += int(((before != after) & affected).sum())
-    return right / pixels, changed / pixels
+    return changed / pixels
 
 
 def percent_range(values: Sequence[float]) -> str:
@@ -188,58 +183,36 @@ def percent_range(values: Sequence[float]) -> str:
     return low if low == high else f"{100 * mean(values):.1f} ({low} to {high})"
 
 
-def score_table(results: Results) -> str:
-    """Return the table for the terminal."""
-    lines = ["IoU on the test images in percent; classes with * depend on a distant cue"]
-    lines.append(f"{'':<16}" + "".join(f"{TITLES[name]:>26}" for name in results))
-    for title, names in ROWS.items():
-        cells = [percent_range([one.iou(names) for one in group]) for group in results.values()]
-        lines.append(f"{title:<16}" + "".join(f"{cell:>26}" for cell in cells))
-    times = [[total_seconds(one.log) or math.nan for one in group] for group in results.values()]
-    cells = ["unknown" if math.isnan(mean(found)) else format_duration(mean(found)) for found in times]
-    lines.append(f"{'training time':<16}" + "".join(f"{cell:>26}" for cell in cells))
-    return "\n".join(lines)
-
-
 def _example(title: str, data: Scenes, scene: Scene) -> Example:
     return Example(title, *data.draw(scene), draw_large(data, scene)[0])
 
 
-def render_demo(results: Results, data: Scenes, examples: Sequence[Example], command: str) -> str:
-    """Return the page as HTML; ``examples`` are its test images, and ``command`` is shown at its end."""
+def render_page(results: Results, data: Scenes, examples: Sequence[Example], photos: Sequence[Picture]) -> str:
+    """Return the first page as HTML; ``examples`` are its test images."""
     first = {name: group[0] for name, group in results.items()}
-    scene = _clear_scene(data)
+    scene = data.scene(0)
     swapped = scene.swapped(sky=True, lights=tuple(range(len(scene.lighthouses))))
-    original = _example("Original", data, scene)
-    baseline, rgnet = first.get("baseline"), first.get("rgnet")
     return render(
         "demo.html",
         __package__,
-        title=TITLE,
+        title="RepGraph demo",
         style=STYLE,
         style_attributes=True,
+        photos=photos,
         networks=[_describe(i, group) for i, group in enumerate(results.values())],
         heads=[(TITLES[name], style_of(i)[0]) for i, name in enumerate(results)],
         has_explorer="rgnet" in results or "nl" in results,
         labels=LABELS,
-        size=data.size,
-        scene=photo(original.picture, "The arrows lead from each cue to the region whose class it decides."),
-        arrows=_arrows(scene, data.size[1]),
-        truth=label_map(draw_large(data, scene)[1], LABELS.palette, "The classes of the regions."),
-        receptive_field=receptive_field(baseline.model, data.size) if baseline else None,
-        gradients=_gradients([one for one in (baseline, rgnet) if one], original),
-        swaps=_predictions(first.values(), [original, _example("Swapped", data, swapped)]),
+        swaps=_predictions(first.values(), [_example("Original", data, scene), _example("Swapped", data, swapped)]),
         swap_count=min(SWAPPED, len(data)),
         scores=[
             (row, colour, [mean([one.iou(names) for one in group]) for group in results.values()])
             for (row, names), colour in itertools.zip_longest(ROWS.items(), LABELS.palette)
         ],
         predictions=_predictions(first.values(), examples),
-        nodes=[_nodes(rgnet.model, example) for example in examples] if rgnet else [],
-        runs=describe([one.log for one in first.values()], [one.model for one in first.values()]),
+        nodes=_draw_nodes(first["rgnet"].model, examples) if "rgnet" in first else None,
         tests=len(data),
         seeds=max(map(len, results.values())),
-        command=command,
     )
 
 
@@ -250,68 +223,7 @@ def _describe(index: int, group: Sequence[DemoNetwork]) -> dict[str, str]:
         "miou": percent_range([one.iou(LABELS.names) for one in group]),
         "far": percent_range([one.iou(FAR) for one in group]),
         "changed": percent_range([one.changed for one in group]),
-        "right": percent_range([one.right for one in group]),
     }
-
-
-def _clear_scene(data: Scenes) -> Scene:
-    """Return the first scene with the sun and lights of both colours."""
-    scenes = (data.scene(i) for i in range(len(data)))
-    both = (s for s in scenes if not s.moon and len({tower.blue for tower in s.lighthouses}) == 2)
-    return next(both, data.scene(0))
-
-
-def _arrows(scene: Scene, width: float) -> list[tuple[Pixel, Pixel]]:
-    """Return start and end of arrows from each cue to the region that depends on it."""
-    arrows = []
-    for boat in scene.boats:
-        tower = scene.lighthouses[boat.lighthouse]
-        arrows.append(((tower.x, scene.horizon - tower.height + 6), (boat.x, boat.y - 14.5 * boat.size)))
-    gaps = [(a + b) / 2 for a, b in itertools.pairwise(sorted(boat.x for boat in scene.boats))] or [width / 4]
-    x, y = scene.light
-    return [*arrows, ((x, y + 7), (min(gaps, key=lambda gap: abs(gap - x)), 88.0))]
-
-
-def _positions(mask: Any) -> dict[str, Pixel]:
-    """Return a pixel x, y on a boat and one on the near shore, as far from the border of the region as possible."""
-    found = {}
-    for what, classes in (("boat", (INBOUND, OUTBOUND)), ("shore", (SAND, SNOW))):
-        depth = ndimage.distance_transform_edt(np.pad(np.isin(mask, classes), 1))[1:-1, 1:-1]
-        y, x = np.unravel_index(depth.argmax(), depth.shape)
-        found[what] = (float(x), float(y))
-    return found
-
-
-def input_gradient(model: RGNet, image: torch.Tensor, at: Pixel) -> np.ndarray:
-    """Return the magnitude of the gradient of the prediction at pixel x, y with respect to each pixel, (H, W)."""
-    x = normalise(image[None], model.mean, model.std).requires_grad_()
-    logits = model(x)[0, :, int(at[1]), int(at[0])]
-    (gradient,) = torch.autograd.grad(logits.max(), x)
-    return gradient[0].abs().sum(0).numpy()
-
-
-def receptive_field(model: RGNet, size: tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of the receptive field at the centre of an image, measured by gradients on noise."""
-    noise = torch.randint(0, 256, (3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    rows, columns = np.nonzero(input_gradient(model, noise, (size[1] // 2, size[0] // 2)))
-    return int(np.ptp(rows)) + 1, int(np.ptp(columns)) + 1
-
-
-def _gradients(networks: Sequence[DemoNetwork], example: Example) -> list[tuple[Picture, Pixel]]:
-    """Return for each network the image, darkened where the gradient is small, and the position of the output."""
-    pixels = np.asarray(example.picture).transpose(1, 2, 0).astype(float)
-    dark = 14 + 0.22 * pixels.mean(-1, keepdims=True)
-    zoom = pixels.shape[0] / example.image.shape[1]
-    found = []
-    for what, at in _positions(example.mask).items():
-        for network in networks:
-            gradient = input_gradient(network.model, example.image, at)
-            gradient = ndimage.uniform_filter(ndimage.maximum_filter(gradient, 5), 5)  # strides leave a fine pattern
-            strength = gradient / max(float(np.quantile(gradient[gradient > 0], 0.9)), 1e-30)
-            strength = ndimage.zoom(np.clip(strength, 0, 1) ** 0.6, zoom, order=1, mode="nearest", grid_mode=True)
-            shown = dark + strength[:, :, None] * (pixels - dark)
-            found.append((photo(shown.astype(np.uint8), f"{TITLES[network.name]}: prediction at the {what}"), at))
-    return found
 
 
 def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[Example]) -> list[Picture]:
@@ -324,13 +236,49 @@ def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[Example]) -
     return pictures
 
 
-def _nodes(model: RGNet, example: Example) -> tuple[Picture, list[Any]]:
-    """Return the image, and the nodes of a position on a boat and of a position on the shore."""
-    *_, layer = collect_attention(model, example.image).values()  # of the head, in its last round
-    positions = {what: layer.nodes_at(*at) for what, at in _positions(example.mask).items()}
-    distances = []
-    for what, one in positions.items():
-        x, y, _ = max(one.nodes, key=lambda node: node[2])
-        distances.append(f"{np.hypot(x - one.x, y - one.y):.0f} pixels ({what})")
-    caption = f"{example.title}. Distance to the node with the largest weight: {', '.join(distances)}."
-    return photo(example.picture, caption), list(positions.values())
+def _draw_nodes(model: RGNet, examples: Sequence[Example]) -> Picture:
+    """Draw the nodes of a position on a boat and of one on the shore, in the middle of the region."""
+    cells = []
+    for title, image, mask, picture in examples:
+        *_, layer = collect_attention(model, image).values()  # of the head, in its last round
+        for what, classes in (("boat", (INBOUND, OUTBOUND)), ("shore", (SAND, SNOW))):
+            depth = ndimage.distance_transform_edt(np.pad(np.isin(mask, classes), 1))[1:-1, 1:-1]
+            y, x = np.unravel_index(depth.argmax(), depth.shape)
+            nodes = layer.nodes_at(float(x), float(y))
+            cells.append(Cell(np.asarray(as_picture(picture)), depth.shape, nodes, f"{title}: {what}"))
+    rows = [cells[start : start + COLUMNS] for start in range(0, len(cells), COLUMNS)]
+    return nodes_picture(rows, "Positions on boats and on the shore (blue), and their nodes (red).")
+
+
+def segment_photos(folder: Path) -> list[Picture]:
+    """Return a figure of each photo in ``examples/photos``, with the nodes of a few positions.
+
+    Also writes ``photos.html``, the explorer page of the photos. The result is empty outside of a clone of the
+    repository, which has the photos and the network, and if one of them cannot be read.
+    """
+    weights, photos = files.in_clone(SHIPPED), files.in_clone(PHOTOS)
+    paths = sorted(photos.glob("*.jpg")) if photos else []
+    if weights is None or not paths:
+        return []
+    try:
+        network = load(weights)
+        images = {path.stem: read_image(path, upright=True) for path in paths}
+    except UsageError as error:
+        print(f"the first page has no photos: {error}", file=sys.stderr)
+        return []
+    model, labels = network.model, network.labels_or_numbers()
+    shown = [ExplorerImage(name, image) for name, image in images.items()]
+    page = explore(model, shown, labels, title="RepGraph demo: photos", about="RGNet, trained on PASCAL VOC")
+    files.write(folder / "photos.html", page)
+    layer = find_layer(model)
+    rows = [figure_rows(model, name, image, layer, labels, count=3)[-1] for name, image in images.items()]
+    caption = "The prediction, and the nodes (red) of three positions (blue) in the last round of attention."
+    return [nodes_picture([row], caption) for row in rows]
+
+
+def nodes_picture(rows: Sequence[Sequence[Cell]], caption: str) -> Picture:
+    """Draw the nodes of positions for a page."""
+    with figure_style():
+        draw_nodes(rows, width=10).savefig(buffer := io.BytesIO(), format="png", dpi=120)
+    with Image.open(buffer) as picture:
+        return Picture(data_uri(picture.convert("RGB"), photo=True), *picture.size, caption, caption)

@@ -20,13 +20,8 @@ from repgraph.report.validation import Options, Result, evaluate_run, percent
 STYLE = read_asset(__package__, "report.css")
 
 
-def report(
-    runs: Sequence[str | Path], options: Options | None = None, *, show: TextIO | None = None, command: str = ""
-) -> str:
-    """Return a page about runs as HTML. Problems of a run or its data are reported on the page.
-
-    ``show`` is where to show progress, and ``command`` a command line for the end of the page.
-    """
+def report(runs: Sequence[str | Path], options: Options | None = None, *, show: TextIO | None = None) -> str:
+    """Return a page about runs as HTML, and show progress; problems of a run or its data are reported on the page."""
     options = options or Options()
     logs = [read_run(Path(run)) for run in runs]
     names = unique_names([log.folder for log in logs])
@@ -41,63 +36,42 @@ def report(
                 results.append(evaluate_run(run, log, name, model, options, show))
         except UsageError as error:
             log.problems.append(f"The network was not evaluated: {error}.")
-    return render_report(logs, networks, compare(results, names, options.pictures), command=command)
+    return render_report(logs, networks, compare(results, names, options.pictures))
 
 
 def render_report(
-    logs: Sequence[RunLog],
-    networks: Sequence[nn.Module | None],
-    comparisons: Sequence[Mapping[str, Any]],
-    *,
-    title: str = "",
-    links: Mapping[str, str] | None = None,
-    command: str = "",
+    logs: Sequence[RunLog], networks: Sequence[nn.Module | None], comparisons: Sequence[Mapping[str, Any]]
 ) -> str:
     """Return the page for logs, networks and comparisons."""
-    runs = describe(logs, networks)
+    names = unique_names([log.folder for log in logs])
+    runs = [_describe(i, *run) for i, run in enumerate(zip(names, logs, networks, strict=True))]
     heading = "Run" if len(runs) == 1 else f"{len(runs)} runs:"
-    columns, is_named = runs, len(logs) == 1 and logs[0].name in recipes.NAMES
-    if is_named:
-        named = flatten(recipes.to_dict(recipes.get(logs[0].name)))
-        columns = [*runs, {"name": f"recipe {logs[0].name}", "style": ("", ""), "settings": named}]
-    settings = list(dict.fromkeys(name for column in columns for name in column["settings"]))
-    shown, folded = draw_charts([log.series for log in logs])
+    settings = dict.fromkeys(name for run in runs for name in run["settings"])
     return render(
         "report.html",
         __package__,
-        title=title or f"{heading} {', '.join(run['name'] for run in runs)}",
+        title=f"{heading} {', '.join(run['name'] for run in runs)}",
         style=STYLE,
         style_attributes=True,
         runs=runs,
-        charts=shown,
-        folded_charts=folded,
+        charts=draw_charts([log.series for log in logs]),
         comparisons=comparisons,
-        columns=columns,
-        settings=settings,
-        differing=[name for name in settings if len({column["settings"].get(name) for column in columns}) > 1],
-        is_named=is_named,
-        links=links or {},
-        command=command,
+        differing=[name for name in settings if len({run["settings"].get(name) for run in runs}) > 1],
     )
 
 
-def describe(logs: Sequence[RunLog], networks: Sequence[nn.Module | None]) -> list[dict[str, Any]]:
-    """Return the values of each run for the templates."""
-    runs, names = [], unique_names([log.folder for log in logs])
-    for index, (log, model) in enumerate(zip(logs, networks, strict=True)):
-        size = None if model is None else sum(parameter.numel() for parameter in model.parameters())
-        outcomes = describe_outcomes(log)
-        unfinished = [f"The run is not finished: {end}." for end in outcomes[-1:] if log.state == STOPPED]
-        run = {
-            "name": names[index],
-            "style": style_of(index),
-            "facts": facts(log, size),
-            "settings": flatten(log.settings if log.recipe is None else recipes.to_dict(log.recipe)),
-            "sessions": list(zip(log.sessions, outcomes, strict=True)),
-            "problems": [*log.problems, *unfinished],
-        }
-        runs.append(run)
-    return runs
+def _describe(index: int, name: str, log: RunLog, model: nn.Module | None) -> dict[str, Any]:
+    """Return the values of a run for the template."""
+    outcomes = describe_outcomes(log)
+    unfinished = [f"The run is not finished: {end}." for end in outcomes[-1:] if log.state == STOPPED]
+    return {
+        "name": name,
+        "style": style_of(index),
+        "facts": facts(log, None if model is None else sum(parameter.numel() for parameter in model.parameters())),
+        "settings": {} if log.recipe is None else flatten(recipes.to_dict(log.recipe)),
+        "sessions": list(zip(log.sessions, outcomes, strict=True)),
+        "problems": [*log.problems, *unfinished],
+    }
 
 
 def unique_names(folders: Sequence[Path]) -> list[str]:
@@ -114,46 +88,41 @@ def compare(results: Sequence[Result], names: Sequence[str], pictures: int) -> l
     groups: dict[Any, list[Result]] = {}
     for result in results:
         groups.setdefault(result.images, []).append(result)
-    comparisons = []
-    for group in groups.values():
-        first = group[0]
-        data, count = first.data, first.count
-        part = f"all {count}" if count == len(data) else f"the first {count} of {len(data)}"
-        columns = [column for result in group for column in result.columns]
-        values = zip(*(column.values for column in columns), strict=True)
-        rows = list(zip(data.labels.names, data.labels.palette, values, strict=True))
-        rows.sort(key=lambda row: (math.isnan(mean(row[2])), -mean(row[2])))
-        comparison = {
-            "title": "Scores" if len(groups) == 1 else f"Scores on {data.name} {data.split}",
-            "about": f"Evaluated on {part} images of {data.name} {data.split}, {first.protocol}.",
-            "measure": first.measure,
-            "labels": data.labels,
-            "columns": columns,
-            "heads": [(", ".join(filter(None, (names[c.run], c.label))), style_of(c.run)[0]) for c in columns],
-            "rows": [*rows, ("mean", None, [mean(column.values) for column in columns])],
-            "images": [
-                (heading, text, [_pictures(group, names, i) for i in indices])
-                for heading, text, indices in choose_images([result.per_image for result in group], pictures)
-            ],
-        }
-        comparisons.append(comparison)
-    return comparisons
+    return [_compare(group, names, pictures) for group in groups.values()]
 
 
-def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[str, str, list[int]]]:
+def _compare(group: Sequence[Result], names: Sequence[str], pictures: int) -> dict[str, Any]:
+    data, count = group[0].data, group[0].count
+    part = f"all {count}" if count == len(data) else f"the first {count} of {len(data)}"
+    columns = [column for result in group for column in result.columns]
+    values = zip(*(column.values for column in columns), strict=True)
+    rows = list(zip(data.labels.names, data.labels.palette, values, strict=True))
+    rows.sort(key=lambda row: (math.isnan(mean(row[2])), -mean(row[2])))
+    images = choose_images([result.per_image for result in group], pictures)
+    return {
+        "title": f"Scores on {data.name} {data.split}",
+        "about": f"Evaluated on {part} images of {data.name} {data.split}, {group[0].protocol}.",
+        "measure": group[0].measure,
+        "labels": data.labels,
+        "columns": columns,
+        "heads": [(", ".join(filter(None, (names[c.run], c.label))), style_of(c.run)[0]) for c in columns],
+        "rows": [*rows, ("mean", None, [mean(column.values) for column in columns])],
+        "images": [(heading, [_pictures(group, names, i) for i in indices]) for heading, indices in images],
+    }
+
+
+def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[str, list[int]]]:
     """Choose the best and worst images by their mean score over the runs, and those with the largest range."""
     table = np.array(scores, dtype=float)  # [runs, images]
     known = [int(i) for i in np.flatnonzero(np.isfinite(table).all(0))]
     ordered = sorted(known, key=lambda i: -float(table[:, i].mean()))
     best = ordered[: min(count, (len(known) + 1) // 2)]  # no image is both among the best and the worst
     worst = ordered[::-1][: min(count, len(known) // 2)]
-    text = "Ranked by the mIoU of the image" + (", averaged over the runs" if len(table) > 1 else "")
-    chosen = [("Best images", f"{text}, best first.", best), ("Worst images", f"{text}, worst first.", worst)]
+    chosen = [("Best images", best), ("Worst images", worst)]
     if len(table) > 1:
         rest = [i for i in known if i not in (*best, *worst)]
-        text = "Ranked by the difference between the best and the worst run in the mIoU of the image."
-        chosen.append(("Largest differences", text, sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
-    return [(title, text, indices) for title, text, indices in chosen if indices]
+        chosen.append(("Largest differences", sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
+    return [(title, indices) for title, indices in chosen if indices]
 
 
 def draw_large(data: Scenes, scene: Scene) -> tuple[Tensor, Tensor]:

@@ -22,22 +22,17 @@ Points = Sequence[tuple[float, float]]  # iteration, value
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
 MAX_VALUE = 1e100
 SCORES = "val_"  # prefix of the columns with scores
-MAIN_SCORES = ("val_miou", "val_mask_ap", "val_box_ap")  # the first one is in the summary
+MAIN_SCORES = {"val_miou": "mIoU", "val_mask_ap": "mask AP", "val_box_ap": "box AP"}  # the first one is in the summary
 
 
 @dataclass(frozen=True)
 class RunLog:
     folder: Path
-    settings: Mapping[str, Any]  # the recipe as JSON; empty if it cannot be read
     recipe: AnyRecipe | None  # None if it is not valid
     series: Mapping[str, Points]  # columns of metrics.csv by name; values can be NaN
     sessions: Sequence[SessionRecord]
     state: str  # FINISHED, RUNNING or STOPPED
     problems: list[str]  # sentences about missing or damaged files
-
-    @property
-    def name(self) -> str:
-        return str(self.settings.get("name", self.folder.name))
 
     @property
     def last_iteration(self) -> int:
@@ -61,9 +56,8 @@ def read_run(folder: Path) -> RunLog:
     if not path.is_file():
         raise UsageError(f"{folder} is not the folder of a run: there is no {path}")
     problems: list[str] = []
-    recipe, settings = None, {}
+    recipe = None
     try:
-        settings = files.read_json(path)
         recipe = recipes.load(path)
     except UsageError as error:  # it can be from another version
         problems.append(f"The recipe is not valid: {error}.")
@@ -73,7 +67,7 @@ def read_run(folder: Path) -> RunLog:
         problems.append(f"{VERSIONS} is missing or damaged; commands and versions are unknown.")
     state = FINISHED if (folder / MODEL / "config.json").is_file() else STOPPED
     state = RUNNING if run_folder.is_locked(folder) else state
-    return RunLog(folder, settings if isinstance(settings, dict) else {}, recipe, series, sessions, state, problems)
+    return RunLog(folder, recipe, series, sessions, state, problems)
 
 
 def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
@@ -109,13 +103,6 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
     return {name: sorted(points.items()) for name, points in series.items()}
 
 
-def metric_name(column: str) -> str:
-    """Return the name of a column in words, such as ``mask AP50`` for ``val_mask_ap50``."""
-    words = column.removeprefix(SCORES).split("_")
-    known = {"miou": "mIoU", "mib": "in MiB"}
-    return " ".join(known.get(word, word.upper() if word.startswith("ap") else word) for word in words)
-
-
 def finite(points: Points) -> Points:
     """Return the points whose value is finite, and not too large to draw."""
     return [point for point in points if abs(point[1]) < MAX_VALUE]
@@ -123,19 +110,18 @@ def finite(points: Points) -> Points:
 
 def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     """Return the rows of the summary table, without unknown ones."""
-    found: dict[str, str | None] = {"recipe": log.name, "state": _state(log)}
+    found: dict[str, str | None] = {"state": _state(log)}
     if log.recipe is not None:
+        found["recipe"] = log.recipe.name
         data, train, model = log.recipe.data, log.recipe.train, log.recipe.model
         found["data"] = f"{data.name}, {data.split}" + (f" in {data.root}" if data.root else "")
-        inserted = getattr(model, "inserted", None)
-        insertion = f", inserted {json.dumps(inserted)}" if inserted else ""
-        found["network"] = f"{model.backbone}, context {model.context or 'none'}{insertion}"
+        found["network"] = f"{model.backbone}, context {model.context or 'none'}"
         found["batch"] = f"{train.batch} images, {train.precision}, seed {train.seed}"
     column = next((name for name in MAIN_SCORES if finite(log.series.get(name, ()))), None)
     if column is not None:
         points = finite(log.series[column])
         last, best = points[-1], max(points, key=lambda point: point[1])
-        found["last validation"] = f"{metric_name(column)} {100 * last[1]:.2f} % at iteration {last[0]:.0f}"
+        found["last validation"] = f"{MAIN_SCORES[column]} {100 * last[1]:.2f} % at iteration {last[0]:.0f}"
         found["best validation"] = f"{100 * best[1]:.2f} % at iteration {best[0]:.0f}"
     found["parameters"] = None if parameters is None else f"{parameters:,}"
     speeds = [value for _, value in finite(log.series.get("images_per_second", ())) if value > 0]
@@ -147,19 +133,16 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     if log.sessions:
         versions = {name: value for name, value in log.sessions[-1].versions.items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
-        devices = f"{log.recipe.train.devices} x " if log.recipe and log.recipe.train.devices > 1 else ""
-        found["started"] = f"{log.sessions[0].started:%Y-%m-%d %H:%M:%S} UTC"
-        found["hardware"] = devices + (gpu or f"CPU, {threads} thread{'s' * (threads != '1')}")
+        found["hardware"] = gpu or f"CPU, {threads} thread{'s' * (threads != '1')}"
         found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
     return {name: value for name, value in found.items() if value}
 
 
 def _state(log: RunLog) -> str:
-    train = log.settings.get("train")
-    iterations = train.get("iterations") if isinstance(train, dict) else None
+    iterations = "unknown" if log.recipe is None else log.recipe.train.iterations
     if log.state == FINISHED:
-        return f"finished after {iterations or log.last_iteration} iterations"
-    return f"{log.state} at iteration {log.last_iteration}" + (f" of {iterations}" if iterations else "")
+        return f"finished after {iterations} iterations"
+    return f"{log.state} at iteration {log.last_iteration} of {iterations}"
 
 
 def total_seconds(log: RunLog) -> float | None:
@@ -169,18 +152,15 @@ def total_seconds(log: RunLog) -> float | None:
 
 
 def describe_outcomes(log: RunLog) -> list[str]:
-    """Return the outcome of each session, and the versions that changed since the session before."""
+    """Return the outcome of each session."""
     found = []
     for number, session in enumerate(log.sessions):
         if session.ended:
-            outcome = session.ended.reason
+            found.append(session.ended.reason)
         elif number + 1 < len(log.sessions) or log.state == STOPPED:
-            outcome = "stopped, no reason was recorded; it may have been killed"
+            found.append("stopped, no reason was recorded; it may have been killed")
         else:
-            outcome = log.state
-        before, now = log.sessions[max(number - 1, 0)].versions, session.versions
-        changes = [f"{name} {before[name]} -> {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
-        found.append("; ".join([outcome, *changes]))
+            found.append(log.state)
     return found
 
 

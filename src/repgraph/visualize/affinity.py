@@ -8,10 +8,8 @@ Every position of a map (query) has a distribution over all N positions. Its sta
 - ``effective_share``: the effective number divided by N.
 """
 
-import itertools
 import json
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from repgraph import files
-from repgraph.distributed import all_reduce, broadcast, gather
 from repgraph.inference import NotFinite
 from repgraph.layers.modes import evaluation_mode
 from repgraph.visualize.collect import DenseLayer, check_inside, find_layer, iterate_weights, run_with_inputs
@@ -72,10 +69,9 @@ class AffinityStatistics:
     effective: Summary
     effective_share: Summary
     histogram: Histogram
-    seconds: float
 
     def values(self, kind: str) -> dict[str, float]:
-        """Return the "mean", "median" or "uniform" value of all statistics."""
+        """Return the "mean" or "uniform" value of all statistics."""
         return {name: getattr(getattr(self, name), kind) for name in STATISTICS}
 
 
@@ -105,18 +101,16 @@ def affinity_statistics(
 
     The N x N weights are computed for some queries at a time and not stored: memory grows neither with N² nor with the
     number of images. They are the layer's own weights, in at least float32. Means are exact, quantiles have an error of
-    at most 0.05 %. Images run through the network as a whole, on the device of its parameters. Under torch.distributed,
-    each process passes its :func:`~repgraph.distributed.shard` of the images, and all get the same result.
+    at most 0.05 %. Images run through the network as a whole, on the device of its parameters.
 
     Args:
         model: An RGNet, a Mask R-CNN, or any network that takes normalised images (1, 3, H, W).
         layer: Path of the layer, or a suffix of it; by default the network's last non-local layer.
     """
-    start = time.perf_counter()
     path = find_layer(model, layer, DenseLayer)
     module: Any = model.get_submodule(path)
     heads, bins = getattr(module, "groups", 1), _Bins(top, next(module.parameters()).device)
-    own: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for number, image in enumerate(images, 1):
         x = run_with_inputs(model, image, [path])[0][path][0]
         parts = []
@@ -126,22 +120,19 @@ def affinity_statistics(
                     where = f"{path} are not finite for image {number}"
                     raise NotFinite(f"the attention weights of {where}; check the network's weights")
                 parts.append(bins.add(weights).flatten(1))
-        own.append({"positions": x.shape[2] * x.shape[3], **_named(torch.cat(parts, 1).mean(1).tolist())})
+        found.append({"positions": x.shape[2] * x.shape[3], **_named(torch.cat(parts, 1).mean(1).tolist())})
         if progress is not None:
             progress(number)
-    bins.all_reduce()
-    in_order = itertools.chain.from_iterable(itertools.zip_longest(*gather(own)))
-    everyone = broadcast([image for image in in_order if image is not None])
-    if not everyone:
+    if not found:
         raise ValueError("images is empty; expected at least one image")
-    counts = [image["positions"] for image in everyone]
+    counts = [image["positions"] for image in found]
     summaries = {}
     for name in STATISTICS:
-        values = [image[name] for image in everyone], [uniform(count, top)[name] for count in counts]
+        values = [image[name] for image in found], [uniform(count, top)[name] for count in counts]
         mean, even = (float(np.average(each, weights=counts)) for each in values)
         summaries[name] = Summary(mean, even, bins.quantiles(name))
-    rest: Any = {**summaries, "histogram": bins.histogram(), "seconds": time.perf_counter() - start}
-    return AffinityStatistics(path, heads, top, tuple(everyone), heads * sum(counts), **rest)
+    queries = heads * sum(counts)
+    return AffinityStatistics(path, heads, top, tuple(found), queries, histogram=bins.histogram(), **summaries)
 
 
 def position_affinity(
@@ -151,24 +142,18 @@ def position_affinity(
 
     Args:
         image: uint8 RGB (3, H, W).
-        at: Pixel x, y of the image; by default the position whose effective number is the median of the image.
+        at: Pixel x, y of the image; its centre by default.
     """
     path = find_layer(model, layer, DenseLayer)
     module: Any = model.get_submodule(path)
-    if at is not None:
-        check_inside(at, image.shape[-2:])
+    at = at or ((image.shape[-1] - 1) / 2, (image.shape[-2] - 1) / 2)
+    check_inside(at, image.shape[-2:])
     inputs, frame, _ = run_with_inputs(model, image, [path])
     (x,) = inputs[path]
     shape = (x.shape[2], x.shape[3])
     (rows, columns), (across, down) = frame.valid(shape), frame.step(shape)
+    row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
     with evaluation_mode(model):
-        if at is None:
-            effective = torch.cat([measure(part)[2, 0].mean(0) for part in iterate_weights(module, x)])
-            valid = effective.unflatten(0, shape)[:rows, :columns].flatten()  # without padding
-            median = int(valid.argsort(stable=True)[(len(valid) - 1) // 2])
-            row, column = divmod(median, columns)
-        else:
-            row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
         weights = next(iterate_weights(module, x, index=row * shape[1] + column))[0, :, 0]  # [heads, N]
     single = _Bins(top, weights.device)
     return PositionAffinity(
@@ -206,11 +191,9 @@ def describe(found: AffinityStatistics, position: PositionAffinity, image: str, 
     counts = sorted({int(image["positions"]) for image in found.images})
     positions = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
-    for kind in ("mean", "median"):
-        text = "; ".join(format_lines(found.values(kind), found.values("uniform"), found.top_count))
-        lines.append(f"{kind}: {text}")
+    lines.append("mean: " + "; ".join(format_lines(found.values("mean"), found.values("uniform"), found.top_count)))
     own = "; ".join(format_lines(position.statistics, position.uniform, found.top_count))
-    return "\n".join([*lines, f"one position, {image} at {position.at[0]:g},{position.at[1]:g}: {own}"])
+    return "\n".join([*lines, f"one position, {image} at {position.at[0]:.1f},{position.at[1]:.1f}: {own}"])
 
 
 def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) -> list[str]:
@@ -269,11 +252,6 @@ class _Bins:
         self.counts += torch.bincount(index, minlength=len(self.counts))
         self.mass += torch.bincount(index, weights=flat.double(), minlength=len(self.mass))
         return values
-
-    def all_reduce(self) -> None:
-        """Sum over all processes; every process has to call it once."""
-        for tensor in (self.counts, self.mass, self.logs):
-            tensor.copy_(all_reduce(tensor.cpu()))
 
     def quantiles(self, name: str) -> dict[float, float]:
         below = self.logs[STATISTICS.index(name)].cumsum(0).cpu()

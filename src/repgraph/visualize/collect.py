@@ -1,4 +1,4 @@
-"""Run an image through a network and collect the nodes and attention weights of its layers."""
+"""Run an image through a network and collect the nodes and attention weights of its layers, in pixels of the image."""
 
 import contextlib
 import itertools
@@ -18,28 +18,77 @@ from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.inference import Detections, NotFinite
 from repgraph.inference.network import device_and_dtype
-from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph
+from repgraph.layers import NonLocal
 from repgraph.layers.danet import PositionAttention
 from repgraph.layers.modes import evaluation_mode
 from repgraph.layers.non_local import attention_weights, to_rows
 from repgraph.layers.pyramid import PyramidRepGraph, to_pixels
 from repgraph.layers.repgraph import RepGraph
-from repgraph.layers.stages import NAME
-from repgraph.visualize.attention import LayerAttention
 
 STRONGEST = 64  # positions to keep for a layer that attends to all
 NO_OBJECT = 255  # in maps of objects and underlays
 CHUNK = 2**22  # attention weights in memory at a time
-TITLES = {
-    BottleneckRepGraph: "Bottleneck",
-    SimpleRepGraph: "Simple",
-    NonLocal: "Non-local",
-    PositionAttention: "position attention of DANet",
-    PyramidRepGraph: "RepGraph over a pyramid",
-}
 
 DenseLayer = NonLocal | PositionAttention  # every position attends to all others
 Layer = RepGraph | PyramidRepGraph | DenseLayer
+
+
+@dataclass(frozen=True)
+class PositionNodes:
+    """The nodes of one position, in pixels of the image; they may be outside of it."""
+
+    x: float
+    y: float
+    nodes: tuple[tuple[float, float, float], ...]  # x, y, attention weight
+    window: tuple[float, float] = (0.0, 0.0)  # width and height of what a node averages
+
+    def describe(self) -> str:
+        """Describe the nodes: number, reach and largest weight."""
+        total = sum(weight for _, _, weight in self.nodes)
+        distance = sum(weight * float(np.hypot(x - self.x, y - self.y)) for x, y, weight in self.nodes)
+        text = f"{len(self.nodes)} nodes"
+        if total < 0.999:  # a layer that attends to all positions
+            text = f"the {len(self.nodes)} strongest positions with {100 * total:.1f} % of the weight"
+        largest = max(weight for _, _, weight in self.nodes)
+        return f"{text}, reach {distance / max(total, 1e-12):.1f} pixels, largest weight {largest:.2g}"
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """The nodes and weights of every position of a layer's (h, w) map.
+
+    A RepGraph layer (``kind`` "nodes") has S nodes for each cell of ``grid`` x ``grid`` positions. A layer that attends
+    to all positions (``kind`` "affinity": non-local, and the position attention of DANet) is represented by the S
+    positions with the largest weights, in descending order; weights are means over its heads. Positions in the padding
+    of a detector's batch are left out.
+    """
+
+    path: str  # of the layer in the network
+    title: str
+    kind: Literal["nodes", "affinity"]
+    nodes: np.ndarray  # x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid))
+    weights: np.ndarray  # float32 (groups, S, h, w); their sum over S is 1, or less for "affinity"
+    shape: tuple[int, int]  # (h, w)
+    step: tuple[float, float]  # distance between neighbouring positions in pixels: horizontal, vertical
+    grid: int = 1
+    node_view: int = 1  # a node is the mean of node_view x node_view positions
+    round: int = 1  # nodes read the output of the round before
+    rounds: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.path if self.rounds == 1 else f"{self.path}, round {self.round}"
+
+    def nodes_at(self, x: float, y: float) -> PositionNodes:
+        """Return the nodes of the position at a pixel, with the mean weights of all groups."""
+        (height, width), (across, down) = self.shape, self.step
+        row = min(max(int((y + 0.5) // down), 0), height - 1)
+        column = min(max(int((x + 0.5) // across), 0), width - 1)
+        places = self.nodes[:, :, row // self.grid, column // self.grid].tolist()
+        weights = self.weights[:, :, row, column].mean(0).tolist()
+        nodes = tuple((a, b, weight) for (a, b), weight in zip(places, weights, strict=True))
+        window = (self.node_view * across, self.node_view * down)
+        return PositionNodes((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5, nodes, window)
 
 
 @dataclass(frozen=True)
@@ -92,7 +141,7 @@ def attention_and_output(
     with evaluation_mode(model):
         found = [_layer_attention(path, chosen[path], maps, frame, strongest) for path, maps in inputs.items()]
     entries = itertools.chain.from_iterable(found)
-    return {e.path if e.rounds == 1 else f"{e.path}, round {e.round}": e for e in entries}, output
+    return {entry.name: entry for entry in entries}, output
 
 
 def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray | Detections:
@@ -221,7 +270,7 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
     shape = (x.shape[2], x.shape[3])
     rows, columns = frame.valid(shape)
     grid = 1
-    kind: Literal["nodes", "affinity"] = "nodes"
+    kind: Literal["nodes", "affinity"] = "affinity" if isinstance(layer, DenseLayer) else "nodes"
     rounds: list[tuple[Tensor, Tensor]] = []  # nodes (S, 2, cell rows, cells), weights (groups, S, rows, columns)
     if isinstance(layer, DenseLayer):
         count = min(strongest, shape[0] * shape[1])
@@ -229,7 +278,6 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
         weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
         indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
         rounds = [(to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), steps), weights)]
-        kind = "affinity"
     elif isinstance(layer, PyramidRepGraph):
         _, *found = layer.forward(maps, return_nodes=True)
         for nodes, weights in zip(*found, strict=True):  # groups have their own nodes: merge them into one group
@@ -247,22 +295,18 @@ def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, 
     rest: Any = {"grid": grid, "node_view": getattr(layer, "node_view", 1), "rounds": len(rounds)}
     entries = []
     for number, (nodes, weights) in enumerate(rounds, 1):
-        title = _title(path, layer, f", round {number} of {len(rounds)}" if len(rounds) > 1 else "")
         arrays = nodes.cpu().numpy(), weights.float().cpu().numpy()
+        title = _title(path, layer, f", round {number}" if len(rounds) > 1 else "")
         entries.append(LayerAttention(path, title, kind, *arrays, (rows, columns), steps[0], round=number, **rest))
     return entries
 
 
 def _title(path: str, layer: Layer, number: str) -> str:
-    """Return stage, round and kind of a layer, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
-    title = next((title for kind, title in TITLES.items() if isinstance(layer, kind)), type(layer).__name__)
-    if isinstance(layer, RepGraph):
-        title += f", {layer.nodes} nodes" + (f", grid {layer.grid}" if layer.grid != 1 else "")
-    if isinstance(layer, PyramidRepGraph):
-        title += f", {layer.nodes} nodes on each of {layer.maps} maps"
-    if getattr(layer, "groups", 1) > 1:
-        title += f", {layer.groups} groups"
-    place = path.removesuffix(f".{NAME}").removesuffix(".position").removesuffix(".context")
-    if stage := re.search(r"layer(\d)\.\d+.*", place):
-        place = f"{stage.group()} (res{int(stage.group(1)) + 1})"
-    return f"{place}{number}: {title}" if place else title
+    """Return stage, round, kind and nodes, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
+    if stage := re.search(r"layer(\d)\.\d+", path):
+        path = f"{stage.group()} (res{int(stage.group(1)) + 1})"
+    kind = type(layer).__name__.removesuffix("RepGraph")
+    parts = [f"{path.removesuffix('.context')}{number}: {kind}"]
+    parts += [f"{layer.nodes} nodes"] if hasattr(layer, "nodes") else []
+    parts += [f"grid {layer.grid}"] if getattr(layer, "grid", 1) != 1 else []
+    return ", ".join(parts)

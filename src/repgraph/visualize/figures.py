@@ -89,13 +89,9 @@ def draw_affinity(
     sum, by the weight times N.
     """
     count = len(found.images)
+    title = f"all positions of {count} image{'s' * (count > 1)}"
     panels = [
-        (
-            f"all positions of {count} image{'s' * (count > 1)}",
-            found.histogram,
-            found.values("mean"),
-            found.values("uniform"),
-        ),
+        (title, found.histogram, found.values("mean"), found.values("uniform")),
         ("one position", position.histogram, position.statistics, position.uniform),
     ]
     figure = Figure((width, 0.24 * width + 1.17 * font_scale(width)), layout="constrained")
@@ -146,7 +142,4 @@ def _draw_map(figure: Figure, axis: Axes, position: PositionAffinity, image: np.
     axis.set(xlim=extent[:2], ylim=extent[2:], xticks=[], yticks=[], anchor="N", title="its weights")
     axis.spines[:].set_visible(False)
     below = axis.inset_axes((0.0, -0.13, 1.0, 0.06))
-    bar: Any = figure.colorbar(drawn, cax=below, orientation="horizontal")
-    bar.set_label("weight x N")
-    bar.outline.set_visible(False)
-    bar.solids.set_alpha(1)
+    figure.colorbar(drawn, cax=below, orientation="horizontal", label="weight x N")

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 from torchvision.tv_tensors import Image
 
-from repgraph.data.dataset import Item, SegmentationData
 from repgraph.data.labels import Labels
 from repgraph.data.transforms import resize
 from repgraph.errors import UsageError
@@ -39,41 +38,32 @@ def open_images(
     options: dict[str, Any] | None = None,
     *,
     limit: int | None = None,
-    masks: Sequence[Path] | None = None,
     side: int | None = None,
 ) -> ImageList:
     """Return images from files, folders and patterns, or from a split of a data set, if one is given.
 
-    Args:
-        given: Files, folders, patterns; or numbers and names in the split, by default all of it.
-        outputs: Files that will be written; it is an error if one of them is an image or a mask.
-        masks: Label files of the images. Without masks, images are rotated by their EXIF orientation.
-        side: Shrink images to this many pixels on the longer side.
+    ``given`` are files, folders and patterns; or numbers and names in the split, by default all of it. It is an error
+    if one of the ``outputs`` is an image or a mask. ``side`` is the maximum of the longer side in pixels.
     """
     if any((data, dataset, split, options)):
-        if masks or side:
-            raise UsageError(f"--{'truth' if masks else 'side'} is for images in files; it cannot be used with --split")
+        if side:
+            raise UsageError("--side is for images in files; it cannot be used with --split")
         images = network.open_data(data, dataset, split, options or {})
         paths = [getattr(item, kind, None) for item in images.items for kind in ("image", "mask")]
         check_not_overwritten(filter(None, paths), outputs)
         return _images_of_split(images, given, limit)
     if not given:
         raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
-    if masks and network.is_detector:
-        raise UsageError("--truth is for segmentation; for a detector, use --split and --data")
-    labels, sources = network.labels_or_numbers(), find_images(given)[:limit]
-    check_not_overwritten([source.path for source in sources] + list(masks or ()), outputs)
-    if masks and len(masks) != len(sources):
-        raise UsageError(f"--truth has {len(masks)} masks for {len(sources)} images; expected one for each image")
-    items = [Item(source.name, source.path, mask) for source, mask in zip(sources, masks or (), strict=False)]
-    pairs = SegmentationData("images", Path(), "", labels, items)
+    sources = find_images(given)[:limit]
+    check_not_overwritten([source.path for source in sources], outputs)
 
     def read(index: int) -> tuple[Tensor, Any]:
-        image, truth = pairs[index] if masks else (Image(sources[index].read()), None)
+        image = Image(sources[index].read())
         longer = max(image.shape[-2:])
-        return resize(image, truth, side / longer) if side and side < longer else (image, truth)
+        return resize(image, None, side / longer) if side and side < longer else (image, None)
 
-    return ImageList([printable(source.name) for source in sources], read, _count(len(sources)), labels)
+    names = [printable(source.name) for source in sources]
+    return ImageList(names, read, _count(len(sources)), network.labels_or_numbers())
 
 
 def _images_of_split(data: Any, chosen: Sequence[str], limit: int | None) -> ImageList:

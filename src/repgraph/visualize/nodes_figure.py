@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from scipy import ndimage
 from torch import Tensor, nn
@@ -19,11 +20,16 @@ from repgraph.drawing import detections, overlay
 from repgraph.drawing.legend import MAX_LENGTH, plain
 from repgraph.errors import UsageError
 from repgraph.inference import Detections
-from repgraph.visualize.attention import PositionNodes
-from repgraph.visualize.collect import NO_OBJECT, attention_and_output, check_inside, paint_objects, to_prediction
+from repgraph.visualize.collect import (
+    NO_OBJECT,
+    PositionNodes,
+    attention_and_output,
+    check_inside,
+    paint_objects,
+    to_prediction,
+)
 from repgraph.visualize.figures import NODE_COLOUR, OUTLINE, POSITION_COLOUR, TEXT, WIDTH
 
-MIN_DEPTH = 0.01  # of regions that are preferred, as a fraction of the image's shorter side
 MAX_RADIUS, MIN_RADIUS = 0.055, 0.007  # of nodes with weight 1 and 0, as a fraction of the picture's width
 MIN_POINTS, POSITION_POINTS = 1.3, 2.6  # points: minimum radius of a node, radius of the position
 # Inches: around all pictures, between them, below them for the caption, and at the bottom for the legend.
@@ -51,16 +57,12 @@ def figure_rows(
     labels: Labels,
     at: Sequence[Pixel] | None = None,
     *,
-    under: str = "image",
     count: int = 4,
-    windows: bool = False,
 ) -> list[list[Cell]]:
     """Return the rows of an image, one for each round of the layer: the prediction, and the nodes of each position.
 
     Args:
         at: Positions, as pixels x, y; by default ``count`` positions are chosen.
-        under: Picture under the nodes: "image" or "prediction".
-        windows: Keep the windows that nodes average (``node_view``), which cover much of the picture.
     """
     size = (image.shape[1], image.shape[2])
     for pixel in at or ():
@@ -71,7 +73,7 @@ def figure_rows(
         predicted = np.asarray(detections.draw(image, prediction, labels.names))
     else:
         predicted = np.asarray(overlay.overlay(image, prediction, labels, legend=False))
-    picture = np.asarray(overlay.as_picture(image)) if under == "image" else predicted
+    picture = np.asarray(overlay.as_picture(image))
     positions = at or choose_positions(prediction, size, count)
     rows = []
     for each in attention.values():
@@ -80,8 +82,7 @@ def figure_rows(
             caption = f"{x:.0f}, {y:.0f}"
             if not isinstance(prediction, Detections):
                 caption = labels.names[prediction[int(y + 0.5), int(x + 0.5)]]
-            nodes = each.nodes_at(x, y)
-            cells.append(Cell(picture, size, nodes if windows else replace(nodes, windows=()), caption))
+            cells.append(Cell(picture, size, each.nodes_at(x, y), caption))
         rows.append(cells)
     return rows
 
@@ -89,7 +90,7 @@ def figure_rows(
 def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], count: int) -> list[Pixel]:
     """Choose pixels x, y of an image of ``size`` (H, W): in the middle of regions and far from each other.
 
-    Classes, or objects of a detector, without a position are preferred, unless they are narrow.
+    Classes, or objects of a detector, with fewer positions are preferred.
 
     >>> classes = np.zeros((40, 60), int)
     >>> classes[10:30, 35:55] = 1
@@ -107,22 +108,22 @@ def choose_positions(prediction: np.ndarray | Detections, size: Sequence[int], c
     rows, columns = np.indices(size)
     distance, chosen = np.full(size, float(sum(size))), []
     for _ in range(count):
-        score = depth * distance / (1 + shown[regions])
-        new = score * ((shown[regions] == 0) & (depth > MIN_DEPTH * min(size)))
-        row, column = np.unravel_index((new if new.any() else score).argmax(), size)
+        score = depth * distance / (1 + shown[regions]) ** 2
+        row, column = np.unravel_index(score.argmax(), size)
         chosen.append((float(column), float(row)))
         shown[regions[row, column]] += 1
         distance = np.minimum(distance, np.hypot(rows - row, columns - column))
     return chosen
 
 
-def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: str = "node") -> Figure:
+def draw_nodes(
+    rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: str = "node", windows: bool = False
+) -> Figure:
     """Draw rows of pictures with the nodes of positions; call it within :func:`.figures.figure_style`.
 
     The position is blue and its nodes are red; the area of a node shows its weight, with a minimum. Nodes outside of
-    the image are rings at its border. Squares are the windows that nodes average (``node_view``).
-
-    The width is in inches; ``node`` is the word for a node in the legend.
+    the image are rings at its border. The width is in inches; ``node`` is the word for a node in the legend.
+    ``windows`` adds what the nodes in the image average (``node_view``), as squares.
     """
     columns = max(len(row) for row in rows)
     across = (width - 2 * MARGIN - (columns - 1) * GAP) / columns
@@ -137,20 +138,26 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: st
             own = across * cell.size[0] / cell.size[1]
             left = MARGIN + column * (across + GAP)
             axis = figure.add_axes((left / width, (top - own) / total, across / width, own / total))
-            _draw_cell(axis, cell, across)
+            _draw_cell(axis, cell, across, windows)
             style: Any = dict(ha="center", va="baseline", fontsize=FONT_SIZE, color=TEXT, parse_math=False)
             place = (left + across / 2) / width, (top - own - 0.11) / total
             most = max(3, int(across * 72 / (0.55 * FONT_SIZE)))  # characters in the width of a picture
             figure.text(*place, plain(cell.caption, min(most, MAX_LENGTH)), **style)
         top -= height + CAPTION + GAP
-    axis = figure.add_axes((0, 0, 1, LEGEND / total))
-    axis.set_axis_off()
-    handles = [axis.plot([], [], label=label, **mark)[0] for label, mark in _legend_marks(rows, node)]
-    axis.legend(handles=handles, loc="center", ncols=2, frameon=False, borderaxespad=0, fontsize=FONT_SIZE)
+    mark: Any = dict(marker="o", linestyle="", markeredgewidth=0.5, markeredgecolor=OUTLINE, markersize=6)
+    hollow = mark | dict(markerfacecolor="none", markeredgecolor=NODE_COLOUR)
+    handles = [
+        Line2D([], [], label="current position", color=POSITION_COLOUR, **mark),
+        Line2D([], [], label=f"{node}, larger for more weight", color=NODE_COLOUR, alpha=0.75, **mark),
+        Line2D([], [], label=f"{node} outside of the image", **hollow),
+    ]
+    if windows:
+        handles.append(Line2D([], [], label=f"window that a {node} averages", **hollow | dict(marker="s")))
+    figure.legend(handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE)
     return figure
 
 
-def _draw_cell(axis: Axes, cell: Cell, across: float) -> None:
+def _draw_cell(axis: Axes, cell: Cell, across: float, windows: bool) -> None:
     (height, width), found = cell.size, cell.nodes
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     axis.imshow(cell.picture, extent=extent, interpolation="lanczos")  # at the resolution of the file
@@ -158,31 +165,17 @@ def _draw_cell(axis: Axes, cell: Cell, across: float) -> None:
     axis.set_axis_off()
     if found is None:
         return
-    for window, (_, _, weight) in zip(found.windows, found.nodes, strict=False):
-        if window is not None:
-            left, top, right, bottom = window
-            style: Any = dict(linewidth=0.5, edgecolor=NODE_COLOUR, alpha=0.25 + 0.7 * weight**0.5, fill=False)
-            axis.add_patch(Rectangle((left, top), right - left, bottom - top, zorder=1.5, **style))
     for x, y, weight in sorted(found.nodes, key=lambda node: -node[2]):  # small ones on top
         fraction = MIN_RADIUS + (MAX_RADIUS - MIN_RADIUS) * weight**0.5
         area = (2 * max(MIN_POINTS, 72 * across * fraction)) ** 2
         place = min(max(x, -0.5), width - 0.5), min(max(y, -0.5), height - 0.5)
-        style = dict(facecolors=[to_rgba(NODE_COLOUR, 0.75)], edgecolors=OUTLINE, linewidths=0.5)
+        style: Any = dict(facecolors=[to_rgba(NODE_COLOUR, 0.75)], edgecolors=OUTLINE, linewidths=0.5)
         if place != (x, y):
             style = dict(facecolors="none", edgecolors=NODE_COLOUR, linewidths=0.9, clip_on=False)
+        elif windows:
+            corner = (x - found.window[0] / 2, y - found.window[1] / 2)
+            outline: Any = dict(linewidth=0.5, edgecolor=NODE_COLOUR, alpha=0.25 + 0.7 * weight**0.5, fill=False)
+            axis.add_patch(Rectangle(corner, *found.window, zorder=1.5, **outline))
         axis.scatter(*place, s=area, zorder=3, **style)
     style = dict(facecolors=POSITION_COLOUR, edgecolors=OUTLINE, linewidths=0.7, zorder=4)
     axis.scatter(found.x, found.y, s=(2 * POSITION_POINTS) ** 2, **style)
-
-
-def _legend_marks(rows: Sequence[Sequence[Cell]], node: str) -> list[tuple[str, dict[str, Any]]]:
-    style: dict[str, Any] = dict(marker="o", linestyle="", markeredgewidth=0.5, markeredgecolor=OUTLINE, markersize=6)
-    hollow = style | dict(markerfacecolor="none", markeredgecolor=NODE_COLOUR)
-    marks = [
-        ("current position", style | dict(color=POSITION_COLOUR)),
-        (f"{node}, larger for more weight", style | dict(color=NODE_COLOUR, alpha=0.75)),
-        (f"{node} outside of the image", hollow),
-    ]
-    if any(cell.nodes and any(cell.nodes.windows) for row in rows for cell in row):
-        marks.append((f"window that a {node} averages", hollow | dict(marker="s")))
-    return marks

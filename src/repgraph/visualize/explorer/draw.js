@@ -4,6 +4,7 @@ const POSITION = "#1466d8";
 const NODE = "226, 33, 47";
 const PATH = "255, 176, 32"; // nodes of earlier rounds
 const OUTLINE = "#fff";
+const OPACITY = 0.6; // of the underlay
 
 function clear(canvas, view) {
   const context = canvas.getContext("2d");
@@ -14,32 +15,20 @@ function clear(canvas, view) {
   return context;
 }
 
-/** Draw the photograph, and over it classes, objects or a map of the layer. */
-function drawBase(canvas, view, shown, opacity) {
+/** Draw the photograph, and over it an underlay: classes or objects. */
+function drawBase(canvas, view, underlay) {
   const { image } = view;
   const context = clear(canvas, view);
   const box = view.box(image.width, image.height);
   context.imageSmoothingQuality = "high";
   context.imageSmoothingEnabled = view.scale * image.width < 6 * image.photo.naturalWidth;
   if (image.photo.complete && image.photo.naturalWidth) context.drawImage(image.photo, ...box);
-  if (!shown) return;
-  context.save();
-  context.beginPath();
-  context.rect(...box);
-  context.clip();
+  if (!underlay) return;
   context.imageSmoothingEnabled = false;
-  context.globalAlpha = opacity;
-  context.drawImage(shown.canvas, ...view.box(...shown.size));
-  context.restore();
-  if (shown.underlay) drawBoxes(context, view, shown.underlay);
-}
-
-/** Draw a rectangle in a colour, inside of a wider outline. */
-function strokeBox(context, [left, top], [right, bottom], width, colour, outline) {
-  for (const [lineWidth, strokeStyle] of [[width + 2, outline], [width, colour]]) {
-    Object.assign(context, { lineWidth, strokeStyle });
-    context.strokeRect(left, top, right - left, bottom - top);
-  }
+  context.globalAlpha = OPACITY;
+  context.drawImage(underlay.canvas, ...box);
+  context.globalAlpha = 1;
+  drawBoxes(context, view, underlay);
 }
 
 /** Draw a disc, and its outline if that has a width. */
@@ -62,10 +51,13 @@ function line(context, start, end, lineWidth, strokeStyle) {
 function drawBoxes(context, view, underlay) {
   context.font = "600 12px system-ui, sans-serif";
   for (let i = underlay.boxes.length - 1; i >= 0; i--) {
-    const box = underlay.boxes[i];
-    const [left, top] = view.toScreen(box[0], box[1]);
+    const [left, top] = view.toScreen(...underlay.boxes[i].slice(0, 2));
+    const [right, bottom] = view.toScreen(...underlay.boxes[i].slice(2));
     const { name, colour } = underlay.entries[i];
-    strokeBox(context, [left, top], view.toScreen(box[2], box[3]), 2, `rgb(${colour})`, "rgba(0, 0, 0, 0.55)");
+    for (const [lineWidth, strokeStyle] of [[4, "rgba(0, 0, 0, 0.55)"], [2, `rgb(${colour})`]]) {
+      Object.assign(context, { lineWidth, strokeStyle });
+      context.strokeRect(left, top, right - left, bottom - top);
+    }
     const width = context.measureText(name).width + 10;
     const above = Math.max(0, Math.min(top - 18, view.height - 18));
     context.fillStyle = "rgba(12, 14, 18, 0.78)";
@@ -97,7 +89,7 @@ function drawMarks(canvas, view, layer, pins, current, windows, walked) {
   context.globalAlpha = 0.8;
   pins.filter((position) => !same(position)).forEach(nodes);
   context.globalAlpha = 1;
-  if (windows) drawWindows(context, view, current); // not those of pins, nor their paths
+  if (windows) drawWindows(context, view, layer, current.nodes); // not those of pins, nor their paths
   drawPaths(context, view, walked);
   const drawn = nodes(current);
   pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
@@ -131,42 +123,38 @@ function drawPaths(context, view, walked) {
   });
 }
 
-/** Draw the windows that nodes average, more opaque for more weight. */
-function drawWindows(context, view, position) {
-  const crisp = ([x, y]) => [Math.floor(x) + 0.5, Math.floor(y) + 0.5]; // aligned to pixels of the screen
-  for (const { window, weight } of position.nodes.filter((node) => node.window).reverse()) {
-    const start = crisp(view.toScreen(window.left, window.top));
-    const end = crisp(view.toScreen(window.right, window.bottom));
-    const alpha = 0.25 + 0.7 * Math.sqrt(weight);
-    strokeBox(context, start, end, 1, `rgba(${NODE}, ${alpha})`, `rgba(255, 255, 255, ${0.4 * alpha})`);
+/** Draw the windows that nodes in the image average, more opaque for more weight. */
+function drawWindows(context, view, layer, nodes) {
+  const [width, height] = layer.step.map((step) => view.scale * step * layer.node_view);
+  context.save();
+  context.rect(...view.box(view.image.width, view.image.height));
+  context.clip();
+  context.lineWidth = 1.5;
+  for (const node of nodes.filter((one) => !layer.isOutside(one)).reverse()) {
+    const [x, y] = view.toScreen(node.x, node.y);
+    context.strokeStyle = `rgba(${NODE}, ${0.4 + 0.6 * Math.sqrt(node.weight)})`;
+    context.strokeRect(x - width / 2, y - height / 2, width, height);
   }
+  context.restore();
 }
 
-/** Draw the strongest positions of a layer that attends to all positions, coloured by weight. */
+/** Draw the strongest positions of a layer that attends to all positions, more opaque for more weight. */
 function drawCells(context, view, layer, drawn) {
   const top = drawn[0].weight || 1;
   const [width, height] = layer.step.map((step) => view.scale * step);
-  for (const node of [...drawn].reverse()) {
-    context.fillStyle = `rgb(${colourAt(node.weight / top)})`;
-    context.fillRect(node.across - width / 2, node.down - height / 2, width + 0.5, height + 0.5);
+  for (const { across, down, weight } of drawn) {
+    context.fillStyle = `rgba(${NODE}, ${0.15 + (0.75 * weight) / top})`;
+    context.fillRect(across - width / 2, down - height / 2, width, height);
   }
 }
 
-/** Draw a position: a blue dot, its outline in the map, and the cell that shares its nodes. */
+/** Draw a position: a blue dot, and its outline in the map. */
 function drawPosition(context, view, layer, position, text) {
   const [x, y] = view.toScreen(position.x, position.y);
   const [across, down] = layer.step.map((step) => view.scale * step);
   context.lineWidth = 1.5;
   context.strokeStyle = POSITION;
   context.strokeRect(x - across / 2, y - down / 2, across, down);
-  if (layer.grid > 1) {
-    const [row, column] = [position.row, position.column].map((at) => at - (at % layer.grid));
-    const rows = Math.min(layer.grid, layer.rows - row);
-    const columns = Math.min(layer.grid, layer.columns - column);
-    context.setLineDash([5, 4]);
-    context.strokeRect(view.left + column * across, view.top + row * down, columns * across, rows * down);
-    context.setLineDash([]);
-  }
   disc(context, [x, y], text ? 9 : 6, POSITION, 2);
   const font = "700 11px system-ui, sans-serif";
   Object.assign(context, { font, textAlign: "center", textBaseline: "middle", fillStyle: OUTLINE });

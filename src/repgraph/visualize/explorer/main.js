@@ -1,9 +1,9 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: -1, layer: 0, group: 0, underlay: "none", opacity: 0.6, windows: false, walk: true, point: null };
+const state = { image: -1, layer: 0, underlay: 0, windows: false, walk: true, point: null }; // underlay 0 is none
 const view = new View(pictures[0]);
 const stage = find("stage");
-const surface = find("marks"); // without the buttons of the stage
+const surface = find("marks");
 let current = null; // the position with its nodes
 let drawn = []; // its nodes on the screen
 let walked = []; // paths on to the nodes of earlier rounds
@@ -13,16 +13,7 @@ let milliseconds = 0; // of the last drawing
 
 const image = () => pictures[state.image];
 const layer = () => image().layer(state.layer);
-
-/** Return what is drawn over the photograph: an underlay of the image, or a map of the layer. */
-function shown() {
-  const { step, columns, rows } = layer();
-  if (state.underlay in POWERS) {
-    return { canvas: layer().mapCanvas(state.underlay, state.group), size: [step[0] * columns, step[1] * rows] };
-  }
-  const underlay = image().underlays.find((one) => one.title === state.underlay);
-  return underlay && { underlay, canvas: underlay.canvas, size: [image().width, image().height] };
-}
+const underlay = () => image().underlays[state.underlay - 1];
 
 function draw(base) {
   baseIsStale ||= base;
@@ -32,19 +23,18 @@ function draw(base) {
 function drawNow() {
   frame = 0;
   const start = performance.now();
-  if (baseIsStale) drawBase(find("base"), view, shown(), state.opacity);
-  const [position, ...pinned] = [state.point, ...image().pins].map(({ x, y }) => layer().nodesAt(x, y, state.group));
+  if (baseIsStale) drawBase(find("base"), view, underlay());
+  const [position, ...pinned] = [state.point, ...image().pins].map(({ x, y }) => layer().nodesAt(x, y));
   current = position;
-  walked = state.walk ? layer().walk(current.nodes, state.group) : [];
+  walked = state.walk ? layer().walk(current.nodes) : [];
   drawn = drawMarks(surface, view, layer(), pinned, current, state.windows, walked);
   showStatus(image(), state.point);
   showNodes(layer(), current);
-  speak(layer(), current);
   baseIsStale = false;
   milliseconds = performance.now() - start;
 }
 
-/** Choose an image, layer, group, underlay, opacity, windows or walk; values that do not exist fall back to others. */
+/** Choose an image, layer, underlay, windows or walk; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -55,11 +45,9 @@ function choose(change) {
   }
   if (!image().photo.complete) image().photo.addEventListener("load", () => draw(true), { once: true });
   state.layer = Math.min(Math.max(state.layer, 0), image().layers.length - 1);
-  if (state.group >= layer().sets || state.group < 0) state.group = 0;
-  if (!underlayNames(image()).includes(state.underlay)) state.underlay = "none";
-  fillChoices(state, image(), layer(), choose);
-  fillLegend(view, layer(), shown(), state);
-  showPins(image().pins, layer(), changePins);
+  if (!underlay()) state.underlay = 0;
+  fillChoices(state, image(), layer());
+  fillLegend(layer(), underlay());
   draw(true);
 }
 
@@ -73,17 +61,17 @@ function point(x, y) {
 
 /** Pin the position, or remove its pin. */
 function pin() {
+  const { pins } = image();
   const [row, column] = layer().positionAt(state.point.x, state.point.y);
-  const same = image().pins.findIndex((one) => String(layer().positionAt(one.x, one.y)) === String([row, column]));
+  const same = pins.findIndex((one) => String(layer().positionAt(one.x, one.y)) === String([row, column]));
   const [x, y] = layer().centre(row, column);
-  if (same >= 0) changePins(same, 1);
-  else changePins(image().pins.length, 0, { x, y });
+  if (same >= 0) pins.splice(same, 1);
+  else pins.push({ x, y });
+  draw(false);
 }
 
-/** Replace count pins from an index on by others. */
-function changePins(index, count, ...added) {
-  image().pins.splice(index, count, ...added);
-  showPins(image().pins, layer(), changePins);
+function unpinAll() {
+  image().pins = [];
   draw(false);
 }
 
@@ -100,12 +88,6 @@ function step(rows, columns) {
   state.point = { x: inside(x, image().width), y: inside(y, image().height) };
   view.show(state.point.x, state.point.y);
   draw(true);
-}
-
-function nextTheme() {
-  const next = { Auto: "Light", Light: "Dark", Dark: "Auto" }[find("theme").textContent];
-  find("theme").textContent = next;
-  document.documentElement.style.colorScheme = next === "Auto" ? "" : next.toLowerCase();
 }
 
 // The pointer: a mouse points, drags and clicks; one finger points, two fingers move and zoom.
@@ -172,19 +154,16 @@ const KEYS = {
   0: () => zoom(0),
   "[": () => choose({ layer: state.layer - 1 }),
   "]": () => choose({ layer: state.layer + 1 }),
-  g: () => choose({ group: state.group + 1 }),
-  u: () => choose({ underlay: underlayNames(image())[underlayNames(image()).indexOf(state.underlay) + 1] }),
+  u: () => choose({ underlay: state.underlay + 1 }),
   w: () => choose({ windows: !state.windows }),
   r: () => choose({ walk: !state.walk }),
-  t: nextTheme,
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
-  "?": () => find("keys").showModal(),
-  Escape: () => changePins(0, image().pins.length),
+  Escape: unpinAll,
 };
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || find("keys").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const own = event.target.closest("button, select, input");
   if (own && (event.key.startsWith("Arrow") || event.key === "Enter")) return;
   if (own && own.tagName === "SELECT" && event.key.length === 1) return;
@@ -194,19 +173,17 @@ document.addEventListener("keydown", (event) => {
   KEYS[key](event.shiftKey ? 5 : 1);
 });
 
-find("layer").addEventListener("change", (event) => choose({ layer: Number(event.target.value) }));
-find("group").addEventListener("change", (event) => choose({ group: Number(event.target.value) }));
-find("opacity").addEventListener("input", (event) => choose({ opacity: Number(event.target.value) / 100 }));
-find("windows").addEventListener("change", (event) => choose({ windows: event.target.checked }));
-find("walk").addEventListener("change", (event) => choose({ walk: event.target.checked }));
-for (const button of document.querySelectorAll("[data-key]")) {
-  button.addEventListener("click", () => KEYS[button.dataset.key](1));
+for (const name of ["image", "layer", "underlay"]) {
+  find(name).addEventListener("change", (event) => choose({ [name]: Number(event.target.value) }));
 }
+for (const name of ["windows", "walk"]) {
+  find(name).addEventListener("change", (event) => choose({ [name]: event.target.checked }));
+}
+find("pin").addEventListener("click", pin);
 
 new ResizeObserver(() => {
   const { width, height } = stage.getBoundingClientRect();
   view.resize(width, height);
-  fillLegend(view, layer(), shown(), state);
   draw(true);
 }).observe(stage);
 
@@ -225,5 +202,4 @@ window.explorer = {
 
 find("title").textContent = data.title || "RepGraph explorer";
 find("about").textContent = data.about;
-fillStrip(choose);
 choose({ image: 0, layer: Infinity }); // the last layer is the head's, if it has one

@@ -1,12 +1,11 @@
-"""Data of the page, as ``data.js`` reads it: arrays of bytes and of little-endian 16-bit integers, in base64.
+"""Data of the page, as ``data.js`` reads it: arrays of bytes and of little-endian integers, in base64.
 
-16-bit integers are fractions of a range: for nodes an error of at most 1/50 pixel in an image of 512 pixels. Weights
-are bytes, the square root of the quotient to the position's largest weight; the error is at most 0.4 % of the largest.
+16-bit integers are fractions of a range: for nodes an error of at most 1/80 pixel in an image of 512 pixels. Weights
+are stored as square roots, so that small ones are as exact as large ones.
 """
 
 import base64
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,10 @@ from PIL import Image
 
 from repgraph.constants import IGNORE
 from repgraph.data.labels import Labels
-from repgraph.visualize.attention import LayerAttention
-from repgraph.visualize.collect import NO_OBJECT, paint_objects
+from repgraph.visualize.collect import NO_OBJECT, LayerAttention, paint_objects
 
 MAX_SIDE = 2048  # of photographs and underlays in the page; coordinates stay those of the image
-MAX_OUTSIDE = 2.0  # nodes farther outside of the image than this many times its sides are moved there
+OUTSIDE = 1  # nodes farther outside of the image than this many times its sides are moved there
 MAX_STRONGEST = 400_000  # nodes in all layers of an image that attend to all positions
 MIN_STRONGEST = 9  # nodes of a position that are kept in any case
 WHOLE = 65535
@@ -71,14 +69,11 @@ def _pack_underlay(
 
 
 def pack_runs(values: np.ndarray) -> dict[str, str]:
-    """Pack bytes (H, W) as run lengths of 16 bits and their values."""
+    """Pack bytes (H, W) as run lengths of 32 bits and their values."""
     flat = values.reshape(-1)
     starts = np.flatnonzero(np.diff(flat, prepend=flat[0] ^ 1))
     lengths = np.diff(starts, append=flat.size)
-    pieces = -(-lengths // WHOLE)  # longer runs are split
-    split = np.full(pieces.sum(), WHOLE)
-    split[np.cumsum(pieces) - 1] = lengths - WHOLE * (pieces - 1)
-    return {"values": encode(flat[starts].repeat(pieces)), "lengths": encode(split.astype("<u2"))}
+    return {"values": encode(flat[starts]), "lengths": encode(lengths.astype("<u4"))}
 
 
 def pack_layers(layers: Sequence[LayerAttention], size: tuple[int, int]) -> list[dict[str, Any]]:
@@ -89,20 +84,11 @@ def pack_layers(layers: Sequence[LayerAttention], size: tuple[int, int]) -> list
 
 
 def pack_layer(layer: LayerAttention, size: tuple[int, int], strongest: int) -> dict[str, Any]:
-    """Pack nodes, weights and maps of a layer; of one that attends to all positions, the ``strongest`` positions."""
+    """Pack nodes and weights of a layer; of one that attends to all positions, the ``strongest`` positions."""
+    nodes, weights = layer.nodes, layer.weights.mean(0)
     if layer.kind == "affinity":
-        layer = replace(layer, nodes=layer.nodes[:strongest], weights=layer.weights[:, :strongest])
-    groups = [None] if layer.groups == 1 else [None, *range(layer.groups)]  # None is the mean
-    weights = np.stack([layer.group_weights(group) for group in groups])  # [sets, S, h, w]
-    tops = weights.max(1)
-    roots = np.sqrt(weights / np.maximum(tops, 1e-30)[:, None])
-    reach = np.stack([layer.reach(group) for group in groups])  # [sets, h, w]
-    received = np.stack([layer.received(group) for group in groups])
-    sides = np.array([size[1], size[0]], dtype=np.float64)[:, None, None]
-    nodes = np.clip(layer.nodes, -MAX_OUTSIDE * sides, (1 + MAX_OUTSIDE) * sides)
-    origin = nodes.min((0, 2, 3))
-    unit = np.maximum((nodes.max((0, 2, 3)) - origin) / WHOLE, 1e-9)
-    steps = np.rint((nodes - origin[:, None, None]) / unit[:, None, None]).astype("<u2")
+        nodes, weights = nodes[:strongest], weights[:strongest]
+    sides = np.array([size[1], size[0]])[:, None, None]
     return {
         "path": layer.path,
         "title": layer.title,
@@ -113,16 +99,10 @@ def pack_layer(layer: LayerAttention, size: tuple[int, int], strongest: int) -> 
         "grid": layer.grid,
         "node_view": layer.node_view,
         "round": layer.round,
-        "count": len(layer.nodes),
-        "sets": len(groups),
+        "count": len(nodes),
         "cells": nodes.shape[3],
-        "nodes": encode(steps.transpose(2, 3, 0, 1)),  # [rows, columns, S, 2]: x is origin[0] + unit[0] * step
-        "origin": origin.tolist(),
-        "unit": unit.tolist(),
-        "tops": _fractions(np.sqrt(tops).transpose(1, 2, 0)),  # [h, w, sets]
-        "weights": encode(np.rint(255 * roots).astype(np.uint8).transpose(2, 3, 0, 1)),  # [h, w, sets, S]
-        "reach": {"top": float(reach.max()), "values": _fractions(reach / max(reach.max(), 1e-9))},
-        "received": {"top": float(received.max()), "values": _fractions(received / max(received.max(), 1e-9))},
+        "nodes": _fractions((nodes / sides + OUTSIDE) / (1 + 2 * OUTSIDE), (2, 3, 0, 1)),  # [cell rows, cells, S, 2]
+        "weights": _fractions(np.sqrt(weights), (1, 2, 0)),  # [h, w, S]
     }
 
 
@@ -130,5 +110,5 @@ def encode(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
 
 
-def _fractions(values: np.ndarray) -> str:
-    return encode(np.rint(WHOLE * np.clip(values, 0, 1)).astype("<u2"))
+def _fractions(values: np.ndarray, axes: tuple[int, ...]) -> str:
+    return encode(np.rint(WHOLE * np.clip(values, 0, 1)).astype("<u2").transpose(axes))

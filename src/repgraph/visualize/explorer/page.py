@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from PIL.Image import Resampling
 from torch import Tensor, nn
 
@@ -20,12 +19,10 @@ from repgraph.drawing.page import data_uri, read_asset, render
 from repgraph.errors import UsageError
 from repgraph.inference import Detections, Trained
 from repgraph.inference.network import memory_hints
-from repgraph.visualize.attention import LayerAttention
-from repgraph.visualize.collect import attention_and_output, to_prediction
-from repgraph.visualize.explorer.packing import MAX_SIDE, class_underlay, encode, object_underlay, pack_layers
+from repgraph.visualize.collect import LayerAttention, attention_and_output, to_prediction
+from repgraph.visualize.explorer.packing import MAX_SIDE, class_underlay, object_underlay, pack_layers
 
 SCRIPTS = ("data.js", "view.js", "draw.js", "panel.js", "main.js")  # in this order
-PREDICTION, TRUTH = "prediction", "ground truth"
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def explore(
         underlays = [_predicted(to_prediction(output, size, image.name), labels, score)]
         if image.truth is not None:
             underlays.append(_true(image.truth, size, labels))
-        packed.append(pack_image(image.name, image.image.cpu(), list(attention.values()), underlays, image.picture))
+        packed.append(pack_image(image, list(attention.values()), underlays))
         if progress:
             progress(len(packed))
     if not packed:
@@ -78,18 +75,14 @@ def explore(
 
 
 def pack_image(
-    name: str,
-    image: Any,
-    layers: Sequence[LayerAttention],
-    underlays: Sequence[dict[str, Any]],
-    picture: Tensor | None = None,
+    image: ExplorerImage, layers: Sequence[LayerAttention], underlays: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the data of one image for the page; ``picture`` is shown in its place."""
-    width, height = as_picture(image).size
-    photo = as_picture(image if picture is None else picture)
+    """Return the data of one image for the page."""
+    height, width = image.image.shape[-2:]
+    photo = as_picture((image.image if image.picture is None else image.picture).cpu())
     photo.thumbnail((MAX_SIDE, MAX_SIDE), Resampling.BOX)
     return {
-        "name": name,
+        "name": image.name,
         "width": width,
         "height": height,
         "photo": data_uri(photo, photo=True),
@@ -100,29 +93,28 @@ def pack_image(
 
 def make_page(images: Sequence[dict[str, Any]], title: str = "", about: str = "") -> str:
     """Return the page of images from :func:`pack_image`."""
-    colours = np.rint(255 * colormaps["viridis"](np.arange(256))[:, :3]).astype(np.uint8)
     return render(
         "explorer.html",
         __package__,
         title=f"{title} · explorer" if title else "RepGraph explorer",
         style=read_asset(__package__, "style.css"),
         script="".join(read_asset(__package__, name) for name in SCRIPTS),
-        data={"title": title, "about": about, "colours": encode(colours), "images": list(images)},
+        data={"title": title, "about": about, "images": list(images)},
     )
 
 
 def _predicted(prediction: np.ndarray | Detections, labels: Labels, score: float) -> dict[str, Any]:
     if not isinstance(prediction, Detections):
-        return class_underlay(PREDICTION, prediction, labels)
+        return class_underlay("prediction", prediction, labels)
     count = int((prediction.scores >= score).sum())  # they are sorted by score
     masks = map(coco_masks.decode, (prediction.masks or [])[:count])
     classes, scores = (prediction.labels[:count] - 1).tolist(), prediction.scores[:count].tolist()
-    return object_underlay(PREDICTION, prediction.size, prediction.boxes[:count], classes, masks, labels, scores)
+    return object_underlay("prediction", prediction.size, prediction.boxes[:count], classes, masks, labels, scores)
 
 
 def _true(truth: Any, size: Sequence[int], labels: Labels) -> dict[str, Any]:
     if not isinstance(truth, dict):
-        return class_underlay(TRUTH, truth, labels)
+        return class_underlay("ground truth", truth, labels)
     order = np.argsort(np.asarray(truth["area"]), kind="stable")  # small ones on top
     boxes, classes, masks = (np.asarray(truth[name])[order] for name in ("boxes", "labels", "masks"))
-    return object_underlay(TRUTH, size, boxes, (classes - 1).tolist(), masks, labels)
+    return object_underlay("ground truth", size, boxes, (classes - 1).tolist(), masks, labels)

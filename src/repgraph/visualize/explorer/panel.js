@@ -24,47 +24,18 @@ function chip(colour) {
   return element("span", "", { className: "chip", style: `--colour: rgb(${colour})` });
 }
 
-function underlayNames(image) {
-  return ["none", ...image.underlays.map((underlay) => underlay.title), "reach", "received"];
-}
-
 function fillSelect(select, titles, index) {
   select.replaceChildren(...titles.map((title, i) => element("option", title, { value: String(i) })));
   select.value = String(index);
+  select.disabled = titles.length < 2;
 }
 
-/** Fill a row with buttons: [content, function, properties]. The focus stays where it is in the row. */
-function fillButtons(row, buttons) {
-  const focused = [...row.children].indexOf(document.activeElement);
-  const made = buttons.map(([content, onclick, more]) => element("button", content, { type: "button", onclick, ...more }));
-  row.replaceChildren(...made);
-  row.children[focused]?.focus();
-}
-
-function fillStrip(choose) {
-  find("strip").hidden = pictures.length < 2;
-  const thumbnails = pictures.map(({ name, photo }, i) => {
-    const content = [element("img", "", { src: photo.src, alt: "" }), element("span", name)];
-    return [content, () => choose({ image: i }), { title: name }];
-  });
-  fillButtons(find("strip"), thumbnails);
-}
-
-/** Update everything that depends on the image, layer, group or underlay. */
-function fillChoices(state, image, layer, choose) {
-  [...find("strip").children].forEach((button, i) => (button.ariaCurrent = String(i === state.image)));
+/** Update the controls for the chosen image, layer and underlay. */
+function fillChoices(state, image, layer) {
+  fillSelect(find("image"), pictures.map((one) => one.name), state.image);
   fillSelect(find("layer"), image.layers.map((one) => one.title), state.layer);
-  find("layer").disabled = image.layers.length < 2;
-  const groups = Array.from({ length: layer.sets - 1 }, (_, i) => `group ${i + 1} of ${layer.sets - 1}`);
-  fillSelect(find("group"), ["mean of all groups", ...groups], state.group);
-  find("group-field").hidden = layer.sets < 2;
-  const underlays = underlayNames(image).map((underlay) => {
-    return [underlay, () => choose({ underlay }), { ariaPressed: String(underlay === state.underlay) }];
-  });
-  fillButtons(find("underlays"), underlays);
-  find("opacity").disabled = state.underlay === "none";
-  find("opacity").value = String(Math.round(100 * state.opacity));
-  find("opacity-value").textContent = `${find("opacity").value} %`;
+  fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
+  find("layer").title = layer.path;
   find("windows-field").hidden = layer.node_view < 2;
   find("windows").checked = state.windows;
   find("walk-field").hidden = !layer.before;
@@ -83,8 +54,7 @@ function showNodes(layer, position) {
   });
   find("nodes").replaceChildren(...rows);
   const outside = position.outside ? ` · ${position.outside} of ${layer.count} outside` : "";
-  find("summary").textContent =
-    `reach ${number(position.reach)} px · received ${number(position.received)} × mean${outside}`;
+  find("summary").textContent = `reach ${number(position.reach)} px${outside}`;
   find("note").textContent = note(layer, position);
 }
 
@@ -92,38 +62,16 @@ function note(layer, position) {
   if (layer.kind === "affinity") {
     return (
       `This layer attends to all positions of its map. The page shows the ${layer.count} strongest, ` +
-      `which have ${percent(position.share)} of this position's weight; reach and received consider only these.`
+      `which have ${percent(position.share)} of this position's weight; reach considers only these.`
     );
   }
   const { grid, node_view: side, rows, columns } = layer;
-  const cell = grid < Math.max(rows, columns) ? `${grid} × ${grid} positions of the dashed cell` : "All positions";
+  const cell = grid < Math.max(rows, columns) ? `Cells of ${grid} × ${grid} positions` : "All positions";
   const notes = [];
   if (layer.before) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
   if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
   if (grid > 1) notes.push(`${cell} share these nodes; each has its own weights.`);
   return notes.join(" ");
-}
-
-/** List the pins, with a button to remove each of them. */
-function showPins(pins, layer, change) {
-  const buttons = pins.map((pin, i) => {
-    const at = layer.centre(...layer.positionAt(pin.x, pin.y)).map(Math.round).join(", ");
-    return [`${i + 1} · ${at} ✕`, () => change(i, 1), { ariaLabel: `Remove pin ${i + 1} at ${at}` }];
-  });
-  if (pins.length > 1) buttons.push(["Remove all", () => change(0, pins.length)]);
-  fillButtons(find("pins"), buttons);
-}
-
-let speaking = 0;
-
-/** Describe the position for screen readers when it does not change any more. */
-function speak(layer, position) {
-  clearTimeout(speaking);
-  speaking = setTimeout(() => {
-    const nodes = position.nodes.slice(0, 3);
-    const places = nodes.map(({ weight, x, y }) => `${percent(weight)} at ${Math.round(x)}, ${Math.round(y)}`);
-    find("spoken").textContent = `${find("status").textContent}. Strongest of ${layer.count}: ${places.join("; ")}.`;
-  }, 400);
 }
 
 function showStatus(image, point) {
@@ -137,32 +85,12 @@ function showStatus(image, point) {
   find("status").replaceChildren(...parts);
 }
 
-function scaleBar(title, ...labels) {
-  const canvas = painted(256, 1, (i) => colourAt(i / 255));
-  const parts = [element("div", title), canvas, ...labels.map((label) => element("span", label))];
-  return element("div", parts, { className: "scale" });
-}
-
 /** Explain the marks and colours of the picture. */
-function fillLegend(view, layer, shown, state) {
-  find("sizes").hidden = layer.kind === "affinity";
-  [0.01, 0.1, 0.5].forEach((weight, i) => {
-    find("sizes").children[i].style = `--size: ${2 * nodeRadius(view, weight)}px`;
+function fillLegend(layer, underlay) {
+  find("node").hidden = layer.kind === "affinity";
+  find("cell").hidden = layer.kind !== "affinity";
+  const entries = (underlay?.entries ?? []).map(({ colour, name, share }) => {
+    return element("li", [chip(colour), element("b", name, { title: name }), percent(share)]);
   });
-  find("window").hidden = layer.node_view < 2 || !state.windows;
-  find("path").hidden = !layer.before || !state.walk;
-  const rows = [];
-  if (layer.kind === "affinity") rows.push(scaleBar("attention of the strongest positions", "0", "strongest"));
-  if (state.underlay in POWERS) {
-    const labels = [0, 0.5, 1].map((share) => number(layer[state.underlay].top * share ** POWERS[state.underlay]));
-    const titles = { reach: "mean distance of the nodes, pixels", received: "attention received, relative to the mean" };
-    rows.push(scaleBar(titles[state.underlay], ...labels));
-  }
-  if (shown?.underlay) {
-    const entries = shown.underlay.entries.map(({ colour, name, share }) => {
-      return element("li", [chip(colour), element("b", name, { title: name }), percent(share)]);
-    });
-    rows.push(element("ul", entries));
-  }
-  find("legend").replaceChildren(...rows);
+  find("legend").replaceChildren(...entries);
 }
