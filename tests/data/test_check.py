@@ -189,8 +189,8 @@ def test_unknown_values_that_are_then_ignored(tmp_path, capsys):
     names(tmp_path / "classes.txt", "a", "b", "c")
     train, _ = report_of(capsys, "folder", tmp_path)
     detail = train["problems"][0]["detail"]
-    assert detail.startswith("3 (") and '"ignored": [255,3]' in detail
-    fails(r"unknown label values 3; .* --set data\.options\.ignored=\[255,3\]", load("folder", tmp_path).__getitem__, 0)
+    assert detail.startswith("3 (") and "--option ignored=" in detail
+    fails(r"unknown label values 3; .* --set data\.options\.ignored=", load("folder", tmp_path).__getitem__, 0)
     assert run("folder", tmp_path, "--option", "ignored=[255,3]") == 0
 
 
@@ -205,19 +205,17 @@ def test_without_a_split_for_validation(tmp_path, capsys):
     assert (len(train), len(held)) == (4, 1)
 
 
-def test_loops_and_special_files(tmp_path, capsys):
+def test_special_files(tmp_path, capsys):
     folder(folder(tmp_path), split="val")
-    for name in ("images/train/loop", "images/train/more", "masks/train/loop"):
-        (tmp_path / name).symlink_to(".")
+    (tmp_path / "images/train/loop").symlink_to(".")
     os.mkfifo(tmp_path / "images/train/pipe.png")
     mask(tmp_path / "masks/train/pipe.png", [0])
     os.mkfifo(tmp_path / "masks/val/pipe.png")
     picture(tmp_path / "images/val/pipe.png")
     train, val = report_of(capsys, "folder", tmp_path)
     assert (train["images"], val["images"]) == (4, 4)
-    found = {(problem["kind"], problem["about"].removeprefix(f"{tmp_path}/")) for problem in train["problems"]}
-    loops = ("images/train/loop", "images/train/more", "masks/train/loop")
-    assert found == {*((Kind.LOOP, name) for name in loops), (Kind.BAD_IMAGE, "images/train/pipe.png")}
+    found = [(problem["kind"], problem["about"].removeprefix(f"{tmp_path}/")) for problem in train["problems"]]
+    assert found == [(Kind.BAD_IMAGE, "images/train/pipe.png")]
     (problem,) = val["problems"]
     assert problem["kind"] == Kind.BAD_MASK and "Not a regular file" in problem["detail"]
 

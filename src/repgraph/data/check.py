@@ -15,7 +15,7 @@ from repgraph.constants import IGNORE
 from repgraph.data import coco, open_split
 from repgraph.data.dataset import SegmentationData, size_mismatch
 from repgraph.data.files import NO_VALIDATION, Kind, NotFound, Problem, prefetch, read_image, read_mask
-from repgraph.data.labels import DataError, as_written
+from repgraph.data.labels import UNKNOWN_HINT, DataError, as_written
 from repgraph.errors import one_line
 from repgraph.progress import Progress
 
@@ -46,12 +46,10 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        columns: dict[str, Any] = {}
-        if self.data is not None:
-            columns = {"name": self.data.labels.names, "id": self.data.labels.ids}
-            columns |= zip(("pixels", "images", "objects"), self.counts[:, :-1].tolist(), strict=True)
-        if isinstance(self.data, SegmentationData):
-            del columns["objects"]
+        labels = () if self.data is None else (self.data.labels.names, self.data.labels.ids)
+        counts = self.counts if isinstance(self.data, coco.InstanceData) else self.counts[:2]
+        fields = ("name", "id", "pixels", "images", "objects")
+        rows = zip(*labels, *counts[:, :-1].tolist(), strict=True)
         return {
             "split": self.split,
             "images": 0 if self.data is None else len(self.data),
@@ -59,7 +57,7 @@ class Report:
             "smallest": min(self.sizes, key=math.prod, default=None),
             "largest": max(self.sizes, key=math.prod, default=None),
             "ignored_pixels": int(self.pixels[-1]),
-            "classes": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+            "classes": [dict(zip(fields, row, strict=False)) for row in rows],
             "problems": [asdict(problem) for problem in self.problems],
         }
 
@@ -126,9 +124,8 @@ def check(
 
 def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
     """Add problems between two splits, such as shared images, to the second report."""
-    shared = (Kind.UNPAIRED_MASK, Kind.LOOP)  # in a folder that both splits have
-    known = {problem for problem in first.problems if problem.kind in shared}
-    second.problems = [problem for problem in second.problems if problem not in known]
+    known = {each for each in first.problems if each.kind == Kind.UNPAIRED_MASK}  # in a folder that both splits have
+    second.problems = [each for each in second.problems if each not in known]
     both = f"{one.split} and {two.split}"
     if difference := one.labels.difference(two.labels):
         second.add_problem(Kind.CLASSES, both, difference)
@@ -180,9 +177,9 @@ def _examine(item: Any, data: Data) -> Report:
         found.pixels[-1] = free.sum()
     elif item.mask is not None:
         mask = try_read(item.mask, partial(read_mask, rgb=data.labels.rgb_masks), Kind.MISSING_MASK, Kind.BAD_MASK)
-        if mask is not None and size is not None and mask.shape != size:
-            found.add_problem(Kind.MASK_SIZE, item.mask, size_mismatch(item, size, mask.shape))
         if mask is not None:
+            if size not in (None, mask.shape):
+                found.add_problem(Kind.MASK_SIZE, item.mask, size_mismatch(item, size, mask.shape))
             _count_classes(found, item.mask, mask, data)
     found.images[:] = found.pixels > 0
     return found
@@ -196,4 +193,4 @@ def _count_classes(found: Report, path: Path, mask: np.ndarray, data: Segmentati
     if not known.all():
         unknown = list(zip(values[~known].tolist(), counts[~known].tolist(), strict=True))[:30]
         detail = ", ".join(f"{as_written(value)} ({count} pixels)" for value, count in unknown)
-        found.add_problem(Kind.UNKNOWN_LABEL, path, f"{detail}{data.ignore_hint(values)}")
+        found.add_problem(Kind.UNKNOWN_LABEL, path, f"{detail}{UNKNOWN_HINT}")

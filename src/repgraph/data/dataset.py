@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 from torchvision.tv_tensors import Image, Mask
 
 from repgraph.data.files import FileIndex, Kind, Problem, read_image, read_mask
-from repgraph.data.labels import DataError, Labels, as_written
+from repgraph.data.labels import DataError, Labels
 from repgraph.errors import UsageError
 
 Sample = tuple[Image, Mask | None]
@@ -44,7 +43,7 @@ class SegmentationData(Dataset[Sample]):
     labels: Labels
     items: list[Item]
     missing: list[Path] = field(default_factory=list)  # files of items that do not exist
-    problems: list[Problem] = field(default_factory=list)  # masks without an image, and links that are not followed
+    problems: list[Problem] = field(default_factory=list)  # masks without an image
     prediction_ending: str = ".png"  # appended to the name of an image in the file name of its prediction
 
     def __len__(self) -> int:
@@ -55,25 +54,10 @@ class SegmentationData(Dataset[Sample]):
         image = read_image(item.image)
         if item.mask is None:
             return image, None
-        values = read_mask(item.mask, self.labels.rgb_masks)
-        try:
-            classes = self.labels.to_train(values, item.mask)
-        except DataError as error:
-            raise DataError(f"{error}{self.ignore_hint(np.unique(values))}") from None
+        classes = self.labels.to_train(read_mask(item.mask, self.labels.rgb_masks), item.mask)
         if classes.shape != tuple(image.shape[-2:]):
             raise DataError(size_mismatch(item, tuple(image.shape[-2:]), classes.shape))
         return image, Mask(torch.from_numpy(classes))
-
-    def ignore_hint(self, values: np.ndarray) -> str:
-        """Return a hint on unknown values in masks, if the user can choose the values."""
-        if self.name != "folder":
-            return ""
-        unknown = values[self.labels.classes_of(values) < 0][:30]
-        listed = str([as_written(value) for value in (*self.labels.ignored, *unknown.tolist())]).replace(" ", "")
-        return (
-            f'; add classes for them to classes.json, or ignore them by "ignored": {listed} there, by --option '
-            f"ignored={listed}, or in training by --set data.options.ignored={listed}"
-        )
 
     @property
     def labelled(self) -> bool:
@@ -104,12 +88,11 @@ def pair(
     data = SegmentationData(name, root, split, labels, [])
     for image_folder, mask_folder in folders:
         images = FileIndex(image_folder, endings[0])
-        wanted = dict.fromkeys(select(images.found) if select else images.found)
         masks = FileIndex(mask_folder, endings[1], error=DataError) if mask_folder else None
+        wanted = dict.fromkeys(select(images.found) if select else images.found)
         for each in wanted:
             data.items.append(Item(each, images.path(each), masks.path(each) if masks else None))
             data.missing += [index.path(each) for index in (images, masks) if index and each not in index.found]
-        data.problems += [Problem(Kind.LOOP, str(path)) for index in (images, masks) if index for path in index.loops]
         if masks:
             unpaired = sorted(masks.found.keys() - images.found.keys() - wanted.keys())
             data.problems += [Problem(Kind.UNPAIRED_MASK, str(masks.found[key])) for key in unpaired]
@@ -126,28 +109,17 @@ def size_mismatch(item: Item, image: Sequence[int], mask: Sequence[int]) -> str:
     )
 
 
-class Cached:
-    """A data set with all samples in memory, decoded, and shared with forked worker processes."""
+class Cached(list[Any]):
+    """The samples of a data set in memory, decoded, and shared with forked worker processes."""
 
     def __init__(self, data: Any) -> None:
-        self.data = data
         needed = sum(getattr(leaf, "nbytes", 0) for leaf in tree_leaves(data[0])) * len(data)
         if needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             gibibytes = f"{needed / 2**30:.1f} GiB for {len(data)} images"
             raise UsageError(f"data.cache needs about {gibibytes}, more than the machine has; turn it off")
+        self.sizes, self.description = getattr(data, "sizes", None), repr(data)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-            self.samples = list(pool.map(data.__getitem__, range(len(data))))
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.samples[index]
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "data":  # not set yet while unpickling
-            raise AttributeError(name)
-        return getattr(self.data, name)
+            super().__init__(pool.map(data.__getitem__, range(len(data))))
 
     def __repr__(self) -> str:
-        return repr(self.data)
+        return self.description

@@ -50,7 +50,6 @@ class Kind(StrEnum):
     NO_LABELS = "splits without labelled pixels"
     NO_OBJECTS = "splits without objects"
     CLASSES = "splits with different classes"
-    LOOP = "links to folders that are searched already"
     MISSING_IMAGE = "missing images"
     MISSING_MASK = "missing masks"
     UNPAIRED_MASK = "masks without an image"
@@ -171,8 +170,7 @@ class FileIndex:
         before, dot, extension = ending.lower().rpartition(".")
         extensions = IMAGE_SUFFIXES if dot + extension in IMAGE_SUFFIXES else {dot + extension}
         found: dict[str, Path] = {}
-        paths, self.loops = walk(folder)
-        for path in paths:
+        for path in walk(folder):
             if path.suffix.lower() not in extensions or not path.stem.lower().endswith(before):
                 continue
             name = _compose(path.relative_to(folder).as_posix()[: -len(before + path.suffix)])
