@@ -38,7 +38,6 @@ def evaluate(
     from repgraph.distributed import process_group, shard
     from repgraph.evaluation import evaluate, evaluate_detection, report
     from repgraph.inference import network
-    from repgraph.inference.files import memory_hints_for
     from repgraph.progress import Progress
 
     with process_group(inference.device) as process:
@@ -58,7 +57,7 @@ def evaluate(
         evaluation: Any
         with (
             Progress("evaluating", len(shard(count)), sys.stderr if process.is_first else None) as progress,
-            network.memory_hints(memory_hints_for(trained, settings)),
+            network.memory_hints(trained.memory_hints),
         ):
             shared: Any = dict(limit=count, workers=inference.workers, progress=lambda done, _: progress.update(done))
             if trained.is_detector:

@@ -1,7 +1,6 @@
 """``repgraph predict``."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -59,8 +58,7 @@ def predict(
     from repgraph.progress import Progress
 
     folders = [out / files.LABELS, out / files.OVERLAYS]
-    note = partial(print, "repgraph predict:", file=sys.stderr)
-    sources = find_images(inputs, recursive=recursive, skip=folders, warn=note) if inputs else []
+    sources = find_images(inputs, recursive=recursive, skip=folders) if inputs else []
     with process_group(inference.device) as process:
         trained = network.load(model, process.device)
         settings = inference.settings(trained)

@@ -49,9 +49,12 @@ class SegmentationData(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self.items)
 
+    def read(self, index: int) -> Image:
+        """Read an image, without its mask."""
+        return read_image(self.items[index].image)
+
     def __getitem__(self, index: int) -> Sample:
-        item = self.items[index]
-        image = read_image(item.image)
+        item, image = self.items[index], self.read(index)
         if item.mask is None:
             return image, None
         classes = self.labels.to_train(read_mask(item.mask, self.labels.rgb_masks), item.mask)

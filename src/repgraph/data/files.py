@@ -90,12 +90,6 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
     return Image(torch.from_numpy(pixels).permute(2, 0, 1))
 
 
-def image_size(path: Path) -> tuple[int, int]:
-    """Return (H, W) of an image from the header of its file, without decoding the pixels."""
-    with _read_errors(path, "image"), pillow.open(path, formats=FORMATS) as picture:
-        return picture.height, picture.width
-
-
 def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
     """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text or a .mat file.
 

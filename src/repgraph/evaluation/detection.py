@@ -100,7 +100,8 @@ class CocoEvaluation:
             if image_id not in self._sizes:
                 raise ValueError(f"image {image_id} is not in {self.data!r}")
             try:
-                found = Detections.from_output(output, self._sizes[image_id])
+                size = self._sizes[image_id]
+                found = output if isinstance(output, Detections) else Detections.from_output(output, size)
             except ValueError as error:
                 raise ValueError(f"image {image_id}: {error}") from None
             wrong = [label for label in found.labels.tolist() if not 1 <= label <= count]
@@ -202,15 +203,15 @@ def evaluate_detection(
     check_classes(getattr(model, "classes", None), data.labels)
     start = time.perf_counter()
     count = len(data) if limit is None else min(limit, len(data))
-    items = [data.items[index] for index in shard(count)]
+    indices = shard(count)
     evaluation = CocoEvaluation(data)
     with not_finite_in_all_processes():
-        for done, (item, image) in enumerate(prefetch(lambda item: (item, data.read(item)), items, workers), 1):
+        for done, (index, image) in enumerate(zip(indices, prefetch(data.read, indices, workers), strict=True), 1):
             try:
-                evaluation.update([item.id], [detect(model, image, precision=precision)])
+                evaluation.update([data.items[index].id], [detect(model, image, precision=precision)])
             except NotFinite as error:
-                raise NotFinite(f"{item.image}: {error}") from error
+                raise NotFinite(f"{data.items[index].image}: {error}") from error
             if progress:
-                progress(done, len(items))
+                progress(done, len(indices))
     scores = evaluation.reduce().scores()
     return DetectionEvaluation(scores, evaluation, count, time.perf_counter() - start)

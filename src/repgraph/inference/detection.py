@@ -51,27 +51,21 @@ class Detections:
         return len(self.boxes)
 
     @classmethod
-    def from_output(cls, output: "Mapping[str, Tensor] | Detections", size: tuple[int, int]) -> "Detections":
+    def from_output(cls, output: Mapping[str, Tensor], size: tuple[int, int]) -> "Detections":
         """Convert the output of one of torchvision's detectors for an image of this size (H, W).
 
         "masks" are optional: (N, 1, H, W) or (N, H, W), as probabilities, or 0 and 1.
         """
-        if not isinstance(output, Detections):
-            arrays = {name: value.detach().as_subclass(Tensor).cpu().numpy() for name, value in output.items()}
-            boxes, masks, mask_size = arrays["boxes"].reshape(-1, 4).astype(np.float64), None, size
-            if "masks" in arrays:
-                mask_size = arrays["masks"].shape[-2:]
-                binary = arrays["masks"].reshape(-1, *mask_size) > MASK_THRESHOLD  # also for 0 and 1
-                masks = [coco_masks.encode(mask) for mask in binary]
-            output = cls(mask_size, boxes, arrays["labels"], arrays["scores"], masks)
-        if output.size != size:
-            raise ValueError(f"the masks have size {output.size}, but the image has size {size}")
-        counts = [len(part) for part in (output.boxes, output.labels, output.scores, output.masks) if part is not None]
-        if len(set(counts)) > 1:
-            raise ValueError(f"the numbers of boxes, labels, scores and masks differ: {counts}")
-        if not np.isfinite(output.boxes).all() or not np.isfinite(output.scores).all():
+        arrays = {name: value.detach().as_subclass(Tensor).cpu().numpy() for name, value in output.items()}
+        boxes, scores, masks = arrays["boxes"].reshape(-1, 4).astype(np.float64), arrays["scores"], None
+        if not np.isfinite(boxes).all() or not np.isfinite(scores).all():
             raise ValueError("a box or a score is not finite")
-        return output
+        if "masks" in arrays:
+            found = arrays["masks"].shape[-2:]
+            if found != size:
+                raise ValueError(f"the masks have size {found}, but the image has size {size}")
+            masks = [coco_masks.encode(mask) for mask in arrays["masks"].reshape(-1, *size) > MASK_THRESHOLD]
+        return cls(size, boxes, arrays["labels"], scores, masks)
 
     def coco_results(self, image_id: int, category_ids: Sequence[int], kind: str = "both") -> list[dict[str, Any]]:
         """Return the objects as in COCO's results files: boxes ("bbox"), masks ("segm") or both.
@@ -102,10 +96,9 @@ def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Detec
         precision: "fp32", or "bf16" and "fp16" under autocast.
     """
     check_image(image)
-    dtype = Settings(precision=precision).autocast
     size = int(image.shape[1]), int(image.shape[2])
     device, _ = device_and_dtype(model, image)
-    with evaluation_mode(model), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+    with evaluation_mode(model), Settings(precision=precision).autocast(device):
         if not isinstance(model, MaskRCNN):
             return Detections.from_output(model([image.to(device)])[0], size)
         return _detect(model.detector, image.as_subclass(Tensor).to(device), size, precision)

@@ -43,6 +43,13 @@ class Trained:
         return isinstance(self.model, MaskRCNN)
 
     @property
+    def memory_hints(self) -> list[str]:
+        """Options of a command to try if memory runs out."""
+        if self.is_detector:
+            return ["smaller images", "--precision bf16", "--device cpu"]
+        return ["--mode slide", "a smaller --crop, --batch or --memory", "--precision bf16"]
+
+    @property
     def default_precision(self) -> str:
         """The precision of the recipe's training on a GPU, and fp32 elsewhere."""
         on_gpu = next(self.model.parameters()).is_cuda

@@ -75,7 +75,7 @@ def evaluate_segmentation(
         confusion.update(prediction, mask)
         per_image.append(confusion.scores().miou)
 
-    with memory_hints(settings.memory_hints):
+    with memory_hints(["--device cpu"]):
         found = evaluate(model, data, settings, on_image=add, **options)
     scores, counts = found.scores, found.confusion.cpu().numpy()
     names = {"mIoU": scores.miou, "pixel accuracy": scores.pixel_accuracy, "mean accuracy": scores.mean_accuracy}

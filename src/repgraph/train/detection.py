@@ -51,7 +51,7 @@ class Detection(Task):
         options = {"crowds": False, "empty": False} | data.options
         if not training:
             options |= {"crowds": True, "empty": True}
-        found = datasets.load(data.name, data.root, split, **options).verify()
+        found = datasets.load(data.name, data.root, split, **options)
         skipped = dict(found.skipped)
         if found.empty:
             skipped = {"images without objects": found.empty, **skipped}

@@ -6,7 +6,6 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
 from repgraph import data
 from repgraph.data.coco import masks
-from repgraph.data.files import Kind, NotFound, Problem, image_size, read_image
+from repgraph.data.files import Kind, NotFound, Problem, read_image
 from repgraph.data.labels import DataError, Labels, spread_palette
 from repgraph.data.transforms import RandomFlip, Target
 from repgraph.files import read_json, validate
@@ -32,7 +31,7 @@ _FOLDERS = ["{name}", "images/{name}", "{split}", "images/{split}", "images", "J
 MAX_PIXELS = 2**30  # of an image; pycocotools counts pixels with 32 bits
 MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling in float32
 
-Outline = tuple[np.ndarray, ...] | str  # polygons, or the counts of an RLE
+Outline = tuple[np.ndarray, ...] | masks.RLE  # polygons, or an RLE
 Sample = tuple[Image, Target]
 __all__ = ["InstanceData", "RandomFlip", "load", "open_split"]
 
@@ -90,7 +89,7 @@ class Object:
         """Return the mask as in annotation files."""
         if isinstance(self.outline, tuple):
             return [polygon.tolist() for polygon in self.outline]
-        return _to_rle(self.outline, self.size)
+        return self.outline
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class InstanceData(Dataset[Sample]):
 
     Annotations that cannot be used are skipped (``problems``), and so are objects whose mask turns out empty. An image
     that cannot be read, or whose size differs from the annotation file, raises a
-    :class:`~repgraph.data.labels.DataError` when it is read; :meth:`verify` skips such images beforehand.
+    :class:`~repgraph.data.labels.DataError` when it is read.
     """
 
     root: Path
@@ -140,7 +139,7 @@ class InstanceData(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         item = self.items[index]
-        image = self.read(item)
+        image = self.read(index)
         drawn = [(each, mask) for each in item.used_objects(self.crowds) if (mask := each.mask()).any()]
         objects = [each for each, _ in drawn]
         pixels = np.array([mask for _, mask in drawn], np.uint8).reshape(-1, *item.size)
@@ -154,31 +153,13 @@ class InstanceData(Dataset[Sample]):
             "iscrowd": torch.tensor([each.crowd for each in objects], dtype=torch.int64),
         }
 
-    def read(self, item: Item) -> Image:
-        """Read the image of an item, without its masks."""
+    def read(self, index: int) -> Image:
+        """Read an image, without its objects."""
+        item = self.items[index]
         image = read_image(item.image)
         if tuple(image.shape[-2:]) != item.size:
             raise DataError(f"{item.image}: {self.size_mismatch(item, image.shape[-2:])}")
         return image
-
-    def verify(self, workers: int = 8) -> "InstanceData":
-        """Skip images that cannot be opened or whose size differs from the annotation file, according to the header."""
-        with ThreadPoolExecutor(workers) as executor:
-            found = list(executor.map(self._image_problem, self.items))
-        self.problems += filter(None, found)
-        self.items = [item for item, problem in zip(self.items, found, strict=True) if problem is None]
-        if not self.items:
-            raise DataError(f"{self.path}: none of its images can be used; {self.problems[-1].detail}")
-        return self
-
-    def _image_problem(self, item: Item) -> Problem | None:
-        try:
-            size = image_size(item.image)
-        except DataError as error:
-            return Problem(Kind.BAD_IMAGE, str(item.image), str(error).removeprefix(f"{item.image}: "))
-        if size == item.size:
-            return None
-        return Problem(Kind.IMAGE_SIZE, str(item.image), self.size_mismatch(item, size))
 
     def size_mismatch(self, item: Item, size: Sequence[int]) -> str:
         """Describe an image whose size (H, W) differs from the annotation file."""
@@ -313,10 +294,8 @@ def _read_outline(value: Any, size: tuple[int, int]) -> Outline:
         raise ValueError("segmentation is neither a list of polygons nor an object with size and counts")
     if value["size"] != list(size):
         raise ValueError(f"its size is {value['size']}; expected the size of the image, {list(size)}")
-    return masks.check_counts(value["counts"], *size)
+    return {"size": list(size), "counts": masks.check_counts(value["counts"], *size)}
 
 
 def _to_rle(outline: Outline, size: tuple[int, int]) -> masks.RLE:
-    if isinstance(outline, tuple):
-        return masks.from_polygons(outline, *size)
-    return {"size": list(size), "counts": outline}
+    return masks.from_polygons(outline, *size) if isinstance(outline, tuple) else outline

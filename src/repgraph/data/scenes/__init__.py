@@ -62,5 +62,8 @@ class Scenes(SegmentationData):
         image, labels = paint(scene, (zoom * self.size[0], zoom * self.size[1]))
         return Image(torch.from_numpy(image).permute(2, 0, 1)), Mask(torch.from_numpy(labels))
 
+    def read(self, index: int) -> Image:
+        return self[index][0]
+
     def __getitem__(self, index: int) -> Sample:
         return self.draw(self.scene(index))
