@@ -13,7 +13,6 @@ from repgraph.constants import DATASETS, INSTANCE_DATASETS
 from repgraph.errors import UsageError
 
 NAMES = sorted({*DATASETS, *INSTANCE_DATASETS} - {"scenes"})
-SHOWN = 10  # problems of one kind without --all
 
 
 def check(
@@ -25,7 +24,6 @@ def check(
     option: options.ReaderOptions = None,
     workers: options.Workers = options.WORKERS,
     as_json: Annotated[bool, option("Print the report as JSON, with all problems.", "--json")] = False,
-    show_all: Annotated[bool, option(f"Show all problems, not just {SHOWN} of each kind.", "--all")] = False,
 ) -> int:
     """Read all files of a data set, report what is wrong with them, and count the classes.
 
@@ -49,6 +47,6 @@ def check(
         print(json.dumps({**content, "splits": [report.to_dict() for report in reports]}, indent=2))
     else:
         for report in reports:
-            print(report.format(name, None if show_all else SHOWN))
+            print(report.format(name))
         print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "no problems found")
     return 1 if problems else 0

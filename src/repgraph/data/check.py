@@ -20,6 +20,7 @@ from repgraph.errors import one_line
 from repgraph.progress import Progress
 
 SPLITS = ("train", "val", "test")  # checked by default
+SHOWN = 10  # problems of each kind in the text
 Data = SegmentationData | coco.InstanceData
 
 
@@ -28,7 +29,6 @@ class Report:
 
     def __init__(self, split: str, data: Data | None) -> None:
         self.split, self.data = split, data
-        self.labelled = data is None or data.labelled
         self.problems: list[Problem] = []
         classes = 0 if data is None else len(data.labels)
         self.counts = np.zeros((3, classes + 1), np.int64)  # pixels, images, objects of each class, and of none
@@ -53,7 +53,7 @@ class Report:
         return {
             "split": self.split,
             "images": 0 if self.data is None else len(self.data),
-            "labelled": self.labelled,
+            "labelled": self.data is None or self.data.labelled,
             "smallest": min(self.sizes, key=math.prod, default=None),
             "largest": max(self.sizes, key=math.prod, default=None),
             "ignored_pixels": int(self.pixels[-1]),
@@ -61,31 +61,31 @@ class Report:
             "problems": [asdict(problem) for problem in self.problems],
         }
 
-    def format(self, name: str, limit: int | None = None) -> str:
-        """Return the report on the data set ``name`` as text, with at most ``limit`` problems of each kind."""
+    def format(self, name: str) -> str:
+        """Return the report on the data set ``name`` as text, with some problems of each kind."""
         content = self.to_dict()
         count = content["images"]
-        lines = [f"{name} {self.split}: {count} image{'s' * (count != 1)}" + " without labels" * (not self.labelled)]
+        lines = [f"{name} {self.split}: {count} image{'s' * (count != 1)}"]
+        lines[0] += " without labels" * (not content["labelled"])
         if self.sizes:
             sizes = [f"{width} x {height}" for height, width in (content["smallest"], content["largest"])]
             lines[0] += f", {' to '.join(dict.fromkeys(sizes))} pixels"
-        if content["classes"] and self.labelled:
+        if content["classes"] and content["labelled"]:
             lines += ["", *self._table(content["classes"]), ""]
         for kind in dict.fromkeys(problem.kind for problem in self.problems):
             problems = [problem for problem in self.problems if problem.kind == kind]
             lines.append(f"{kind}: {len(problems)}")
-            lines += [one_line(f"  {p.about}" + (f": {p.detail}" if p.detail else "")) for p in problems[:limit]]
-            if limit is not None and len(problems) > limit:
-                lines.append(f"  ... and {len(problems) - limit} more (--all shows them)")
+            lines += [one_line(f"  {p.about}" + (f": {p.detail}" if p.detail else "")) for p in problems[:SHOWN]]
+            if len(problems) > SHOWN:
+                lines.append(f"  ... and {len(problems) - SHOWN} more (--json lists all)")
         return "\n".join(lines) + "\n"
 
     def _table(self, classes: list[dict[str, Any]]) -> list[str]:
         total = max(1, int(self.pixels[:-1].sum()))
         rows = [[*classes[0], "%"]]
-        for entry in classes:
-            name, i, *counts = entry.values()
-            share = f"{100 * entry['pixels'] / total:.2f}"
-            rows.append([one_line(name), str(i), *(f"{number:,}" for number in counts), share])
+        for name, number, *counts in (entry.values() for entry in classes):
+            share = f"{100 * counts[0] / total:.2f}"
+            rows.append([one_line(name), str(number), *(f"{count:,}" for count in counts), share])
         rest = "in no object" if isinstance(self.data, coco.InstanceData) else "unlabelled"
         rows.append([rest, "", f"{self.pixels[-1]:,}", *[""] * (len(rows[0]) - 3)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

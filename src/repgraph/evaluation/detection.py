@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Detections, NotFinite, detect
 from repgraph.inference.network import check_classes, not_finite_in_all_processes
 
-KINDS = ("both", "bbox", "segm")
 SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
 
 
@@ -66,13 +65,9 @@ class DetectionScores:
     mask: AveragePrecision | None
     images: int
 
-    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
-        record = from_json(to_json(self, inf_nan_mode="null"))
-        for kind in ("box", "mask"):
-            if names and record[kind] is not None:
-                record[kind]["classes"] = dict(zip(names, record[kind]["classes"], strict=True))
-        return record
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores for JSON, with None for nan."""
+        return from_json(to_json(self, inf_nan_mode="null"))
 
 
 class CocoEvaluation:
@@ -124,8 +119,6 @@ class CocoEvaluation:
 
     def results(self, kind: str = "both") -> list[dict[str, Any]]:
         """Return boxes ("bbox"), masks ("segm") or both in COCO's format; after ``reduce``, in the first process."""
-        if kind not in KINDS:
-            raise UsageError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
         found, ids = self._detections, self.data.labels.ids
         return [result for image_id in self.image_ids for result in found[image_id].coco_results(image_id, ids, kind)]
 

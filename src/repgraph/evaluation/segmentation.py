@@ -121,7 +121,6 @@ def evaluate(
     workers: int = 2,
     progress: OnProgress | None = None,
     on_image: OnImage | None = None,
-    **changes: Any,
 ) -> Evaluation:
     """Predict every image of a data set, and score all pixels together.
 
@@ -130,12 +129,11 @@ def evaluate(
     :class:`~repgraph.inference.NotFinite`.
 
     Args:
-        model, settings, changes: As for :func:`~repgraph.inference.predict`.
+        model, settings: As for :func:`~repgraph.inference.predict`.
         data: Images and masks with their labels, such as a :class:`~repgraph.data.dataset.SegmentationData`.
         limit: Use only the first images.
         workers: Number of threads that read images.
     """
-    settings = (settings or Settings()).changed(**changes)
     start = time.perf_counter()
     check_classes(getattr(model, "classes", None), data.labels)
     count = len(data) if limit is None else min(limit, len(data))

@@ -1,7 +1,6 @@
 """Images to predict, from files, folders, patterns or a split; each has a unique name for its prediction."""
 
 import contextlib
-import fnmatch
 import glob
 import os
 from collections import Counter
@@ -119,36 +118,24 @@ def large_images() -> Iterator[None]:
 def _expand(text: str, recursive: bool) -> tuple[Path, list[Path]]:
     """Return the folder to which names are relative, and the images of one argument."""
     path = Path(os.path.expanduser(text))
-    is_folder = os.path.isdir(path)
-    if os.path.lexists(path) and not is_folder:
-        return path.parent, [path]
-    if not is_folder and not glob.has_magic(text):
-        raise UsageError(f"{text} does not exist; expected images, folders of images, or patterns such as '*.jpg'")
-    top, pattern = path, ["**", "*"] if recursive else ["*"]
-    if not is_folder:
-        fixed = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
-        top, pattern = Path(*path.parts[:fixed]), list(path.parts[fixed:])
-    if "**" in pattern and top.is_dir():  # glob would follow loops
-        found = [each for each in walk(top) if _matches(each.relative_to(top).parts, pattern)]
-    else:
-        found = [Path(match) for match in glob.glob(os.path.join(glob.escape(str(top)), *pattern))]
-    if is_folder:
+    if os.path.isdir(path):
+        top, found = path, walk(path) if recursive else list(path.iterdir())
         found = [each for each in found if each.suffix.lower() in IMAGE_SUFFIXES]
+        problem = f"there is no image in {text}; for its sub-folders, give '{text.rstrip('/')}/**/*.jpg'"
+    elif os.path.lexists(path):
+        return path.parent, [path]
+    elif glob.has_magic(text):
+        fixed = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
+        top = Path(*path.parts[:fixed])
+        found = list(top.glob("/".join(path.parts[fixed:])))
+        problem = f"no file matches {text!r}"
+    else:
+        raise UsageError(f"{text} does not exist; expected images, folders of images, or patterns such as '*.jpg'")
+    found = [each for each in found if not any(part.startswith(".") for part in each.relative_to(top).parts)]
     found = sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read
-    if not found and is_folder:
-        raise UsageError(f"there is no image in {text}; for its sub-folders, give '{text.rstrip('/')}/**/*.jpg'")
     if not found:
-        raise UsageError(f"no file matches {text!r}")
+        raise UsageError(problem)
     return top, found
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether a path matches a pattern, both split into parts; ``**`` matches any number of folders."""
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
 def _absolute(path: Path) -> Path:
