@@ -16,7 +16,7 @@ def evaluate(
     model: options.Model,
     data: options.Data,
     inference: options.Inference,
-    out: Annotated[Path | None, option("Folder for scores.json, classes.csv and further files.", metavar="DIR")] = None,
+    out: Annotated[Path | None, option("Folder for scores.json and further files.", metavar="DIR")] = None,
     as_json: Annotated[bool, option("Print the scores as JSON instead of a table.", "--json")] = False,
 ) -> int:
     """Evaluate a network on a data set.
@@ -70,9 +70,9 @@ def evaluate(
     if trained.labels is not None and trained.labels.names != images.labels.names:
         note("the network's class names differ from the data set's")
     if trained.is_detector:
-        found = report.detection_report({**about, "left_out": images.skipped}, evaluation)
-        if images.skipped:
-            note(f"skipped in {images.path}: {', '.join(f'{kind}: {n}' for kind, n in images.skipped.items())}")
+        found = report.detection_report({**about, "left_out": len(images.problems)}, evaluation)
+        if images.problems:
+            note(f"{len(images.problems)} annotations of {images.path} cannot be used; repgraph data check lists them")
     else:
         found = report.segmentation_report(about, evaluation, images.labels.names)
     if as_json:

@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -15,12 +14,11 @@ from repgraph.constants import IGNORE
 from repgraph.data import coco, open_split
 from repgraph.data.dataset import SegmentationData, size_mismatch
 from repgraph.data.files import NO_VALIDATION, Kind, NotFound, Problem, prefetch, read_image, read_mask
-from repgraph.data.labels import UNKNOWN_HINT, DataError, as_written
+from repgraph.data.labels import REMEDY, DataError, as_written
 from repgraph.errors import one_line
 from repgraph.progress import Progress
 
 SPLITS = ("train", "val", "test")  # checked by default
-SHOWN = 10  # problems of each kind in the text
 Data = SegmentationData | coco.InstanceData
 
 
@@ -44,50 +42,33 @@ class Report:
     def add_problem(self, kind: Kind, about: str | Path, detail: str = "") -> None:
         self.problems.append(Problem(kind, str(about), detail.removeprefix(f"{about}: ")))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        labels = () if self.data is None else (self.data.labels.names, self.data.labels.ids)
-        counts = self.counts if isinstance(self.data, coco.InstanceData) else self.counts[:2]
-        fields = ("name", "id", "pixels", "images", "objects")
-        rows = zip(*labels, *counts[:, :-1].tolist(), strict=True)
-        return {
-            "split": self.split,
-            "images": 0 if self.data is None else len(self.data),
-            "labelled": self.data is None or self.data.labelled,
-            "smallest": min(self.sizes, key=math.prod, default=None),
-            "largest": max(self.sizes, key=math.prod, default=None),
-            "ignored_pixels": int(self.pixels[-1]),
-            "classes": [dict(zip(fields, row, strict=False)) for row in rows],
-            "problems": [asdict(problem) for problem in self.problems],
-        }
-
     def format(self, name: str) -> str:
-        """Return the report on the data set ``name`` as text, with some problems of each kind."""
-        content = self.to_dict()
-        count = content["images"]
+        """Return the report on the data set ``name`` as text."""
+        data, count = self.data, 0 if self.data is None else len(self.data)
         lines = [f"{name} {self.split}: {count} image{'s' * (count != 1)}"]
-        lines[0] += " without labels" * (not content["labelled"])
+        if data is not None and not data.labelled:
+            lines[0] += " without labels"
         if self.sizes:
-            sizes = [f"{width} x {height}" for height, width in (content["smallest"], content["largest"])]
+            extremes = min(self.sizes, key=math.prod), max(self.sizes, key=math.prod)
+            sizes = [f"{width} x {height}" for height, width in extremes]
             lines[0] += f", {' to '.join(dict.fromkeys(sizes))} pixels"
-        if content["classes"] and content["labelled"]:
-            lines += ["", *self._table(content["classes"]), ""]
+        if data is not None and data.labelled:
+            lines += ["", *self._table(data), ""]
         for kind in dict.fromkeys(problem.kind for problem in self.problems):
             problems = [problem for problem in self.problems if problem.kind == kind]
             lines.append(f"{kind}: {len(problems)}")
-            lines += [one_line(f"  {p.about}" + (f": {p.detail}" if p.detail else "")) for p in problems[:SHOWN]]
-            if len(problems) > SHOWN:
-                lines.append(f"  ... and {len(problems) - SHOWN} more (--json lists all)")
+            lines += [one_line(f"  {p.about}" + (f": {p.detail}" if p.detail else "")) for p in problems]
         return "\n".join(lines) + "\n"
 
-    def _table(self, classes: list[dict[str, Any]]) -> list[str]:
+    def _table(self, data: Data) -> list[str]:
+        columns = ["pixels", "images"] + ["objects"] * isinstance(data, coco.InstanceData)
         total = max(1, int(self.pixels[:-1].sum()))
-        rows = [[*classes[0], "%"]]
-        for name, number, *counts in (entry.values() for entry in classes):
-            share = f"{100 * counts[0] / total:.2f}"
-            rows.append([one_line(name), str(number), *(f"{count:,}" for count in counts), share])
-        rest = "in no object" if isinstance(self.data, coco.InstanceData) else "unlabelled"
-        rows.append([rest, "", f"{self.pixels[-1]:,}", *[""] * (len(rows[0]) - 3)])
+        rows = [["name", "id", *columns, "%"]]
+        for k, (name, number) in enumerate(zip(data.labels.names, data.labels.ids, strict=True)):
+            counts = [f"{count:,}" for count in self.counts[: len(columns), k]]
+            rows.append([one_line(name), str(number), *counts, f"{100 * self.pixels[k] / total:.2f}"])
+        rest = "in no object" if isinstance(data, coco.InstanceData) else "unlabelled"
+        rows.append([rest, "", f"{self.pixels[-1]:,}", *[""] * len(columns)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
@@ -193,4 +174,4 @@ def _count_classes(found: Report, path: Path, mask: np.ndarray, data: Segmentati
     if not known.all():
         unknown = list(zip(values[~known].tolist(), counts[~known].tolist(), strict=True))[:30]
         detail = ", ".join(f"{as_written(value)} ({count} pixels)" for value, count in unknown)
-        found.add_problem(Kind.UNKNOWN_LABEL, path, f"{detail}{UNKNOWN_HINT}")
+        found.add_problem(Kind.UNKNOWN_LABEL, path, f"{detail}{REMEDY}")

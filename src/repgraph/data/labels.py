@@ -8,6 +8,7 @@ import colorsys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ COLOUR = 2**24  # a pixel of an RGB mask has the value COLOUR + 65536 red + 256 
 Colour = tuple[int, int, int]
 
 # The remedy for unknown values in the masks of the data set "folder".
-UNKNOWN_HINT = (
+REMEDY = (
     "; of your own data, add them to classes.json, or ignore them: --option ignored=[...] "
     "(in training --set data.options.ignored=[...])"
 )
@@ -78,7 +79,7 @@ class Labels:
         if classes.size and classes.min() < 0:
             lists = np.unique(values[classes < 0]).tolist(), self.ids, self.ignored
             unknown, ids, ignored = (", ".join(str(as_written(i)) for i in each[:30]) or "none" for each in lists)
-            raise DataError(f"{file}: unknown label values {unknown}; classes are {ids}; ignored are {ignored}{UNKNOWN_HINT}")
+            raise DataError(f"{file}: unknown label values {unknown}; classes are {ids}; ignored are {ignored}{REMEDY}")
         return classes.astype(np.uint8)
 
     def to_file(self, classes: np.ndarray) -> np.ndarray:
@@ -94,10 +95,8 @@ class Labels:
 
     def difference(self, other: "Labels") -> str:
         """Describe how the class names differ from another data set; empty if they are equal."""
-        for k, (one, two) in enumerate(zip(self.names, other.names, strict=False)):
-            if one != two:
-                return f"class {k} is {one!r} and {two!r}"
-        return "" if len(self) == len(other) else f"{len(self)} and {len(other)} classes"
+        pairs = enumerate(zip_longest(self.names, other.names))
+        return next((f"class {k} is {one!r} and {two!r}" for k, (one, two) in pairs if one != two), "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; see :meth:`from_dict`."""

@@ -28,18 +28,6 @@ SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
 
 
 @dataclass(frozen=True)
-class AverageRecall:
-    """Average recall with at most 1, 10 and 100 detections per image, and by object size; nan without objects."""
-
-    ar1: float
-    ar10: float
-    ar100: float
-    small: float
-    medium: float
-    large: float
-
-
-@dataclass(frozen=True)
 class AveragePrecision:
     """Average precision as fractions; nan without objects.
 
@@ -54,7 +42,6 @@ class AveragePrecision:
     medium: float
     large: float
     classes: tuple[float, ...]
-    recall: AverageRecall
 
 
 @dataclass(frozen=True)
@@ -155,8 +142,7 @@ class CocoEvaluation:
         results = self.results(kind)
         found = truth.loadRes(results) if results else COCO()  # loadRes fails for no results
         evaluation = COCOeval(truth, found, kind)
-        evaluation.params.imgIds = self.image_ids
-        evaluation.params.catIds = [category["id"] for category in truth.dataset["categories"]]
+        evaluation.params.imgIds, evaluation.params.catIds = self.image_ids, list(self.data.labels.ids)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -164,9 +150,8 @@ class CocoEvaluation:
         precision = evaluation.eval["precision"][:, :, :, 0, -1]
         known = [values[values > -1] for values in np.moveaxis(precision, 2, 0)]
         classes = tuple(float(values.mean()) if values.size else math.nan for values in known)
-        stats = [float(value) if value > -1 else math.nan for value in evaluation.stats]
-        summary = dict(zip(SUMMARY, stats[:6], strict=True))
-        return AveragePrecision(**summary, classes=classes, recall=AverageRecall(*stats[6:]))
+        stats = (float(value) if value > -1 else math.nan for value in evaluation.stats)
+        return AveragePrecision(**dict(zip(SUMMARY, stats, strict=False)), classes=classes)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from repgraph.evaluation.detection import DetectionEvaluation
 from repgraph.evaluation.segmentation import SUMMARY, Evaluation
 from repgraph.inference.files import BOXES, MASKS
 
-SCORES, CLASSES, CONFUSION = "scores.json", "classes.csv", "confusion.csv"
-MEANS = ("AP", "AP50", "AP75", "small", "medium", "large", "AR1", "AR10", "AR100", "small", "medium", "large")
+SCORES, CONFUSION = "scores.json", "confusion.csv"
+MEANS = ("AP", "AP50", "AP75", "small", "medium", "large")
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,8 @@ class ScoreReport:
                 console.print()
 
     def write(self, folder: Path) -> list[Path]:
-        """Write ``scores.json``, ``classes.csv`` and further files; return the paths."""
-        classes = self.record["classes"]
-        rows = [["" if value is None else value for value in row.values()] for row in classes]
-        contents = {
-            SCORES: json.dumps(self.record, indent=2) + "\n",
-            CLASSES: files.to_csv(list(classes[0]), rows),
-            **self.files,
-        }
+        """Write ``scores.json`` and further files; return the paths."""
+        contents = {SCORES: json.dumps(self.record, indent=2) + "\n", **self.files}
         return [files.write(folder / name, content) for name, content in contents.items()]
 
 
@@ -91,8 +85,8 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
         table.add_row(str(row["class"]), one_line(row["name"]), *ap, str(row["objects"]))
     means = _table("%", *MEANS)
     for kind, found in ((kind, scores[kind]) for kind in ("box", "mask") if scores[kind]):
-        means.add_row(kind, *map(percent, (*(found[name] for name in AP_SUMMARY), *found["recall"].values())))
-    lines = ["small, medium and large are AP by object size, and after AR100, AR by object size"]
+        means.add_row(kind, *(percent(found[name]) for name in AP_SUMMARY))
+    lines = ["small, medium and large are AP by object size"]
     if absent := sum(not row["objects"] for row in classes):
         lines.append(f"{absent} of {len(classes)} classes have no objects in these images: not counted in AP")
     about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}

@@ -73,7 +73,8 @@ def predict_files(
             try:
                 if isinstance(image, DataError):
                     raise image
-                with memory_hints(trained.memory_hints, f"{source.path} ({image.shape[2]} x {image.shape[1]} pixels): "):
+                size = f"{image.shape[2]} x {image.shape[1]} pixels"
+                with memory_hints(trained.memory_hints, f"{source.path} ({size}): "):
                     if trained.is_detector:
                         result: Any = detect(trained.model, image, precision=settings.precision)
                         detections[source.id] = result

@@ -52,11 +52,8 @@ class Detection(Task):
         if not training:
             options |= {"crowds": True, "empty": True}
         found = datasets.load(data.name, data.root, split, **options)
-        skipped = dict(found.skipped)
-        if found.empty:
-            skipped = {"images without objects": found.empty, **skipped}
-        if skipped:
-            counts = ", ".join(f"{kind}: {count}" for kind, count in skipped.items())
+        skipped = {"images without objects": found.empty, "annotations that cannot be used": len(found.problems)}
+        if counts := ", ".join(f"{kind}: {count}" for kind, count in skipped.items() if count):
             self.notes.append(f"{found.name} {found.split}: skipped {counts}")
         return found
 

@@ -32,7 +32,7 @@ def test_a_sample(tmp_path):
     assert target["masks"][0, 3:9, 2:8].all() and target["masks"][2, :, :2].all()
     assert target["area"].tolist() == [36, 36, 40] and target["iscrowd"].tolist() == [0, 0, 1]
     assert target["image_id"] == 1 and data.labels.ids == (3, 7, 90) and data.labels.names == ("cat", "dog", "kite")
-    assert data.labelled and data.skipped == {} and data.sizes == [SIZE, SIZE]
+    assert data.labelled and data.problems == [] and data.sizes == [SIZE, SIZE]
     empty = data[1][1]
     assert empty["boxes"].shape == (0, 4) and empty["masks"].shape == (0, *SIZE) and len(empty["labels"]) == 0
     ((first, second),) = DataLoader(data, batch_size=2, num_workers=1, collate_fn=list)
@@ -88,8 +88,8 @@ def rle(counts, size=SIZE):
 def test_invalid_annotations_are_skipped(tmp_path, fault):
     data = load(write(tmp_path, content(annotation(1), annotation(**{"number": 2, **fault}))))
     assert len(data[0][1]["labels"]) == 1
-    assert data.skipped == {Kind.ANNOTATION: 1} and f"skipped {Kind.ANNOTATION}: 1" in repr(data)
-    assert data.problems[0].detail and data.problems[0].about.startswith("annotation")
+    (problem,) = data.problems
+    assert problem.kind == Kind.ANNOTATION and problem.detail and problem.about.startswith("annotation")
 
 
 def test_clipped_thin_and_outside_objects(tmp_path):

@@ -167,10 +167,6 @@ class InstanceData(Dataset[Sample]):
         return f"the image has {size[1]} x {size[0]} pixels but {expected}"
 
     @property
-    def skipped(self) -> dict[str, int]:  # by kind of problem
-        return dict(Counter(problem.kind for problem in self.problems))
-
-    @property
     def sizes(self) -> list[tuple[int, int]]:
         """(H, W) of every image according to the annotation file."""
         return [item.size for item in self.items]
@@ -189,9 +185,8 @@ class InstanceData(Dataset[Sample]):
 
     def __repr__(self) -> str:
         objects = sum(len(item.used_objects(self.crowds)) for item in self.items)
-        text = f"{self.name} {self.split}: {len(self)} images, {objects} objects, {len(self.labels)} classes"
-        skipped = ", ".join(f"{kind}: {count}" for kind, count in self.skipped.items())
-        return f"{text}, in {self.root}" + (f"; skipped {skipped}" if skipped else "")
+        counts = f"{len(self)} images, {objects} objects, {len(self.labels)} classes"
+        return f"{self.name} {self.split}: {counts}, in {self.root}"
 
 
 load = partial(data.load, "coco")  # opens one split with the options of open_split; missing images are an error

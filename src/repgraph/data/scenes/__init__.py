@@ -12,9 +12,9 @@ from torchvision.tv_tensors import Image, Mask
 
 from repgraph.constants import IGNORE
 from repgraph.data.dataset import Item, Sample, SegmentationData
-from repgraph.data.labels import DataError, Labels, hex_palette
+from repgraph.data.labels import Labels, hex_palette
 from repgraph.data.scenes.canvas import HEIGHT
-from repgraph.data.scenes.painting import NAMES, SLOT, Scene, paint, sample_scene
+from repgraph.data.scenes.painting import NAMES, Scene, paint, sample_scene
 
 Side = Annotated[int, Field(ge=32, le=2**14)]
 Length = Annotated[int, Field(gt=0, le=10**6)] | None
@@ -44,10 +44,6 @@ class Scenes(SegmentationData):
         length: Length = None,
         seed: Seed = 0,
     ) -> None:
-        height, width = size
-        least = SLOT / HEIGHT  # the width of one lighthouse
-        if width < least * height:
-            raise DataError(f"size is {height} x {width}; expected a width of at least {least:.2f} times the height")
         self.size, self.seed = size, seed
         files = [Path(f"{split}-{i:05}.png") for i in range(LENGTHS[split] if length is None else length)]
         super().__init__("scenes", Path(), split, LABELS, [Item(file.stem, file, file) for file in files])

@@ -151,7 +151,7 @@ def paint(scene: Scene, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArr
 def _sky(canvas: Canvas, scene: Scene) -> None:
     canvas.labels[:] = SKY
     part = canvas.part(0, 0, canvas.width, scene.horizon + 1)
-    part.image[:] = _gradient(*scene.sky, part.y / scene.horizon)
+    part.image[:] = _gradient(scene.sky, part.y / scene.horizon)
     streaks = fractal(scene.seed, part.x / 26, part.y / 5, 3)
     part.paint(smoothstep(np.clip((streaks - 0.5) * 3.4, 0.0, 1.0)) * 0.42, blend(scene.sky[2], WHITE, 0.35))
     near = 0.25 + 0.25 * smoothstep(part.glow(scene.light, 42.0, 2.2))
@@ -196,7 +196,7 @@ def _water(canvas: Canvas, scene: Scene) -> None:
     part = canvas.part(0, scene.horizon - 1, canvas.width, scene.shore + 6)
     depth = np.maximum(part.y - scene.horizon, 0.0)
     reach = depth / (scene.shore + 4 - scene.horizon)
-    colour = _gradient(scene.sky[2], scene.sky[1], blend(scene.sky[0], DEEP, 0.4), reach)
+    colour = _gradient((scene.sky[2], scene.sky[1], blend(scene.sky[0], DEEP, 0.4)), reach)
     rows = 220.0 / (depth + 7.0)  # perspective
     ripples = noise(scene.seed + 50, part.x / 9, rows) + 0.5 * noise(scene.seed + 51, part.x / 4, rows * 2)
     colour = colour * (0.74 + 0.16 * ripples)
@@ -307,11 +307,11 @@ def _pine(canvas: Canvas, scene: Scene, x: float, y: float, height: float, lean:
         part.paint(part.cover(branches), dark + (lit - dark) * share, WOODS)
 
 
-def _gradient(zenith: Colour, middle: Colour, low: Colour, t: Array) -> Array:
+def _gradient(stops: Array | tuple[Colour, ...], t: Array) -> Array:
     """Return a gradient (3, H, 1) between colours at 0, 0.55 and 1."""
     t = np.clip(t, 0.0, 1.0)[:, None]
-    early = planes(zenith) + planes(middle - zenith) * (t / 0.55)
-    late = planes(middle) + planes(low - middle) * ((t - 0.55) / 0.45)
+    early = planes(stops[0]) + planes(stops[1] - stops[0]) * (t / 0.55)
+    late = planes(stops[1]) + planes(stops[2] - stops[1]) * ((t - 0.55) / 0.45)
     return np.where(t < 0.55, early, late)
 
 
