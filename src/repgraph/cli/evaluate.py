@@ -35,15 +35,15 @@ def evaluate(
     from rich.console import Console
 
     from repgraph import files
-    from repgraph.distributed import process_group, shard
+    from repgraph.distributed import process_group, rank, shard
     from repgraph.evaluation import evaluate, evaluate_detection, report
     from repgraph.inference import network
     from repgraph.progress import Progress
 
-    with process_group(inference.device) as process:
-        if out is not None and process.is_first:
+    with process_group(inference.device) as device:
+        if out is not None and rank() == 0:
             files.check_writable(out / report.SCORES)
-        trained = network.load(model, process.device)
+        trained = network.load(model, device)
         settings = inference.settings(trained)
         images = trained.open_data(*data.source())
         if not images.labelled:
@@ -56,7 +56,7 @@ def evaluate(
         count = min(data.limit or len(images), len(images))
         evaluation: Any
         with (
-            Progress("evaluating", len(shard(count)), sys.stderr if process.is_first else None) as progress,
+            Progress("evaluating", len(shard(count)), sys.stderr if rank() == 0 else None) as progress,
             network.memory_hints(trained.memory_hints),
         ):
             shared: Any = dict(limit=count, workers=inference.workers, progress=lambda done, _: progress.update(done))
@@ -64,7 +64,7 @@ def evaluate(
                 evaluation = evaluate_detection(trained.model, images, precision=settings.precision, **shared)
             else:
                 evaluation = evaluate(trained.model, images, settings, **shared)
-        if not process.is_first:
+        if rank() > 0:
             return 0
     note = partial(print, "repgraph eval: note:", file=sys.stderr)
     if trained.labels is not None and trained.labels.names != images.labels.names:

@@ -215,7 +215,7 @@ def affinity(
 
     from repgraph import files
     from repgraph.data.files import prefetch
-    from repgraph.distributed import process_group, shard
+    from repgraph.distributed import process_group, rank, shard
     from repgraph.inference import network as networks
     from repgraph.inference.inputs import large_images
     from repgraph.progress import Progress
@@ -225,10 +225,10 @@ def affinity(
     paths = [out / f"affinity.{suffix}" for suffix in formats or ("png", "svg", "pdf")]
     for path in paths:
         figures.file_format(path)
-    with process_group(images.device) as process:
-        if process.is_first:
+    with process_group(images.device) as device:
+        if rank() == 0:
             files.check_writable(out / "affinity.json")
-        network = networks.load(model, process.device)
+        network = networks.load(model, device)
         find_layer(network.model, layer, DenseLayer)
         found = images.open(network, paths)
         if pixel is not None:
@@ -237,13 +237,13 @@ def affinity(
         with (
             large_images(),
             networks.memory_hints(["smaller images", "--device cpu"]),
-            Progress("collecting", len(own), sys.stderr if process.is_first else None) as progress,
+            Progress("collecting", len(own), sys.stderr if rank() == 0 else None) as progress,
         ):
             tensors = (image for image, _ in prefetch(found.read, own, workers))
             statistics = affinity.affinity_statistics(
                 network.model, tensors, layer=layer, top=top, progress=progress.update
             )
-        if not process.is_first:
+        if rank() > 0:
             return 0
     image = found.read(0)[0]
     position = affinity.position_affinity(network.model, image, pixel, layer=statistics.layer, top=top)

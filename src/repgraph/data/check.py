@@ -1,8 +1,7 @@
 """Read a whole data set, report everything that is wrong with it, and count its classes (``repgraph data check``)."""
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from repgraph.constants import IGNORE
 from repgraph.data import coco, open_split
 from repgraph.data.dataset import SegmentationData, size_mismatch
-from repgraph.data.files import NO_VALIDATION, Kind, NotFound, Problem, prefetch, read_image, read_mask
+from repgraph.data.files import NO_VALIDATION, NotFound, prefetch, read_image, read_mask
 from repgraph.data.labels import REMEDY, DataError, as_written
 from repgraph.errors import one_line
 from repgraph.progress import Progress
@@ -27,7 +26,7 @@ class Report:
 
     def __init__(self, split: str, data: Data | None) -> None:
         self.split, self.data = split, data
-        self.problems: list[Problem] = []
+        self.problems: list[str] = []
         classes = 0 if data is None else len(data.labels)
         self.counts = np.zeros((3, classes + 1), np.int64)  # pixels, images, objects of each class, and of none
         self.pixels, self.images, self.objects = self.counts
@@ -38,9 +37,6 @@ class Report:
         self.problems += other.problems
         self.counts += other.counts
         self.sizes |= other.sizes
-
-    def add_problem(self, kind: Kind, about: str | Path, detail: str = "") -> None:
-        self.problems.append(Problem(kind, str(about), detail.removeprefix(f"{about}: ")))
 
     def format(self, name: str) -> str:
         """Return the report on the data set ``name`` as text."""
@@ -54,11 +50,7 @@ class Report:
             lines[0] += f", {' to '.join(dict.fromkeys(sizes))} pixels"
         if data is not None and data.labelled:
             lines += ["", *self._table(data), ""]
-        for kind in dict.fromkeys(problem.kind for problem in self.problems):
-            problems = [problem for problem in self.problems if problem.kind == kind]
-            lines.append(f"{kind}: {len(problems)}")
-            lines += [one_line(f"  {p.about}" + (f": {p.detail}" if p.detail else "")) for p in problems]
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *map(one_line, self.problems)]) + "\n"
 
     def _table(self, data: Data) -> list[str]:
         columns = ["pixels", "images"] + ["objects"] * isinstance(data, coco.InstanceData)
@@ -80,16 +72,17 @@ def check(
     reports: list[Report] = []
     not_found: list[NotFound] = []
     for split in splits or SPLITS:
+        report = Report(split, None)
         try:
-            reports.append(Report(split, open_split(name, root, split, **options)))
+            report = Report(split, open_split(name, root, split, **options))
         except NotFound as error:
             not_found.append(error)
-            if not splits and split == "val" and reports:
-                reports.append(Report(split, None))
-                reports[-1].add_problem(Kind.SPLIT, split, f"{error}; {NO_VALIDATION}")
+            if splits or split != "val" or not reports:
+                continue
+            report.problems.append(f"{error}; {NO_VALIDATION}")
         except DataError as error:
-            reports.append(Report(split, None))
-            reports[-1].add_problem(Kind.SPLIT, split, str(error))
+            report.problems.append(str(error))
+        reports.append(report)
     if not_found and (splits or not reports):
         raise not_found[0]
     opened = [(report, report.data) for report in reports if report.data is not None]
@@ -97,73 +90,69 @@ def check(
         _check_files(report, data, workers, show)
     for (first, one), (second, two) in combinations(opened, 2):
         _compare(first, one, second, two)
-    kinds = list(Kind)
-    for report in reports:
-        report.problems.sort(key=lambda problem: kinds.index(problem.kind))
     return reports
 
 
 def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
-    """Add problems between two splits, such as shared images, to the second report."""
-    known = {each for each in first.problems if each.kind == Kind.UNPAIRED_MASK}  # in a folder that both splits have
-    second.problems = [each for each in second.problems if each not in known]
-    both = f"{one.split} and {two.split}"
+    """Add problems between two splits to the second report, and remove masks without an image that both splits have."""
+    known = set(one.problems)
+    second.problems = [problem for problem in second.problems if problem not in known]
     if difference := one.labels.difference(two.labels):
-        second.add_problem(Kind.CLASSES, both, difference)
+        second.problems.append(f"the classes of {one.split} and {two.split} differ: {difference}")
     if "trainval" not in (one.split, two.split):
-        for path in sorted({item.image for item in one.items} & {item.image for item in two.items}):
-            second.add_problem(Kind.SHARED, path, both)
+        shared = sorted({item.image for item in one.items} & {item.image for item in two.items})
+        second.problems += [f"{path}: the image is in {one.split} and {two.split}" for path in shared]
 
 
 def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) -> None:
     report.problems += data.problems
-    no_objects = isinstance(data, coco.InstanceData) and all(each.crowd for item in data.items for each in item.objects)
-    if no_objects and data.labelled:
-        report.add_problem(Kind.NO_OBJECTS, data.split, "crowds and skipped annotations do not count")
     with Progress(f"reading {data.split}", len(data), show) as progress:
         for done, found in enumerate(prefetch(partial(_examine, data=data), data.items, workers), 1):
             report.add(found)
             progress.update(done)
-    if isinstance(data, SegmentationData) and report.pixels[-1] and not report.pixels[:-1].any():
-        report.add_problem(Kind.NO_LABELS, data.split, f"all {report.pixels[-1]} pixels are ignored")
+    if isinstance(data, coco.InstanceData):
+        if data.labelled and all(each.crowd for item in data.items for each in item.objects):
+            report.problems.append(f"{data.split}: there is no object that can be used, except crowds")
+    elif report.pixels[-1] and not report.pixels[:-1].any():
+        report.problems.append(f"{data.split}: all {report.pixels[-1]} pixels are ignored")
 
 
 def _examine(item: Any, data: Data) -> Report:
     """Read an image and its mask, or draw the masks of its objects."""
     found = Report(data.split, data)
-
-    def try_read(path: Path, read: Callable[[Path], Any], missing: Kind, damaged: Kind) -> Any:
-        try:
-            return read(path)
-        except DataError as error:
-            found.add_problem(damaged if os.path.exists(path) else missing, path, str(error))
-            return None
-
-    image = try_read(item.image, read_image, Kind.MISSING_IMAGE, Kind.BAD_IMAGE)
-    size = None if image is None else tuple(image.shape[-2:])
-    if size is not None:
+    size = None
+    try:
+        size = tuple(read_image(item.image).shape[-2:])
         found.sizes.add(size)
+    except DataError as error:
+        found.problems.append(str(error))
     if isinstance(data, coco.InstanceData):
-        if size is not None and size != item.size:
-            found.add_problem(Kind.IMAGE_SIZE, item.image, data.size_mismatch(item, size))
-        free = np.ones(item.size, dtype=bool)
-        for each in item.objects:
-            mask = each.mask()
-            if not mask.any():
-                found.add_problem(Kind.OBJECT_EMPTY, f"annotation {each.id} of image {item.name}")
-                continue
-            found.pixels[each.label - 1] += int(mask.sum())
-            found.objects[each.label - 1] += 1
-            free &= mask == 0
-        found.pixels[-1] = free.sum()
+        if size not in (None, item.size):
+            found.problems.append(data.size_mismatch(item, size))
+        _count_objects(found, item)
     elif item.mask is not None:
-        mask = try_read(item.mask, partial(read_mask, rgb=data.labels.rgb_masks), Kind.MISSING_MASK, Kind.BAD_MASK)
-        if mask is not None:
+        try:
+            mask = read_mask(item.mask, data.labels.rgb_masks)
             if size not in (None, mask.shape):
-                found.add_problem(Kind.MASK_SIZE, item.mask, size_mismatch(item, size, mask.shape))
+                found.problems.append(size_mismatch(item, size, mask.shape))
             _count_classes(found, item.mask, mask, data)
+        except DataError as error:
+            found.problems.append(str(error))
     found.images[:] = found.pixels > 0
     return found
+
+
+def _count_objects(found: Report, item: coco.Item) -> None:
+    free = np.ones(item.size, dtype=bool)
+    for each in item.objects:
+        mask = each.mask()
+        if not mask.any():
+            found.problems.append(f"{item.image}: the mask of annotation {each.id} has no pixel in the image")
+            continue
+        found.pixels[each.label - 1] += int(mask.sum())
+        found.objects[each.label - 1] += 1
+        free &= mask == 0
+    found.pixels[-1] = free.sum()
 
 
 def _count_classes(found: Report, path: Path, mask: np.ndarray, data: SegmentationData) -> None:
@@ -173,5 +162,5 @@ def _count_classes(found: Report, path: Path, mask: np.ndarray, data: Segmentati
     np.add.at(found.pixels, np.where(classes == IGNORE, len(data.labels), classes)[known], counts[known])
     if not known.all():
         unknown = list(zip(values[~known].tolist(), counts[~known].tolist(), strict=True))[:30]
-        detail = ", ".join(f"{as_written(value)} ({count} pixels)" for value, count in unknown)
-        found.add_problem(Kind.UNKNOWN_LABEL, path, f"{detail}{REMEDY}")
+        listed = ", ".join(f"{as_written(value)} ({count} pixels)" for value, count in unknown)
+        found.problems.append(f"{path}: unknown label values {listed}{REMEDY}")

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 from torchvision.tv_tensors import Image, Mask
 
-from repgraph.data.files import FileIndex, Kind, Problem, read_image, read_mask
+from repgraph.data.files import find_files, read_image, read_mask
 from repgraph.data.labels import DataError, Labels
 from repgraph.errors import UsageError
 
@@ -43,7 +43,7 @@ class SegmentationData(Dataset[Sample]):
     labels: Labels
     items: list[Item]
     missing: list[Path] = field(default_factory=list)  # files of items that do not exist
-    problems: list[Problem] = field(default_factory=list)  # masks without an image
+    problems: list[str] = field(default_factory=list)  # masks without an image
     prediction_ending: str = ".png"  # appended to the name of an image in the file name of its prediction
 
     def __len__(self) -> int:
@@ -90,15 +90,16 @@ def pair(
     """
     data = SegmentationData(name, root, split, labels, [])
     for image_folder, mask_folder in folders:
-        images = FileIndex(image_folder, endings[0])
-        masks = FileIndex(mask_folder, endings[1], error=DataError) if mask_folder else None
-        wanted = dict.fromkeys(select(images.found) if select else images.found)
+        images = find_files(image_folder, endings[0])
+        masks = find_files(mask_folder, endings[1], DataError) if mask_folder else {}
+        wanted = dict.fromkeys(select(images) if select else images)
         for each in wanted:
-            data.items.append(Item(each, images.path(each), masks.path(each) if masks else None))
-            data.missing += [index.path(each) for index in (images, masks) if index and each not in index.found]
-        if masks:
-            unpaired = sorted(masks.found.keys() - images.found.keys() - wanted.keys())
-            data.problems += [Problem(Kind.UNPAIRED_MASK, str(masks.found[key])) for key in unpaired]
+            image = images.get(each, image_folder / f"{each}{endings[0]}")
+            mask = masks.get(each, mask_folder / f"{each}{endings[1]}") if mask_folder else None
+            data.items.append(Item(each, image, mask))
+            data.missing += [path for path, found in ((image, images), (mask, masks)) if path and each not in found]
+        unpaired = sorted(masks.keys() - images.keys() - wanted.keys())
+        data.problems += [f"{masks[each]}: there is no image for this mask" for each in unpaired]
     if not data.items:
         raise DataError(f"{', '.join(str(folder) for folder, _ in folders)}: no images found")
     return data

@@ -14,7 +14,6 @@ from torchvision.tv_tensors import BoundingBoxes, Image, Mask
 
 from repgraph.data import DataError
 from repgraph.data.coco import load, masks
-from repgraph.data.files import Kind
 
 HUGE = 10**400  # valid in JSON, but too large for float64
 
@@ -89,7 +88,7 @@ def test_invalid_annotations_are_skipped(tmp_path, fault):
     data = load(write(tmp_path, content(annotation(1), annotation(**{"number": 2, **fault}))))
     assert len(data[0][1]["labels"]) == 1
     (problem,) = data.problems
-    assert problem.kind == Kind.ANNOTATION and problem.detail and problem.about.startswith("annotation")
+    assert problem.startswith(f"{data.path}: annotation")
 
 
 def test_clipped_thin_and_outside_objects(tmp_path):
@@ -97,7 +96,7 @@ def test_clipped_thin_and_outside_objects(tmp_path):
     thin = annotation(2, segmentation=[[3.1, 4.1, 9.0, 4.2, 3.1, 4.3]])  # no pixel centre: skipped when it is drawn
     outside = [annotation(3, segmentation=[[40, 1, 50, 1, 50, 9]]), annotation(4, **rle([600]))]
     data = load(write(tmp_path, content(clipped, "x", thin, *outside)))
-    assert [problem.about for problem in data.problems] == ["annotations[1]"]
+    assert [problem.split(": ")[1] for problem in data.problems] == ["annotations[1]"]
     assert data[0][1]["boxes"].tolist() == [[0, 0, 8, 20]]
     assert [entry["bbox"] for entry in data.truth()["annotations"]][:2] == [[-4, -2, 12, 40.5], [2, 3, 6, 6]]
 

@@ -19,7 +19,7 @@ from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
 from repgraph import data
 from repgraph.data.coco import masks
-from repgraph.data.files import Kind, NotFound, Problem, read_image
+from repgraph.data.files import NotFound, read_image
 from repgraph.data.labels import DataError, Labels, spread_palette
 from repgraph.data.transforms import RandomFlip, Target
 from repgraph.files import read_json, validate
@@ -128,7 +128,7 @@ class InstanceData(Dataset[Sample]):
     labels: Labels  # the categories, sorted by id
     items: list[Item]
     labelled: bool  # whether the file has annotations
-    problems: list[Problem]  # annotations that were skipped
+    problems: list[str]  # annotations that were skipped
     missing: list[Path]
     crowds: bool
     empty: int  # images without objects that were left out
@@ -158,13 +158,13 @@ class InstanceData(Dataset[Sample]):
         item = self.items[index]
         image = read_image(item.image)
         if tuple(image.shape[-2:]) != item.size:
-            raise DataError(f"{item.image}: {self.size_mismatch(item, image.shape[-2:])}")
+            raise DataError(self.size_mismatch(item, image.shape[-2:]))
         return image
 
     def size_mismatch(self, item: Item, size: Sequence[int]) -> str:
-        """Describe an image whose size (H, W) differs from the annotation file."""
+        """Return the error for an image whose size (H, W) differs from the annotation file."""
         expected = f"{item.size[1]} x {item.size[0]} in {self.path}"
-        return f"the image has {size[1]} x {size[0]} pixels but {expected}"
+        return f"{item.image}: the image has {size[1]} x {size[0]} pixels but {expected}"
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -223,7 +223,7 @@ def open_split(
     return InstanceData(top, split, path, labels, items, labelled, problems, missing, crowds, left_out)
 
 
-def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[Problem]]:
+def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[str]]:
     """Return the categories of an annotation file, its images, whether it has annotations, and those skipped."""
     content = validate(_File, read_json(path, error_type=DataError), path, DataError)
     for entries in (content.images, content.categories):
@@ -239,11 +239,11 @@ def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], boo
     for item in images.values():
         if item.size[0] * item.size[1] > MAX_PIXELS:
             raise DataError(f"{path}: {item.name} has the size {item.size}; expected at most {MAX_PIXELS} pixels")
-    problems = _add_objects(content.annotations or [], images, labels)
+    problems = [f"{path}: {each}" for each in _add_objects(content.annotations or [], images, labels)]
     return labels, list(images.values()), content.annotations is not None, problems
 
 
-def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels) -> list[Problem]:
+def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels) -> list[str]:
     """Add the annotated objects to their images; return problems for annotations that cannot be used."""
     label_of = {category: label for label, category in enumerate(labels.ids, 1)}
     seen: set[int] = set()
@@ -264,7 +264,7 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
                 raise DataError(f"category_id is {entry.category_id}, which no category has")
             image.objects.append(_read_object(entry, label_of[entry.category_id], image.size))
         except ValueError as error:  # including DataError
-            problems.append(Problem(Kind.ANNOTATION, about, str(error).removeprefix(f"{about}: ")))
+            problems.append(f"{about}: {str(error).removeprefix(f'{about}: ')}")
     return problems
 
 
