@@ -98,7 +98,7 @@ def test_scores_are_those_of_all_images_in_one_matrix(val):
     settings = Settings(mode="slide", crop=16, scales=(0.5, 1.0))
     found = evaluate(model, val, settings, progress=lambda *now: seen.append(now))
     assert found.scores == expected.scores() and torch.equal(found.confusion, expected.matrix)
-    assert found.images == 5 and found.seconds > 0
+    assert found.images == 5
     assert seen == [(done, 5) for done in range(1, 6)]
     assert evaluate(model, val, limit=2).images == 2
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ def evaluate(
     model: options.Model,
     data: options.Data,
     inference: options.Inference,
-    out: Annotated[Path | None, option("Folder for scores.json and further files.", metavar="DIR")] = None,
+    out: Annotated[Path | None, option("Folder for scores.json, classes.csv and further files.", metavar="DIR")] = None,
     as_json: Annotated[bool, option("Print the scores as JSON instead of a table.", "--json")] = False,
 ) -> int:
     """Evaluate a network on a data set.
@@ -52,9 +53,10 @@ def evaluate(
                 f"repgraph predict --split {images.split} writes predictions"
             )
         used = settings.precision if trained.is_detector else str(settings)
-        about = {"model": str(model), "dataset": images.name, "split": images.split, "settings": used}
+        about: dict[str, Any] = dict(model=str(model), dataset=images.name, split=images.split, settings=used)
         count = min(data.limit or len(images), len(images))
         evaluation: Any
+        start = time.perf_counter()
         with (
             Progress("evaluating", len(shard(count)), sys.stderr if rank() == 0 else None) as progress,
             network.memory_hints(trained.memory_hints),
@@ -64,6 +66,7 @@ def evaluate(
                 evaluation = evaluate_detection(trained.model, images, precision=settings.precision, **shared)
             else:
                 evaluation = evaluate(trained.model, images, settings, **shared)
+        about["seconds"] = round(time.perf_counter() - start, 3)
         if rank() > 0:
             return 0
     note = partial(print, "repgraph eval: note:", file=sys.stderr)
@@ -80,7 +83,7 @@ def evaluate(
     else:
         console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=1000)  # no truncation
         found.show(console)
-        rate = count / max(found.record["seconds"], 1e-3)
+        rate = count / max(about["seconds"], 1e-3)
         console.print(f"{images.name} {images.split}, {count} images, {used}, {rate:.2f} images/s")
     if out is not None:
         print(f"written: {', '.join(map(str, found.write(out)))}", file=sys.stderr if as_json else sys.stdout)

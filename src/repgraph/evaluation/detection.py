@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +160,6 @@ class DetectionEvaluation:
     scores: DetectionScores
     results: CocoEvaluation
     images: int
-    seconds: float
 
 
 def evaluate_detection(
@@ -179,7 +177,6 @@ def evaluate_detection(
     :func:`~repgraph.evaluation.evaluate`.
     """
     check_classes(getattr(model, "classes", None), data.labels)
-    start = time.perf_counter()
     count = len(data) if limit is None else min(limit, len(data))
     indices = shard(count)
     evaluation = CocoEvaluation(data)
@@ -191,5 +188,4 @@ def evaluate_detection(
                 raise NotFinite(f"{data.items[index].image}: {error}") from error
             if progress:
                 progress(done, len(indices))
-    scores = evaluation.reduce().scores()
-    return DetectionEvaluation(scores, evaluation, count, time.perf_counter() - start)
+    return DetectionEvaluation(evaluation.reduce().scores(), evaluation, count)

@@ -19,7 +19,7 @@ from repgraph.evaluation.detection import DetectionEvaluation
 from repgraph.evaluation.segmentation import SUMMARY, Evaluation
 from repgraph.inference.files import BOXES, MASKS
 
-SCORES, CONFUSION = "scores.json", "confusion.csv"
+SCORES, CLASSES, CONFUSION = "scores.json", "classes.csv", "confusion.csv"
 MEANS = ("AP", "AP50", "AP75", "small", "medium", "large")
 
 
@@ -39,8 +39,13 @@ class ScoreReport:
                 console.print()
 
     def write(self, folder: Path) -> list[Path]:
-        """Write ``scores.json`` and further files; return the paths."""
-        contents = {SCORES: json.dumps(self.record, indent=2) + "\n", **self.files}
+        """Write ``scores.json``, ``classes.csv`` and further files; return the paths."""
+        classes = self.record["classes"]
+        contents = {
+            SCORES: json.dumps(self.record, indent=2) + "\n",
+            CLASSES: files.to_csv(list(classes[0]), [list(row.values()) for row in classes]),
+            **self.files,
+        }
         return [files.write(folder / name, content) for name, content in contents.items()]
 
 
@@ -63,8 +68,7 @@ def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Se
     matrix = files.to_csv(
         ["truth", *names], [[name, *row] for name, row in zip(names, confusion.tolist(), strict=True)]
     )
-    about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
-    record = {**about, **means, "classes": classes}
+    record = {**about, "images": evaluation.images, **means, "classes": classes}
     return ScoreReport(record, [table], lines, {CONFUSION: matrix})
 
 
@@ -89,8 +93,7 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
     lines = ["small, medium and large are AP by object size"]
     if absent := sum(not row["objects"] for row in classes):
         lines.append(f"{absent} of {len(classes)} classes have no objects in these images: not counted in AP")
-    about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
-    record = {**about, "box": scores["box"], "mask": scores["mask"], "classes": classes}
+    record = {**about, "images": evaluation.images, "box": scores["box"], "mask": scores["mask"], "classes": classes}
     contents = {name: json.dumps(results.results(kind)) for name, kind in ((BOXES, "bbox"), (MASKS, "segm"))}
     return ScoreReport(record, [table, means], lines, contents)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -54,8 +54,8 @@ class _Annotation(_Entry):
     image_id: int
     category_id: int
     segmentation: Any = None
-    bbox: Annotated[list[float], Field(min_length=4, max_length=4)] | None = None
-    area: float | None = None
+    bbox: list[float] = Field(min_length=4, max_length=4)
+    area: float
     iscrowd: Literal[0, 1] | None = None
 
 
@@ -77,7 +77,9 @@ class Object:
 
     def mask(self) -> np.ndarray:
         """Return the mask (H, W), uint8 with 0 and 1."""
-        return masks.decode(_to_rle(self.outline, self.size))
+        if isinstance(self.outline, tuple):
+            return masks.decode(masks.from_polygons(self.outline, *self.size))
+        return masks.decode(self.outline)
 
     def clipped_box(self) -> tuple[float, float, float, float]:
         """Return left, top, right and bottom of the box, clipped to the image."""
@@ -270,15 +272,10 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
 
 def _read_object(entry: _Annotation, label: int, size: tuple[int, int]) -> Object:
     outline = _read_outline(entry.segmentation, size)
-    box, area = entry.bbox, entry.area
-    if box is None or area is None:
-        rle = _to_rle(outline, size)
-        box = masks.bounding_box(rle) if box is None else box
-        area = masks.area(rle) if area is None else area
-    found = Object(entry.id, label, tuple(box), area, bool(entry.iscrowd), outline, size)
+    found = Object(entry.id, label, tuple(entry.bbox), entry.area, bool(entry.iscrowd), outline, size)
     left, top, right, bottom = np.array(found.clipped_box(), np.float32).tolist()
     if right - left < MIN_SIDE or bottom - top < MIN_SIDE:
-        raise DataError(f"its box {box} has no area in an image of {size[1]} x {size[0]} pixels")
+        raise DataError(f"its box {entry.bbox} has no area in an image of {size[1]} x {size[0]} pixels")
     return found
 
 
@@ -290,7 +287,3 @@ def _read_outline(value: Any, size: tuple[int, int]) -> Outline:
     if value["size"] != list(size):
         raise ValueError(f"its size is {value['size']}; expected the size of the image, {list(size)}")
     return {"size": list(size), "counts": masks.check_counts(value["counts"], *size)}
-
-
-def _to_rle(outline: Outline, size: tuple[int, int]) -> masks.RLE:
-    return masks.from_polygons(outline, *size) if isinstance(outline, tuple) else outline
