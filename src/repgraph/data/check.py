@@ -11,9 +11,9 @@ import numpy as np
 
 from repgraph.constants import IGNORE
 from repgraph.data import coco, open_split
-from repgraph.data.dataset import SegmentationData, size_mismatch
-from repgraph.data.files import NO_VALIDATION, NotFound, prefetch, read_image, read_mask
-from repgraph.data.labels import REMEDY, DataError, as_written
+from repgraph.data.dataset import SegmentationData
+from repgraph.data.files import NO_VALIDATION, NotFound, prefetch
+from repgraph.data.labels import DataError
 from repgraph.errors import one_line
 from repgraph.progress import Progress
 
@@ -107,7 +107,7 @@ def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
 def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) -> None:
     report.problems += data.problems
     with Progress(f"reading {data.split}", len(data), show) as progress:
-        for done, found in enumerate(prefetch(partial(_examine, data=data), data.items, workers), 1):
+        for done, found in enumerate(prefetch(partial(_examine, data=data), range(len(data)), workers), 1):
             report.add(found)
             progress.update(done)
     if isinstance(data, coco.InstanceData):
@@ -117,50 +117,25 @@ def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) 
         report.problems.append(f"{data.split}: all {report.pixels[-1]} pixels are ignored")
 
 
-def _examine(item: Any, data: Data) -> Report:
-    """Read an image and its mask, or draw the masks of its objects."""
-    found = Report(data.split, data)
-    size = None
+def _examine(index: int, data: Data) -> Report:
+    """Read an image as training does, with its mask or objects, and count its classes."""
+    found, classes = Report(data.split, data), len(data.labels)
     try:
-        size = tuple(read_image(item.image).shape[-2:])
-        found.sizes.add(size)
+        image, target = data[index]
     except DataError as error:
         found.problems.append(str(error))
-    if isinstance(data, coco.InstanceData):
-        if size not in (None, item.size):
-            found.problems.append(data.size_mismatch(item, size))
-        _count_objects(found, item)
-    elif item.mask is not None:
-        try:
-            mask = read_mask(item.mask, data.labels.rgb_masks)
-            if size not in (None, mask.shape):
-                found.problems.append(size_mismatch(item, size, mask.shape))
-            _count_classes(found, item.mask, mask, data)
-        except DataError as error:
-            found.problems.append(str(error))
+        return found
+    found.sizes.add((image.shape[-2], image.shape[-1]))
+    if isinstance(target, dict):
+        masks, labels = target["masks"].numpy(), target["labels"].numpy() - 1
+        np.add.at(found.pixels, labels, masks.sum((1, 2), dtype=np.int64))
+        np.add.at(found.objects, labels, 1)
+        found.pixels[-1] = (~masks.any(0)).sum()
+        item: Any = data.items[index]
+        if empty := len(item.objects) - len(labels):
+            found.problems.append(f"{item.image}: {empty} of {len(item.objects)} objects have no pixel in the image")
+    elif target is not None:
+        pixels = np.bincount(target.numpy().ravel(), minlength=IGNORE + 1)
+        found.pixels[:] = [*pixels[:classes], pixels[IGNORE]]
     found.images[:] = found.pixels > 0
     return found
-
-
-def _count_objects(found: Report, item: coco.Item) -> None:
-    free = np.ones(item.size, dtype=bool)
-    for each in item.objects:
-        mask = each.mask()
-        if not mask.any():
-            found.problems.append(f"{item.image}: the mask of annotation {each.id} has no pixel in the image")
-            continue
-        found.pixels[each.label - 1] += int(mask.sum())
-        found.objects[each.label - 1] += 1
-        free &= mask == 0
-    found.pixels[-1] = free.sum()
-
-
-def _count_classes(found: Report, path: Path, mask: np.ndarray, data: SegmentationData) -> None:
-    values, counts = np.unique(mask, return_counts=True)
-    classes = data.labels.classes_of(values)
-    known = classes >= 0
-    np.add.at(found.pixels, np.where(classes == IGNORE, len(data.labels), classes)[known], counts[known])
-    if not known.all():
-        unknown = list(zip(values[~known].tolist(), counts[~known].tolist(), strict=True))[:30]
-        listed = ", ".join(f"{as_written(value)} ({count} pixels)" for value, count in unknown)
-        found.problems.append(f"{path}: unknown label values {listed}{REMEDY}")

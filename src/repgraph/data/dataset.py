@@ -59,7 +59,10 @@ class SegmentationData(Dataset[Sample]):
             return image, None
         classes = self.labels.to_train(read_mask(item.mask, self.labels.rgb_masks), item.mask)
         if classes.shape != tuple(image.shape[-2:]):
-            raise DataError(size_mismatch(item, tuple(image.shape[-2:]), classes.shape))
+            size, expected = (f"{each[-1]} x {each[-2]}" for each in (classes.shape, image.shape))
+            raise DataError(
+                f"{item.mask}: the mask has {size} pixels and its image {item.image} {expected}; expected equal sizes"
+            )
         return image, Mask(torch.from_numpy(classes))
 
     @property
@@ -103,14 +106,6 @@ def pair(
     if not data.items:
         raise DataError(f"{', '.join(str(folder) for folder, _ in folders)}: no images found")
     return data
-
-
-def size_mismatch(item: Item, image: Sequence[int], mask: Sequence[int]) -> str:
-    """Return the error for a mask whose size (H, W) differs from its image."""
-    return (
-        f"{item.mask}: the mask has {mask[1]} x {mask[0]} pixels and its image {item.image} "
-        f"{image[1]} x {image[0]}; expected equal sizes"
-    )
 
 
 class Cached(list[Any]):

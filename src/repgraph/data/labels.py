@@ -21,12 +21,6 @@ COLOUR = 2**24  # a pixel of an RGB mask has the value COLOUR + 65536 red + 256 
 
 Colour = tuple[int, int, int]
 
-# The remedy for unknown values in the masks of the data set "folder".
-REMEDY = (
-    "; of your own data, add them to classes.json, or ignore them: --option ignored=[...] "
-    "(in training --set data.options.ignored=[...])"
-)
-
 
 class DataError(UsageError):
     """Data that cannot be used; the message names the file and the problem."""
@@ -79,7 +73,11 @@ class Labels:
         if classes.size and classes.min() < 0:
             lists = np.unique(values[classes < 0]).tolist(), self.ids, self.ignored
             unknown, ids, ignored = (", ".join(str(as_written(i)) for i in each[:30]) or "none" for each in lists)
-            raise DataError(f"{file}: unknown label values {unknown}; classes are {ids}; ignored are {ignored}{REMEDY}")
+            raise DataError(
+                f"{file}: unknown label values {unknown}; classes are {ids}; ignored are {ignored}; of your own data, "
+                "add them to classes.json, or ignore them: --option ignored=[...], in training "
+                "--set data.options.ignored=[...]"
+            )
         return classes.astype(np.uint8)
 
     def to_file(self, classes: np.ndarray) -> np.ndarray:

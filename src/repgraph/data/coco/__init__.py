@@ -5,7 +5,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -160,13 +160,9 @@ class InstanceData(Dataset[Sample]):
         item = self.items[index]
         image = read_image(item.image)
         if tuple(image.shape[-2:]) != item.size:
-            raise DataError(self.size_mismatch(item, image.shape[-2:]))
+            size, expected = (f"{each[-1]} x {each[-2]}" for each in (image.shape, item.size))
+            raise DataError(f"{item.image}: the image has {size} pixels but {expected} in {self.path}")
         return image
-
-    def size_mismatch(self, item: Item, size: Sequence[int]) -> str:
-        """Return the error for an image whose size (H, W) differs from the annotation file."""
-        expected = f"{item.size[1]} x {item.size[0]} in {self.path}"
-        return f"{item.image}: the image has {size[1]} x {size[0]} pixels but {expected}"
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -251,22 +247,19 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
     seen: set[int] = set()
     problems = []
     for position, given in enumerate(entries):
-        about = f"annotations[{position}]"
         try:
-            entry = validate(_Annotation, given, about, DataError)
-            about = f"annotation {entry.id}"
+            entry = validate(_Annotation, given, "it", DataError)
             if entry.id in seen:
-                raise DataError("its id occurs twice; only the first one is used")
+                raise DataError(f"the id {entry.id} occurs twice; only the first one is used")
             seen.add(entry.id)
             if entry.image_id not in images:
                 raise DataError(f"image_id is {entry.image_id}, which no image has")
-            image = images[entry.image_id]
-            about += f" of image {image.name}"
             if entry.category_id not in label_of:
                 raise DataError(f"category_id is {entry.category_id}, which no category has")
+            image = images[entry.image_id]
             image.objects.append(_read_object(entry, label_of[entry.category_id], image.size))
         except ValueError as error:  # including DataError
-            problems.append(f"{about}: {str(error).removeprefix(f'{about}: ')}")
+            problems.append(f"annotations[{position}]: {error}")
     return problems
 
 
