@@ -98,7 +98,7 @@ def data(tmp_path: Path) -> InstanceData:
 def test_the_truth_scores_one(data):
     seen = []
     found = evaluate_detection(Oracle(data), data, progress=lambda *now: seen.append(now))
-    assert found.images == 3 and seen == [(1, 3), (2, 3), (3, 3)]
+    assert found.scores.images == 3 and seen == [(1, 3), (2, 3), (3, 3)]
     assert found.scores.box.ap == found.scores.mask.ap == pytest.approx(1.0)
     assert len(found.results.results()) == 3
 

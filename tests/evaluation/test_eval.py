@@ -152,4 +152,4 @@ def test_damaged_images_and_weights_name_the_image(network, tmp_path, monkeypatc
     broken.detector.roi_heads.box_predictor.cls_score.bias.data.fill_(torch.nan)
     objects.use(monkeypatch, broken)
     assert command("network", "--data", coco, *CPU) == 2
-    assert f"{coco / 'val2017' / '1.png'}: the outputs of the box head are not finite" in capsys.readouterr().err
+    assert f"{coco / 'val2017' / '1.png'}: the network's outputs are not finite" in capsys.readouterr().err

@@ -171,13 +171,10 @@ def read_split(folder: Path, split: str) -> list[str]:
 def prefetch(read: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
     """Yield ``read(item)`` for each item, in order, and read at most ``workers`` + 1 items ahead.
 
-    Errors of ``read`` are raised when their item is requested. With 0 workers, items are read when requested.
+    Errors of ``read`` are raised when their item is requested.
     """
-    if not workers:
-        yield from map(read, items)
-        return
     pending: deque[Future[R]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="repgraph-read")
+    pool = ThreadPoolExecutor(max(1, workers))
     try:
         for item in items:
             pending.append(pool.submit(read, item))

@@ -159,7 +159,6 @@ class DetectionEvaluation:
 
     scores: DetectionScores
     results: CocoEvaluation
-    images: int
 
 
 def evaluate_detection(
@@ -188,4 +187,4 @@ def evaluate_detection(
                 raise NotFinite(f"{data.items[index].image}: {error}") from error
             if progress:
                 progress(done, len(indices))
-    return DetectionEvaluation(evaluation.reduce().scores(), evaluation, count)
+    return DetectionEvaluation(evaluation.reduce().scores(), evaluation)

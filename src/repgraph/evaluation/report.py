@@ -93,7 +93,7 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
     lines = ["small, medium and large are AP by object size"]
     if absent := sum(not row["objects"] for row in classes):
         lines.append(f"{absent} of {len(classes)} classes have no objects in these images: not counted in AP")
-    record = {**about, "images": evaluation.images, "box": scores["box"], "mask": scores["mask"], "classes": classes}
+    record = {**about, "images": scores["images"], "box": scores["box"], "mask": scores["mask"], "classes": classes}
     contents = {name: json.dumps(results.results(kind)) for name, kind in ((BOXES, "bbox"), (MASKS, "segm"))}
     return ScoreReport(record, [table, means], lines, contents)
 

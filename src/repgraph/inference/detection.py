@@ -7,7 +7,6 @@ larger than its box. The result is the same.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,24 +157,19 @@ def _encode_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> list[R
 @contextmanager
 def _check_finite(detector: Any, precision: str) -> Iterator[None]:
     """Raise an error if a part of the network returns non-finite values: torchvision silently drops such boxes."""
-    parts = {
-        "the backbone": detector.backbone,
-        "the region proposal network": detector.rpn.head,
-        "the box head": detector.roi_heads.box_predictor,
-        "the mask head": detector.roi_heads.mask_predictor,
-    }
-    finite: dict[str, Tensor] = {}
+    finite: list[Tensor] = []
 
-    def check(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-        finite[name] = torch.stack([tensor.isfinite().all() for tensor in tensors]).all()
+    def check(module: nn.Module, inputs: Any, output: Any) -> None:
+        finite.extend(leaf.isfinite().all() for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
 
-    hooks = [part.register_forward_hook(partial(check, name)) for name, part in parts.items()]
+    heads = detector.roi_heads
+    parts = (detector.backbone, detector.rpn.head, heads.box_predictor, heads.mask_predictor)
+    hooks = [part.register_forward_hook(check) for part in parts]
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-    if not torch.stack(list(finite.values())).all():
-        part = next(name for name, value in finite.items() if not value)
-        raise NotFinite(f"the outputs of {part} are not finite: its weights are not finite{overflow_hint(precision)}")
+    if not torch.stack(finite).all():
+        hint = overflow_hint(precision)
+        raise NotFinite(f"the network's outputs are not finite: its weights or the image are not finite{hint}")
