@@ -19,7 +19,6 @@ from repgraph.errors import UsageError
 from repgraph.files import walk
 
 MAX_PIXELS = 2**30  # of an image; Pillow's own limit is 2**27
-MAX_NAME = 255  # bytes of a file name
 
 
 @dataclass(frozen=True)
@@ -87,21 +86,13 @@ def unique_names(paths: Iterable[PurePath]) -> list[str]:
     taken: set[str] = set()
     repeated: Counter[str] = Counter()
     for path in paths:
-        first = name = _safe_name(path.with_suffix(""))
+        first = name = "/".join(part for part in path.with_suffix("").parts if part not in (path.anchor, ".."))
         while name.casefold() in taken:
             repeated[first.casefold()] += 1
-            name = _safe_name(PurePath(first), f"-{repeated[first.casefold()] + 1}")
+            name = f"{first}-{repeated[first.casefold()] + 1}"
         taken.add(name.casefold())
         names.append(name)
     return names
-
-
-def _safe_name(path: PurePath, ending: str = "") -> str:
-    """Return a path without root and "..", its last part truncated so that ``ending`` and ".png" fit."""
-    *folders, name = [part for part in path.parts if part not in (path.anchor, "..")] or ["_"]
-    while len(os.fsencode(f"{name}{ending}.png")) > MAX_NAME:
-        name = name[:-1]
-    return "/".join([*folders, name + ending])
 
 
 @contextlib.contextmanager

@@ -182,9 +182,7 @@ class InstanceData(Dataset[Sample]):
         return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
     def __repr__(self) -> str:
-        objects = sum(len(item.used_objects(self.crowds)) for item in self.items)
-        counts = f"{len(self)} images, {objects} objects, {len(self.labels)} classes"
-        return f"{self.name} {self.split}: {counts}, in {self.root}"
+        return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
 
 
 load = partial(data.load, "coco")  # opens one split with the options of open_split; missing images are an error
