@@ -75,11 +75,6 @@ def check_not_overwritten(inputs: Iterable[Path], outputs: Iterable[Path]) -> No
             raise UsageError(f"{path} is an input and would be overwritten; choose another --out")
 
 
-def printable(name: str) -> str:
-    """Replace the bytes of a file name that cannot be decoded."""
-    return name.encode(errors="replace").decode()
-
-
 def unique_names(paths: Iterable[PurePath]) -> list[str]:
     """Return a name for each path: without suffix, root and "..", and with a number if names are equal up to case."""
     names: list[str] = []

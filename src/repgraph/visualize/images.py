@@ -11,9 +11,9 @@ from torchvision.tv_tensors import Image
 from repgraph.data.dataset import Item, SegmentationData
 from repgraph.data.labels import Labels
 from repgraph.data.transforms import resize
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, one_line
 from repgraph.inference import Trained
-from repgraph.inference.inputs import check_not_overwritten, find_images, printable
+from repgraph.inference.inputs import check_not_overwritten, find_images
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def open_images(
         longer = max(image.shape[-2:])
         return resize(image, truth, side / longer) if side and side < longer else (image, truth)
 
-    return ImageList([printable(source.name) for source in sources], read, _count(len(sources)), labels)
+    return ImageList([one_line(source.name) for source in sources], read, _count(len(sources)), labels)
 
 
 def _images_of_split(data: Any, chosen: Sequence[str], limit: int | None) -> ImageList:
@@ -86,7 +86,7 @@ def _images_of_split(data: Any, chosen: Sequence[str], limit: int | None) -> Ima
             raise UsageError(f"{data.name} {data.split} has no image {text!r}; expected {expected}")
     indices = ([known[text] for text in chosen] or list(range(len(data))))[:limit]
     description = f"{data.name} {data.split}, {_count(len(indices))}"
-    shown = [printable(names[index]) for index in indices]
+    shown = [one_line(names[index]) for index in indices]
     return ImageList(shown, lambda number: data[indices[number]], description, data.labels)
 
 
