@@ -8,7 +8,7 @@ import os
 import secrets
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,11 +82,11 @@ def check_writable(path: Path) -> None:
             pass
 
 
-def walk(folder: Path) -> list[Path]:
+def walk(folder: Path, on_loop: Callable[[Path], None] = lambda link: None) -> list[Path]:
     """Return the files in a folder and its subfolders, without hidden ones.
 
     Every folder is searched once. A link is not followed if it leads to a folder that was searched before or that
-    contains the link.
+    contains the link; ``on_loop`` is called with it.
     """
     found: list[Path] = []
     seen: set[Path] = set()
@@ -95,6 +95,7 @@ def walk(folder: Path) -> list[Path]:
         path = waiting.popleft()
         real = path.resolve()
         if real in seen or (path != folder and path.parent.resolve().is_relative_to(real)):
+            on_loop(path)
             continue
         seen.add(real)
         try:

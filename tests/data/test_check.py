@@ -177,8 +177,8 @@ def test_problems_of_objects(tmp_path, capsys):
 def test_unknown_values_that_are_then_ignored(tmp_path, capsys):
     folder(folder(tmp_path, 2, classes=4), 1, split="val")
     names(tmp_path / "classes.txt", "a", "b", "c")
-    assert "unknown label values 3;" in reports("folder", tmp_path)[0].problems[0]
-    fails(r"unknown label values 3; .* --set data\.options\.ignored=", load("folder", tmp_path).__getitem__, 0)
+    assert '"ignored": [255,3]' in reports("folder", tmp_path)[0].problems[0]
+    fails(r"unknown label values 3; .* --set data\.options\.ignored=\[255,3\]", load("folder", tmp_path).__getitem__, 0)
     assert run("folder", tmp_path, "--option", "ignored=[255,3]") == 0
 
 
@@ -192,16 +192,18 @@ def test_without_a_split_for_validation(tmp_path, capsys):
     assert (len(train), len(held)) == (4, 1)
 
 
-def test_special_files(tmp_path, capsys):
+def test_loops_and_special_files(tmp_path, capsys):
     folder(folder(tmp_path), split="val")
-    (tmp_path / "images/train/loop").symlink_to(".")
+    for name in ("images/train/loop", "masks/train/more"):
+        (tmp_path / name).symlink_to(".")
     os.mkfifo(tmp_path / "images/train/pipe.png")
     mask(tmp_path / "masks/train/pipe.png", [0])
     os.mkfifo(tmp_path / "masks/val/pipe.png")
     picture(tmp_path / "images/val/pipe.png")
     train, val = reports("folder", tmp_path)
     assert (len(train.data), len(val.data)) == (4, 4)
-    assert matches(train.problems, r"images/train/pipe\.png: .*Not a regular file")
+    loops = (f"{name}: it links to a folder that is searched" for name in ("train/loop", "train/more"))
+    assert matches(train.problems, *loops, r"images/train/pipe\.png: .*Not a regular file")
     assert matches(val.problems, r"masks/val/pipe\.png: .*Not a regular file")
 
 

@@ -43,7 +43,7 @@ class SegmentationData(Dataset[Sample]):
     labels: Labels
     items: list[Item]
     missing: list[Path] = field(default_factory=list)  # files of items that do not exist
-    problems: list[str] = field(default_factory=list)  # masks without an image
+    problems: list[str] = field(default_factory=list)  # masks without an image, and links that are not followed
     prediction_ending: str = ".png"  # appended to the name of an image in the file name of its prediction
 
     def __len__(self) -> int:
@@ -93,8 +93,8 @@ def pair(
     """
     data = SegmentationData(name, root, split, labels, [])
     for image_folder, mask_folder in folders:
-        images = find_files(image_folder, endings[0])
-        masks = find_files(mask_folder, endings[1], DataError) if mask_folder else {}
+        images = find_files(image_folder, endings[0], data.problems)
+        masks = find_files(mask_folder, endings[1], data.problems, DataError) if mask_folder else {}
         wanted = dict.fromkeys(select(images) if select else images)
         for each in wanted:
             image = images.get(each, image_folder / f"{each}{endings[0]}")

@@ -118,18 +118,19 @@ def _read_errors(path: Path, kind: str) -> Iterator[None]:
         raise DataError(f"{path}: cannot read this {kind} ({reason}); it is damaged or in an unknown format") from error
 
 
-def find_files(folder: Path, ending: str, error: type[DataError] = NotFound) -> dict[str, Path]:
+def find_files(folder: Path, ending: str, problems: list[str], error: type[DataError] = NotFound) -> dict[str, Path]:
     """Return the files in a folder and its subfolders, by name and sorted, without hidden ones.
 
     The name of a file is its path in the folder without ``ending``, such as ``_leftImg8bit.png``. Images may have any
     image extension in place of the one in ``ending``, in upper or lower case. ``error`` is raised without the folder.
+    Links that are not followed, because they lead to a folder that is searched already, are added to ``problems``.
     """
     if not os.path.isdir(folder):
         raise error(f"{folder}: no such folder")
     before, dot, extension = ending.lower().rpartition(".")
     extensions = IMAGE_SUFFIXES if dot + extension in IMAGE_SUFFIXES else {dot + extension}
     found: dict[str, Path] = {}
-    for path in walk(folder):
+    for path in walk(folder, lambda link: problems.append(f"{link}: it links to a folder that is searched already")):
         if path.suffix.lower() not in extensions or not path.stem.lower().endswith(before):
             continue
         name = _compose(path.relative_to(folder).as_posix()[: -len(before + path.suffix)])

@@ -71,12 +71,14 @@ class Labels:
         # For bytes, a table of all values is faster.
         classes = self.classes_of(np.arange(256))[values] if values.dtype == np.uint8 else self.classes_of(values)
         if classes.size and classes.min() < 0:
-            lists = np.unique(values[classes < 0]).tolist(), self.ids, self.ignored
-            unknown, ids, ignored = (", ".join(str(as_written(i)) for i in each[:30]) or "none" for each in lists)
+            lists = np.unique(values[classes < 0]).tolist()[:30], self.ids[:30], self.ignored
+            unknown, ids, ignored = ([as_written(value) for value in each] for each in lists)
+            all_ignored = str([*ignored, *unknown]).replace(" ", "")
             raise DataError(
-                f"{file}: unknown label values {unknown}; classes are {ids}; ignored are {ignored}; of your own data, "
-                "add them to classes.json, or ignore them: --option ignored=[...], in training "
-                "--set data.options.ignored=[...]"
+                f"{file}: unknown label values {str(unknown)[1:-1]}; classes are {str(ids)[1:-1]}; ignored are "
+                f"{str(ignored)[1:-1] or 'none'}; of your own data, add them to classes.json, as classes or by "
+                f'"ignored": {all_ignored}, or ignore them by --option ignored={all_ignored}, in training by '
+                f"--set data.options.ignored={all_ignored}"
             )
         return classes.astype(np.uint8)
 
