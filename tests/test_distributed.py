@@ -5,14 +5,14 @@ import torch
 import torch.distributed as dist
 
 from repgraph import distributed
-from repgraph.distributed import Process, process_group
+from repgraph.distributed import process_group
 from repgraph.errors import UsageError
 
 
 def test_single_process(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with process_group("cpu") as process:
-        assert process == Process(0, 1, torch.device("cpu")) and process.is_first
+    with process_group("cpu") as device:
+        assert device == torch.device("cpu") and distributed.rank() == 0 and distributed.world_size() == 1
         assert distributed.all_reduce(torch.ones(2)).tolist() == [1, 1]
         assert distributed.gather(3) == [3] and distributed.broadcast(3) == 3
         assert not dist.is_initialized()
@@ -35,9 +35,8 @@ def test_group_ends_with_the_block(monkeypatch, tmp_path):
     monkeypatch.setattr(dist, "init_process_group", alone)
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(KeyError), process_group("cpu") as process:
-        assert (process.rank, process.world_size, process.is_first) == (1, 2, False)
-        assert dist.is_initialized()
+    with pytest.raises(KeyError), process_group("cpu") as device:
+        assert device == torch.device("cpu") and dist.is_initialized()
         raise KeyError
     assert not dist.is_initialized()
 

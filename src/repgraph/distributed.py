@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,18 +15,6 @@ from repgraph.errors import UsageError
 # Processes that evaluate wait for each other once, at the end; torchrun ends all of them if one fails.
 TIMEOUT = timedelta(days=7)
 T = TypeVar("T")
-
-
-class Process(NamedTuple):
-    """One of ``world_size`` processes, on ``device``."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
 
 
 def world_size() -> int:
@@ -70,20 +58,20 @@ def broadcast(value: T) -> T:
 
 
 @contextlib.contextmanager
-def process_group(device: str) -> Iterator[Process]:
-    """Initialize the process group under torchrun, and destroy it at exit.
+def process_group(device: str) -> Iterator[torch.device]:
+    """Yield this process's device; under torchrun, with a process group that ends with the block.
 
     With ``auto`` or ``cuda`` as the device, each process gets its own GPU.
     """
     try:
         count, local_count = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        number, local = (int(os.environ[name]) if count > 1 else 0 for name in ("RANK", "LOCAL_RANK"))
+        _, local = (int(os.environ[name]) if count > 1 else 0 for name in ("RANK", "LOCAL_RANK"))
     except (KeyError, ValueError):
         raise UsageError(
             "WORLD_SIZE is set, but not RANK and LOCAL_RANK; start several processes with torchrun"
         ) from None
     if count == 1:
-        yield Process(0, 1, parse_device(device))
+        yield parse_device(device)
         return
     found, gpus = parse_device(device), torch.cuda.device_count()
     shared = found.type == "cpu" or found.index is not None or local_count > gpus
@@ -93,7 +81,7 @@ def process_group(device: str) -> Iterator[Process]:
     # NCCL needs a GPU for each process.
     dist.init_process_group("gloo" if shared else "nccl", timeout=TIMEOUT, device_id=None if shared else found)
     try:
-        yield Process(number, count, found)
+        yield found
     finally:
         destroy_process_group()
 

@@ -6,8 +6,9 @@ import csv
 import io
 import os
 import secrets
+import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,25 +78,24 @@ def check_writable(path: Path) -> None:
     with explained(path, "; give another --out"):
         check_regular(path)
         folder = next(folder for folder in path.parents if folder.exists())
-        part = folder / f".{secrets.token_hex(8)}.part"
-        part.touch()
-        part.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
-def walk(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files in a folder and its subfolders, without hidden ones, and the links that were not followed.
+def walk(folder: Path, on_loop: Callable[[Path], None] = lambda link: None) -> list[Path]:
+    """Return the files in a folder and its subfolders, without hidden ones.
 
     Every folder is searched once. A link is not followed if it leads to a folder that was searched before or that
-    contains the link.
+    contains the link; ``on_loop`` is called with it.
     """
-    found, loops = [], []
+    found: list[Path] = []
     seen: set[Path] = set()
     waiting = deque([folder])  # links last: a file that is found twice gets the path without links
     while waiting:
         path = waiting.popleft()
         real = path.resolve()
         if real in seen or (path != folder and path.parent.resolve().is_relative_to(real)):
-            loops.append(path)
+            on_loop(path)
             continue
         seen.add(real)
         try:
@@ -112,7 +112,7 @@ def walk(folder: Path) -> tuple[list[Path], list[Path]]:
                 waiting.append(inner)
             else:
                 found.append(inner)
-    return found, loops
+    return found
 
 
 def read_json(path: Path, remedy: str = "", error_type: type[UsageError] = UsageError) -> Any:

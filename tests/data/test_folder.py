@@ -27,11 +27,11 @@ def item_names(*arguments) -> list[str]:
 def test_lists(tmp_path):
     flat(tmp_path, "a", "b", "c", "d")
     names(tmp_path / "train.txt", "c", "a")
-    names(tmp_path / "val.txt", "b.png")  # a file name
+    names(tmp_path / "val.txt", "b")
     assert item_names(tmp_path) == ["c", "a"] and item_names(tmp_path, "val") == ["b"]
     assert item_names(tmp_path, "trainval") == ["c", "a", "b"]
     fails(r"test\.txt: No such file", load, "folder", tmp_path, "test")
-    names(tmp_path / "train.txt", "a", "b", "a.png")
+    names(tmp_path / "train.txt", "a", "b", "a")
     assert item_names(tmp_path) == ["a", "b"]
 
 

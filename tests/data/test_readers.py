@@ -130,7 +130,7 @@ def test_damaged_data_sets(made):
     items[2].mask.unlink()
     data = open_split(name, root, "train")
     if name in ("ade20k", "camvid", "cityscapes", "folder"):  # without lists
-        assert [each.about for each in data.problems] == [str(items[1].mask)]
+        assert data.problems == [f"{items[1].mask}: there is no image for this mask"]
         assert (data.missing, len(data)) == ([items[2].mask], 2)
     else:
         assert data.missing == [items[1].image, items[2].mask] and len(data) == 3

@@ -34,7 +34,7 @@ def test_the_data_set():
 
 
 def test_scenes_differ():
-    keys = [(seed, split, index) for seed in (0, 2**70) for split in ("train", "val", "test") for index in (0, 1)]
+    keys = [(seed, split, index) for seed in (0, 2**62) for split in ("train", "val", "test") for index in (0, 1)]
     assert len({paint(sample_scene(*key), (32, 43))[0].tobytes() for key in keys}) == len(keys)
 
 
@@ -76,5 +76,5 @@ def test_sizes():
 
 def test_errors():
     fails("scenes has no split 'trainval'", load, "scenes", None, "trainval")
-    for options in (dict(size=(16, 64)), dict(size=96), dict(size=(400, 100)), dict(length=0)):
+    for options in (dict(size=(16, 64)), dict(size=96), dict(length=0), dict(seed=-1)):
         fails(f"{next(iter(options))} is", load, "scenes", None, **options)

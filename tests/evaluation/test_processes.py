@@ -51,7 +51,7 @@ def work(rank: int, root: str, out: str) -> list:
     collected.reduce().reduce()
     assert (collected.write(out) is None) == (rank > 0)
     detection = evaluate_detection(Oracle(data, 1.0, range(rank, len(data), 2)), data, workers=1)
-    return [refused, segmentation(), collected.scores().to_dict(), detection.scores.to_dict(), detection.images]
+    return [refused, segmentation(), collected.scores().to_dict(), detection.scores.to_dict()]
 
 
 def _child(rank: int, store: str, root: str, out: str, result: str) -> None:
@@ -76,7 +76,7 @@ def test_two_processes_equal_one(tmp_path):
     data = load(root, "val")
     alone = collect(data, [(0, 0), (1, 0), (2, 0), (3, 1), (4, 0)])
     detection = evaluate_detection(Oracle(data, 1.0), data)
-    expected = [2, segmentation(), alone.scores().to_dict(), detection.scores.to_dict(), 5]
+    expected = [2, segmentation(), alone.scores().to_dict(), detection.scores.to_dict()]
     assert [json.loads(path.read_text()) for path in results] == [json.loads(json.dumps(expected))] * 2
     assert json.loads((tmp_path / "results.json").read_text()) == alone.results()
     assert 0 < alone.scores().box.ap < 1

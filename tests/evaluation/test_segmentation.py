@@ -95,10 +95,10 @@ def test_scores_are_those_of_all_images_in_one_matrix(val):
     for image, mask in val:
         expected.update(predict(model, image, mode="slide", crop=16, scales=(0.5, 1.0)), mask)
     seen = []
-    settings = Settings(mode="slide", crop=16)
-    found = evaluate(model, val, settings, scales=(0.5, 1.0), progress=lambda *now: seen.append(now))
+    settings = Settings(mode="slide", crop=16, scales=(0.5, 1.0))
+    found = evaluate(model, val, settings, progress=lambda *now: seen.append(now))
     assert found.scores == expected.scores() and torch.equal(found.confusion, expected.matrix)
-    assert found.images == 5 and found.seconds > 0
+    assert found.images == 5
     assert seen == [(done, 5) for done in range(1, 6)]
     assert evaluate(model, val, limit=2).images == 2
 

@@ -54,25 +54,23 @@ def test_files_are_taken_with_any_suffix_and_once(tree):
 
 
 def test_names_that_clash(tree):
-    assert found("a.jpg", "sub/a.jpg") == {"a": "a.jpg", "sub/a": "sub/a.jpg"}
-    (tree / "a.png").touch()
-    assert found(".") == {"a.jpg": "a.jpg", "a.png": "a.png", "b": "b.PNG"}
-    (tree / "a.jpg.bmp").touch()
-    assert found(".") == {"a.jpg": "a.jpg", "a.jpg-2": "a.jpg.bmp", "a.png": "a.png", "b": "b.PNG"}
+    assert found("a.jpg", "sub/a.jpg") == {"a": "a.jpg", "a-2": "sub/a.jpg"}
+    (tree / "A.png").touch()
+    (tree / "a-2.bmp").touch()
+    assert found("a-2.bmp", "a.jpg", "A.png") == {"a-2": "a-2.bmp", "a": "a.jpg", "A-3": "A.png"}
 
 
-parts = st.sampled_from(["a", "b", "A", "..", "猫" * 84])
-ends = st.sampled_from(["a", "a-2", "b.jpg", "a.jpg", "a.png", "a.jpg.png", "猫" * 83 + ".jpeg", "猫" * 83 + "1.png"])
+parts = st.sampled_from(["a", "b", "A", "..", "猫"])
+ends = st.sampled_from(["a", "a-2", "b.jpg", "a.jpg", "a.png", "a.jpg.png", "猫.jpeg", "猫1.png"])
 names = st.tuples(st.lists(parts, max_size=3), ends).map(lambda each: PurePath("/top", *each[0], each[1]))
 
 
 @given(st.lists(names, min_size=1, max_size=8), st.sampled_from(["flat", "relative", "absolute"]))
 def test_names_are_unique_and_stay_in_the_folder(chosen, kind):
     relative = [{"flat": PurePath(path.name), "absolute": path}.get(kind, path.relative_to("/top")) for path in chosen]
-    found = unique_names(chosen, relative)
+    found = unique_names(relative)
     assert len({name.casefold() for name in found}) == len(chosen)
     assert not any(PurePath(name).is_absolute() or ".." in PurePath(name).parts for name in found)
-    assert all(len(f"{name}.png".split("/")[-1].encode()) <= 255 for name in found)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +108,11 @@ def test_links_and_pipes(tree):
     assert found("sub") == found("sub/*.*") == found(*expected.values()) == expected
     with pytest.raises(DataError, match=r"(?i)not a regular file"):
         find_images(["sub/pipe.png"])[0].read()
-    (tree / "sub" / "loop2").symlink_to(tree / "sub")
     for pattern in (".", "**/*"):
-        notes: list[str] = []
-        assert found(pattern, recursive=pattern == ".", skip=[Path("out")], warn=notes.append) == {
+        assert found(pattern, recursive=pattern == ".", skip=[Path("out")]) == {
             "a": "a.jpg", "b": "b.PNG", "links/x": "links/x.jpg", "links/y": "links/y.jpg", "sub/a": "sub/a.jpg",
             "sub/broken": "sub/broken.png", "sub/pipe": "sub/pipe.png", "sub/deep/c": "sub/deep/c.tif",
         } | ({"notes": "notes.txt"} if pattern == "**/*" else {})  # fmt: skip
-        assert sorted(note.split()[0] for note in notes) == ["sub/loop", "sub/loop2"]
 
 
 @pytest.mark.parametrize("orientation", range(10))

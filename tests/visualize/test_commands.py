@@ -239,5 +239,5 @@ def test_names_that_are_not_text(networks, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="utf-8"))  # it is strict
     assert command("nodes", "--model", networks / "rgnet", photo, "--at", "1,1", "--out", out / "nodes.png") == 0
     assert command("affinity", networks / "nl", photo, "--format", "png", "--out", out) == 0
-    assert b"a? at" in shown.getvalue() and b"\\udcfe/nodes.png" in shown.getvalue()
-    assert (out / "images.csv").read_text().splitlines()[1].startswith("a?,")
+    assert b"a\\udcff at" in shown.getvalue() and b"\\udcfe/nodes.png" in shown.getvalue()
+    assert (out / "images.csv").read_text().splitlines()[1].startswith("a\\udcff,")

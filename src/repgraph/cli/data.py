@@ -1,6 +1,5 @@
 """``repgraph data``."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,6 @@ from repgraph.constants import DATASETS, INSTANCE_DATASETS
 from repgraph.errors import UsageError
 
 NAMES = sorted({*DATASETS, *INSTANCE_DATASETS} - {"scenes"})
-SHOWN = 10  # problems of one kind without --all
 
 
 def check(
@@ -24,8 +22,6 @@ def check(
     ] = None,
     option: options.ReaderOptions = None,
     workers: options.Workers = options.WORKERS,
-    as_json: Annotated[bool, option("Print the report as JSON, with all problems.", "--json")] = False,
-    show_all: Annotated[bool, option(f"Show all problems, not just {SHOWN} of each kind.", "--all")] = False,
 ) -> int:
     """Read all files of a data set, report what is wrong with them, and count the classes.
 
@@ -34,7 +30,7 @@ def check(
       repgraph data check cityscapes data/cityscapes --split val --workers 8
       repgraph data check coco data/coco
       repgraph data check coco my-data --split train --option images=photos annotations=objects.json
-      repgraph data check folder my-data --option classes=3 --json > report.json
+      repgraph data check folder my-data --option classes=3 > report.txt
 
     The exit code is 0 if there are no problems, 1 if there are some, and 2 for a mistake in the command.
     """
@@ -44,11 +40,7 @@ def check(
 
     reports = check(name, root, split, options.named_values("--option", option), workers, sys.stderr)
     problems = sum(len(report.problems) for report in reports)
-    if as_json:
-        content = {"name": name, "root": str(root), "problems": problems}
-        print(json.dumps({**content, "splits": [report.to_dict() for report in reports]}, indent=2))
-    else:
-        for report in reports:
-            print(report.format(name, None if show_all else SHOWN))
-        print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "no problems found")
+    for report in reports:
+        print(report.format(name))
+    print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "no problems found")
     return 1 if problems else 0

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,16 +36,15 @@ def evaluate(
     from rich.console import Console
 
     from repgraph import files
-    from repgraph.distributed import process_group, shard
+    from repgraph.distributed import process_group, rank, shard
     from repgraph.evaluation import evaluate, evaluate_detection, report
     from repgraph.inference import network
-    from repgraph.inference.files import memory_hints_for
     from repgraph.progress import Progress
 
-    with process_group(inference.device) as process:
-        if out is not None and process.is_first:
+    with process_group(inference.device) as device:
+        if out is not None and rank() == 0:
             files.check_writable(out / report.SCORES)
-        trained = network.load(model, process.device)
+        trained = network.load(model, device)
         settings = inference.settings(trained)
         images = trained.open_data(*data.source())
         if not images.labelled:
@@ -53,27 +53,29 @@ def evaluate(
                 f"repgraph predict --split {images.split} writes predictions"
             )
         used = settings.precision if trained.is_detector else str(settings)
-        about = {"model": str(model), "dataset": images.name, "split": images.split, "settings": used}
+        about: dict[str, Any] = dict(model=str(model), dataset=images.name, split=images.split, settings=used)
         count = min(data.limit or len(images), len(images))
         evaluation: Any
+        start = time.perf_counter()
         with (
-            Progress("evaluating", len(shard(count)), sys.stderr if process.is_first else None) as progress,
-            network.memory_hints(memory_hints_for(trained, settings)),
+            Progress("evaluating", len(shard(count)), sys.stderr if rank() == 0 else None) as progress,
+            network.memory_hints(trained.memory_hints),
         ):
             shared: Any = dict(limit=count, workers=inference.workers, progress=lambda done, _: progress.update(done))
             if trained.is_detector:
                 evaluation = evaluate_detection(trained.model, images, precision=settings.precision, **shared)
             else:
                 evaluation = evaluate(trained.model, images, settings, **shared)
-        if not process.is_first:
+        about["seconds"] = round(time.perf_counter() - start, 3)
+        if rank() > 0:
             return 0
     note = partial(print, "repgraph eval: note:", file=sys.stderr)
     if trained.labels is not None and trained.labels.names != images.labels.names:
         note("the network's class names differ from the data set's")
     if trained.is_detector:
-        found = report.detection_report({**about, "left_out": images.skipped}, evaluation)
-        if images.skipped:
-            note(f"skipped in {images.path}: {', '.join(f'{kind}: {n}' for kind, n in images.skipped.items())}")
+        found = report.detection_report({**about, "left_out": len(images.problems)}, evaluation)
+        if images.problems:
+            note(f"{len(images.problems)} annotations of {images.path} cannot be used; repgraph data check lists them")
     else:
         found = report.segmentation_report(about, evaluation, images.labels.names)
     if as_json:
@@ -81,7 +83,7 @@ def evaluate(
     else:
         console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=1000)  # no truncation
         found.show(console)
-        rate = count / max(found.record["seconds"], 1e-3)
+        rate = count / max(about["seconds"], 1e-3)
         console.print(f"{images.name} {images.split}, {count} images, {used}, {rate:.2f} images/s")
     if out is not None:
         print(f"written: {', '.join(map(str, found.write(out)))}", file=sys.stderr if as_json else sys.stdout)

@@ -1,7 +1,6 @@
 """``repgraph predict``."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -53,16 +52,15 @@ def predict(
 
     import torch
 
-    from repgraph.distributed import all_reduce, gather, process_group
+    from repgraph.distributed import all_reduce, gather, process_group, rank, shard
     from repgraph.inference import files, network
     from repgraph.inference.inputs import find_images, large_images, split_images
     from repgraph.progress import Progress
 
     folders = [out / files.LABELS, out / files.OVERLAYS]
-    note = partial(print, "repgraph predict:", file=sys.stderr)
-    sources = find_images(inputs, recursive=recursive, skip=folders, warn=note) if inputs else []
-    with process_group(inference.device) as process:
-        trained = network.load(model, process.device)
+    sources = find_images(inputs, recursive=recursive, skip=folders) if inputs else []
+    with process_group(inference.device) as device:
+        trained, is_first = network.load(model, device), rank() == 0
         settings = inference.settings(trained)
         if score is not None and not trained.is_detector:
             raise UsageError("--score is for detectors; this network is for segmentation")
@@ -72,8 +70,8 @@ def predict(
             network.check_classes(trained.model.classes, images.labels)
             sources, labels = split_images(images, data.limit), images.labels
             plain = images.name == "cityscapes"  # as its evaluation server expects
-        own = sources[process.rank :: process.world_size]
-        with large_images(), Progress("predicting", len(own), sys.stderr if process.is_first else None) as progress:
+        own = [sources[index] for index in shard(len(sources))]
+        with large_images(), Progress("predicting", len(own), sys.stderr if is_first else None) as progress:
             found, written, own_failed = files.predict_files(
                 trained,
                 own,
@@ -89,7 +87,7 @@ def predict(
             )
         failed, written = all_reduce(torch.tensor([own_failed, written])).tolist()
         parts = gather(found)
-    if process.is_first:
+    if is_first:
         objects = ""
         if trained.is_detector:
             found = {key: value for part in parts for key, value in part.items()}

@@ -11,7 +11,7 @@ import typer
 
 from repgraph.cli import options
 from repgraph.cli.options import option
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from repgraph.inference import Trained
@@ -70,7 +70,7 @@ def explore(
     from repgraph import files
     from repgraph.distributed import parse_device
     from repgraph.inference import network as networks
-    from repgraph.inference.inputs import large_images, printable
+    from repgraph.inference.inputs import large_images
     from repgraph.progress import Progress
     from repgraph.visualize import explorer
     from repgraph.visualize.collect import find_layers
@@ -90,7 +90,7 @@ def explore(
             network.model,
             (explorer.ExplorerImage(name, *found.read(index)) for index, name in enumerate(found.names)),
             network.labels or found.labels,
-            title=printable(title or options.network_name(model)),
+            title=one_line(title or options.network_name(model)),
             about=about,
             layers=layers or None,
             score=score,

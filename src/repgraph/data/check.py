@@ -1,9 +1,7 @@
 """Read a whole data set, report everything that is wrong with it, and count its classes (``repgraph data check``)."""
 
 import math
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -13,9 +11,9 @@ import numpy as np
 
 from repgraph.constants import IGNORE
 from repgraph.data import coco, open_split
-from repgraph.data.dataset import SegmentationData, size_mismatch
-from repgraph.data.files import NO_VALIDATION, Kind, NotFound, Problem, prefetch, read_image, read_mask
-from repgraph.data.labels import DataError, as_written
+from repgraph.data.dataset import SegmentationData
+from repgraph.data.files import NO_VALIDATION, NotFound, prefetch
+from repgraph.data.labels import DataError
 from repgraph.errors import one_line
 from repgraph.progress import Progress
 
@@ -28,8 +26,7 @@ class Report:
 
     def __init__(self, split: str, data: Data | None) -> None:
         self.split, self.data = split, data
-        self.labelled = data is None or data.labelled
-        self.problems: list[Problem] = []
+        self.problems: list[str] = []
         classes = 0 if data is None else len(data.labels)
         self.counts = np.zeros((3, classes + 1), np.int64)  # pixels, images, objects of each class, and of none
         self.pixels, self.images, self.objects = self.counts
@@ -41,55 +38,29 @@ class Report:
         self.counts += other.counts
         self.sizes |= other.sizes
 
-    def add_problem(self, kind: Kind, about: str | Path, detail: str = "") -> None:
-        self.problems.append(Problem(kind, str(about), detail.removeprefix(f"{about}: ")))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        columns: dict[str, Any] = {}
-        if self.data is not None:
-            columns = {"name": self.data.labels.names, "id": self.data.labels.ids}
-            columns |= zip(("pixels", "images", "objects"), self.counts[:, :-1].tolist(), strict=True)
-        if isinstance(self.data, SegmentationData):
-            del columns["objects"]
-        return {
-            "split": self.split,
-            "images": 0 if self.data is None else len(self.data),
-            "labelled": self.labelled,
-            "smallest": min(self.sizes, key=math.prod, default=None),
-            "largest": max(self.sizes, key=math.prod, default=None),
-            "ignored_pixels": int(self.pixels[-1]),
-            "classes": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
-            "problems": [asdict(problem) for problem in self.problems],
-        }
-
-    def format(self, name: str, limit: int | None = None) -> str:
-        """Return the report on the data set ``name`` as text, with at most ``limit`` problems of each kind."""
-        content = self.to_dict()
-        count = content["images"]
-        lines = [f"{name} {self.split}: {count} image{'s' * (count != 1)}" + " without labels" * (not self.labelled)]
+    def format(self, name: str) -> str:
+        """Return the report on the data set ``name`` as text."""
+        data, count = self.data, 0 if self.data is None else len(self.data)
+        lines = [f"{name} {self.split}: {count} image{'s' * (count != 1)}"]
+        if data is not None and not data.labelled:
+            lines[0] += " without labels"
         if self.sizes:
-            sizes = [f"{width} x {height}" for height, width in (content["smallest"], content["largest"])]
+            extremes = min(self.sizes, key=math.prod), max(self.sizes, key=math.prod)
+            sizes = [f"{width} x {height}" for height, width in extremes]
             lines[0] += f", {' to '.join(dict.fromkeys(sizes))} pixels"
-        if content["classes"] and self.labelled:
-            lines += ["", *self._table(content["classes"]), ""]
-        for kind in dict.fromkeys(problem.kind for problem in self.problems):
-            problems = [problem for problem in self.problems if problem.kind == kind]
-            lines.append(f"{kind}: {len(problems)}")
-            lines += [one_line(f"  {p.about}" + (f": {p.detail}" if p.detail else "")) for p in problems[:limit]]
-            if limit is not None and len(problems) > limit:
-                lines.append(f"  ... and {len(problems) - limit} more (--all shows them)")
-        return "\n".join(lines) + "\n"
+        if data is not None and data.labelled:
+            lines += ["", *self._table(data), ""]
+        return "\n".join([*lines, *map(one_line, self.problems)]) + "\n"
 
-    def _table(self, classes: list[dict[str, Any]]) -> list[str]:
+    def _table(self, data: Data) -> list[str]:
+        columns = ["pixels", "images"] + ["objects"] * isinstance(data, coco.InstanceData)
         total = max(1, int(self.pixels[:-1].sum()))
-        rows = [[*classes[0], "%"]]
-        for entry in classes:
-            name, i, *counts = entry.values()
-            share = f"{100 * entry['pixels'] / total:.2f}"
-            rows.append([one_line(name), str(i), *(f"{number:,}" for number in counts), share])
-        rest = "in no object" if isinstance(self.data, coco.InstanceData) else "unlabelled"
-        rows.append([rest, "", f"{self.pixels[-1]:,}", *[""] * (len(rows[0]) - 3)])
+        rows = [["name", "id", *columns, "%"]]
+        for k, (name, number) in enumerate(zip(data.labels.names, data.labels.ids, strict=True)):
+            counts = [f"{count:,}" for count in self.counts[: len(columns), k]]
+            rows.append([one_line(name), str(number), *counts, f"{100 * self.pixels[k] / total:.2f}"])
+        rest = "in no object" if isinstance(data, coco.InstanceData) else "unlabelled"
+        rows.append([rest, "", f"{self.pixels[-1]:,}", *[""] * len(columns)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
@@ -101,16 +72,17 @@ def check(
     reports: list[Report] = []
     not_found: list[NotFound] = []
     for split in splits or SPLITS:
+        report = Report(split, None)
         try:
-            reports.append(Report(split, open_split(name, root, split, **options)))
+            report = Report(split, open_split(name, root, split, **options))
         except NotFound as error:
             not_found.append(error)
-            if not splits and split == "val" and reports:
-                reports.append(Report(split, None))
-                reports[-1].add_problem(Kind.SPLIT, split, f"{error}; {NO_VALIDATION}")
+            if splits or split != "val" or not reports:
+                continue
+            report.problems.append(f"{error}; {NO_VALIDATION}")
         except DataError as error:
-            reports.append(Report(split, None))
-            reports[-1].add_problem(Kind.SPLIT, split, str(error))
+            report.problems.append(str(error))
+        reports.append(report)
     if not_found and (splits or not reports):
         raise not_found[0]
     opened = [(report, report.data) for report in reports if report.data is not None]
@@ -118,82 +90,52 @@ def check(
         _check_files(report, data, workers, show)
     for (first, one), (second, two) in combinations(opened, 2):
         _compare(first, one, second, two)
-    kinds = list(Kind)
-    for report in reports:
-        report.problems.sort(key=lambda problem: kinds.index(problem.kind))
     return reports
 
 
 def _compare(first: Report, one: Data, second: Report, two: Data) -> None:
-    """Add problems between two splits, such as shared images, to the second report."""
-    shared = (Kind.UNPAIRED_MASK, Kind.LOOP)  # in a folder that both splits have
-    known = {problem for problem in first.problems if problem.kind in shared}
+    """Add problems between two splits to the second report, and remove masks without an image that both splits have."""
+    known = set(one.problems)
     second.problems = [problem for problem in second.problems if problem not in known]
-    both = f"{one.split} and {two.split}"
     if difference := one.labels.difference(two.labels):
-        second.add_problem(Kind.CLASSES, both, difference)
+        second.problems.append(f"the classes of {one.split} and {two.split} differ: {difference}")
     if "trainval" not in (one.split, two.split):
-        for path in sorted({item.image for item in one.items} & {item.image for item in two.items}):
-            second.add_problem(Kind.SHARED, path, both)
+        shared = sorted({item.image for item in one.items} & {item.image for item in two.items})
+        second.problems += [f"{path}: the image is in {one.split} and {two.split}" for path in shared]
 
 
 def _check_files(report: Report, data: Data, workers: int, show: TextIO | None) -> None:
     report.problems += data.problems
-    no_objects = isinstance(data, coco.InstanceData) and all(each.crowd for item in data.items for each in item.objects)
-    if no_objects and data.labelled:
-        report.add_problem(Kind.NO_OBJECTS, data.split, "crowds and skipped annotations do not count")
     with Progress(f"reading {data.split}", len(data), show) as progress:
-        for done, found in enumerate(prefetch(partial(_examine, data=data), data.items, workers), 1):
+        for done, found in enumerate(prefetch(partial(_examine, data=data), range(len(data)), workers), 1):
             report.add(found)
             progress.update(done)
-    if isinstance(data, SegmentationData) and report.pixels[-1] and not report.pixels[:-1].any():
-        report.add_problem(Kind.NO_LABELS, data.split, f"all {report.pixels[-1]} pixels are ignored")
-
-
-def _examine(item: Any, data: Data) -> Report:
-    """Read an image and its mask, or draw the masks of its objects."""
-    found = Report(data.split, data)
-
-    def try_read(path: Path, read: Callable[[Path], Any], missing: Kind, damaged: Kind) -> Any:
-        try:
-            return read(path)
-        except DataError as error:
-            found.add_problem(damaged if os.path.exists(path) else missing, path, str(error))
-            return None
-
-    image = try_read(item.image, read_image, Kind.MISSING_IMAGE, Kind.BAD_IMAGE)
-    size = None if image is None else tuple(image.shape[-2:])
-    if size is not None:
-        found.sizes.add(size)
     if isinstance(data, coco.InstanceData):
-        if size is not None and size != item.size:
-            found.add_problem(Kind.IMAGE_SIZE, item.image, data.size_mismatch(item, size))
-        free = np.ones(item.size, dtype=bool)
-        for each in item.objects:
-            mask = each.mask()
-            if not mask.any():
-                found.add_problem(Kind.OBJECT_EMPTY, f"annotation {each.id} of image {item.name}")
-                continue
-            found.pixels[each.label - 1] += int(mask.sum())
-            found.objects[each.label - 1] += 1
-            free &= mask == 0
-        found.pixels[-1] = free.sum()
-    elif item.mask is not None:
-        mask = try_read(item.mask, partial(read_mask, rgb=data.labels.rgb_masks), Kind.MISSING_MASK, Kind.BAD_MASK)
-        if mask is not None and size is not None and mask.shape != size:
-            found.add_problem(Kind.MASK_SIZE, item.mask, size_mismatch(item, size, mask.shape))
-        if mask is not None:
-            _count_classes(found, item.mask, mask, data)
+        if data.labelled and all(each.crowd for item in data.items for each in item.objects):
+            report.problems.append(f"{data.split}: there is no object that can be used, except crowds")
+    elif report.pixels[-1] and not report.pixels[:-1].any():
+        report.problems.append(f"{data.split}: all {report.pixels[-1]} pixels are ignored")
+
+
+def _examine(index: int, data: Data) -> Report:
+    """Read an image as training does, with its mask or objects, and count its classes."""
+    found, classes = Report(data.split, data), len(data.labels)
+    try:
+        image, target = data[index]
+    except DataError as error:
+        found.problems.append(str(error))
+        return found
+    found.sizes.add((image.shape[-2], image.shape[-1]))
+    if isinstance(target, dict):
+        masks, labels = target["masks"].numpy(), target["labels"].numpy() - 1
+        np.add.at(found.pixels, labels, masks.sum((1, 2), dtype=np.int64))
+        np.add.at(found.objects, labels, 1)
+        found.pixels[-1] = (~masks.any(0)).sum()
+        item: Any = data.items[index]
+        if empty := len(item.objects) - len(labels):
+            found.problems.append(f"{item.image}: {empty} of {len(item.objects)} objects have no pixel in the image")
+    elif target is not None:
+        pixels = np.bincount(target.numpy().ravel(), minlength=IGNORE + 1)
+        found.pixels[:] = [*pixels[:classes], pixels[IGNORE]]
     found.images[:] = found.pixels > 0
     return found
-
-
-def _count_classes(found: Report, path: Path, mask: np.ndarray, data: SegmentationData) -> None:
-    values, counts = np.unique(mask, return_counts=True)
-    classes = data.labels.classes_of(values)
-    known = classes >= 0
-    np.add.at(found.pixels, np.where(classes == IGNORE, len(data.labels), classes)[known], counts[known])
-    if not known.all():
-        unknown = list(zip(values[~known].tolist(), counts[~known].tolist(), strict=True))[:30]
-        detail = ", ".join(f"{as_written(value)} ({count} pixels)" for value, count in unknown)
-        found.add_problem(Kind.UNKNOWN_LABEL, path, f"{detail}{data.ignore_hint(values)}")

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 from torchvision.tv_tensors import Image, Mask
 
-from repgraph.data.files import FileIndex, Kind, Problem, read_image, read_mask
-from repgraph.data.labels import DataError, Labels, as_written
+from repgraph.data.files import find_files, read_image, read_mask
+from repgraph.data.labels import DataError, Labels
 from repgraph.errors import UsageError
 
 Sample = tuple[Image, Mask | None]
@@ -44,36 +43,27 @@ class SegmentationData(Dataset[Sample]):
     labels: Labels
     items: list[Item]
     missing: list[Path] = field(default_factory=list)  # files of items that do not exist
-    problems: list[Problem] = field(default_factory=list)  # masks without an image, and links that are not followed
+    problems: list[str] = field(default_factory=list)  # masks without an image, and links that are not followed
     prediction_ending: str = ".png"  # appended to the name of an image in the file name of its prediction
 
     def __len__(self) -> int:
         return len(self.items)
 
+    def read(self, index: int) -> Image:
+        """Read an image, without its mask."""
+        return read_image(self.items[index].image)
+
     def __getitem__(self, index: int) -> Sample:
-        item = self.items[index]
-        image = read_image(item.image)
+        item, image = self.items[index], self.read(index)
         if item.mask is None:
             return image, None
-        values = read_mask(item.mask, self.labels.rgb_masks)
-        try:
-            classes = self.labels.to_train(values, item.mask)
-        except DataError as error:
-            raise DataError(f"{error}{self.ignore_hint(np.unique(values))}") from None
+        classes = self.labels.to_train(read_mask(item.mask, self.labels.rgb_masks), item.mask)
         if classes.shape != tuple(image.shape[-2:]):
-            raise DataError(size_mismatch(item, tuple(image.shape[-2:]), classes.shape))
+            size, expected = (f"{each[-1]} x {each[-2]}" for each in (classes.shape, image.shape))
+            raise DataError(
+                f"{item.mask}: the mask has {size} pixels and its image {item.image} {expected}; expected equal sizes"
+            )
         return image, Mask(torch.from_numpy(classes))
-
-    def ignore_hint(self, values: np.ndarray) -> str:
-        """Return a hint on unknown values in masks, if the user can choose the values."""
-        if self.name != "folder":
-            return ""
-        unknown = values[self.labels.classes_of(values) < 0][:30]
-        listed = str([as_written(value) for value in (*self.labels.ignored, *unknown.tolist())]).replace(" ", "")
-        return (
-            f'; add classes for them to classes.json, or ignore them by "ignored": {listed} there, by --option '
-            f"ignored={listed}, or in training by --set data.options.ignored={listed}"
-        )
 
     @property
     def labelled(self) -> bool:
@@ -103,51 +93,32 @@ def pair(
     """
     data = SegmentationData(name, root, split, labels, [])
     for image_folder, mask_folder in folders:
-        images = FileIndex(image_folder, endings[0])
-        wanted = dict.fromkeys(select(images.found) if select else images.found)
-        masks = FileIndex(mask_folder, endings[1], error=DataError) if mask_folder else None
+        images = find_files(image_folder, endings[0], data.problems)
+        masks = find_files(mask_folder, endings[1], data.problems, DataError) if mask_folder else {}
+        wanted = dict.fromkeys(select(images) if select else images)
         for each in wanted:
-            data.items.append(Item(each, images.path(each), masks.path(each) if masks else None))
-            data.missing += [index.path(each) for index in (images, masks) if index and each not in index.found]
-        data.problems += [Problem(Kind.LOOP, str(path)) for index in (images, masks) if index for path in index.loops]
-        if masks:
-            unpaired = sorted(masks.found.keys() - images.found.keys() - wanted.keys())
-            data.problems += [Problem(Kind.UNPAIRED_MASK, str(masks.found[key])) for key in unpaired]
+            image = images.get(each, image_folder / f"{each}{endings[0]}")
+            mask = masks.get(each, mask_folder / f"{each}{endings[1]}") if mask_folder else None
+            data.items.append(Item(each, image, mask))
+            data.missing += [path for path, found in ((image, images), (mask, masks)) if path and each not in found]
+        unpaired = sorted(masks.keys() - images.keys() - wanted.keys())
+        data.problems += [f"{masks[each]}: there is no image for this mask" for each in unpaired]
     if not data.items:
         raise DataError(f"{', '.join(str(folder) for folder, _ in folders)}: no images found")
     return data
 
 
-def size_mismatch(item: Item, image: Sequence[int], mask: Sequence[int]) -> str:
-    """Return the error for a mask whose size (H, W) differs from its image."""
-    return (
-        f"{item.mask}: the mask has {mask[1]} x {mask[0]} pixels and its image {item.image} "
-        f"{image[1]} x {image[0]}; expected equal sizes"
-    )
-
-
-class Cached:
-    """A data set with all samples in memory, decoded, and shared with forked worker processes."""
+class Cached(list[Any]):
+    """The samples of a data set in memory, decoded, and shared with forked worker processes."""
 
     def __init__(self, data: Any) -> None:
-        self.data = data
         needed = sum(getattr(leaf, "nbytes", 0) for leaf in tree_leaves(data[0])) * len(data)
         if needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             gibibytes = f"{needed / 2**30:.1f} GiB for {len(data)} images"
             raise UsageError(f"data.cache needs about {gibibytes}, more than the machine has; turn it off")
+        self.sizes, self.description = getattr(data, "sizes", None), repr(data)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-            self.samples = list(pool.map(data.__getitem__, range(len(data))))
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.samples[index]
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "data":  # not set yet while unpickling
-            raise AttributeError(name)
-        return getattr(self.data, name)
+            super().__init__(pool.map(data.__getitem__, range(len(data))))
 
     def __repr__(self) -> str:
-        return repr(self.data)
+        return self.description

@@ -10,8 +10,6 @@ import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -43,36 +41,6 @@ class NotFound(DataError):
 NO_VALIDATION = "to validate on every fifth image of train instead: repgraph train ... --set data.hold_out=5"
 
 
-class Kind(StrEnum):
-    """The kinds of problems, in the order in which they are reported."""
-
-    SPLIT = "splits that cannot be opened"
-    NO_LABELS = "splits without labelled pixels"
-    NO_OBJECTS = "splits without objects"
-    CLASSES = "splits with different classes"
-    LOOP = "links to folders that are searched already"
-    MISSING_IMAGE = "missing images"
-    MISSING_MASK = "missing masks"
-    UNPAIRED_MASK = "masks without an image"
-    BAD_IMAGE = "images that cannot be read"
-    BAD_MASK = "masks that cannot be read"
-    MASK_SIZE = "masks whose size differs from the image"
-    UNKNOWN_LABEL = "masks with unknown label values"
-    IMAGE_SIZE = "images whose size differs from the annotation file"
-    ANNOTATION = "annotations that cannot be used"
-    OBJECT_EMPTY = "objects whose mask has no pixel in the image"
-    SHARED = "images in more than one split"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One problem: its kind, the file or name it is about, and details."""
-
-    kind: Kind
-    about: str
-    detail: str = ""
-
-
 def read_image(path: Path, *, upright: bool = False) -> Image:
     """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped.
 
@@ -89,12 +57,6 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
             picture = picture.convert("RGBA")  # otherwise Pillow warns
         pixels = np.array(picture.convert("RGB"))
     return Image(torch.from_numpy(pixels).permute(2, 0, 1))
-
-
-def image_size(path: Path) -> tuple[int, int]:
-    """Return (H, W) of an image from the header of its file, without decoding the pixels."""
-    with _read_errors(path, "image"), pillow.open(path, formats=FORMATS) as picture:
-        return picture.height, picture.width
 
 
 def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
@@ -156,34 +118,26 @@ def _read_errors(path: Path, kind: str) -> Iterator[None]:
         raise DataError(f"{path}: cannot read this {kind} ({reason}); it is damaged or in an unknown format") from error
 
 
-class FileIndex:
-    """The files in a folder and its subfolders, by name, without hidden ones.
+def find_files(folder: Path, ending: str, problems: list[str], error: type[DataError] = NotFound) -> dict[str, Path]:
+    """Return the files in a folder and its subfolders, by name and sorted, without hidden ones.
 
     The name of a file is its path in the folder without ``ending``, such as ``_leftImg8bit.png``. Images may have any
-    image extension in place of the one in ``ending``, in upper or lower case. ``error`` is raised if there is no
-    such folder.
+    image extension in place of the one in ``ending``, in upper or lower case. ``error`` is raised without the folder.
+    Links that are not followed, because they lead to a folder that is searched already, are added to ``problems``.
     """
-
-    def __init__(self, folder: Path, ending: str, error: type[DataError] = NotFound) -> None:
-        if not os.path.isdir(folder):
-            raise error(f"{folder}: no such folder")
-        self.folder, self.ending = folder, ending
-        before, dot, extension = ending.lower().rpartition(".")
-        extensions = IMAGE_SUFFIXES if dot + extension in IMAGE_SUFFIXES else {dot + extension}
-        found: dict[str, Path] = {}
-        paths, self.loops = walk(folder)
-        for path in paths:
-            if path.suffix.lower() not in extensions or not path.stem.lower().endswith(before):
-                continue
-            name = _compose(path.relative_to(folder).as_posix()[: -len(before + path.suffix)])
-            if name in found:
-                raise DataError(f"{path} and {found[name].name} have the same name; remove one of them")
-            found[name] = path
-        self.found = dict(sorted(found.items()))
-
-    def path(self, name: str) -> Path:
-        """Return the path of a file; if it is missing, the path where it is expected."""
-        return self.found.get(name, self.folder / f"{name}{self.ending}")
+    if not os.path.isdir(folder):
+        raise error(f"{folder}: no such folder")
+    before, dot, extension = ending.lower().rpartition(".")
+    extensions = IMAGE_SUFFIXES if dot + extension in IMAGE_SUFFIXES else {dot + extension}
+    found: dict[str, Path] = {}
+    for path in walk(folder, lambda link: problems.append(f"{link}: it links to a folder that is searched already")):
+        if path.suffix.lower() not in extensions or not path.stem.lower().endswith(before):
+            continue
+        name = _compose(path.relative_to(folder).as_posix()[: -len(before + path.suffix)])
+        if name in found:
+            raise DataError(f"{path} and {found[name].name} have the same name; remove one of them")
+        found[name] = path
+    return dict(sorted(found.items()))
 
 
 def find_root(root: str | Path, marker: str, subfolders: Sequence[str] = ()) -> Path:
@@ -218,13 +172,10 @@ def read_split(folder: Path, split: str) -> list[str]:
 def prefetch(read: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
     """Yield ``read(item)`` for each item, in order, and read at most ``workers`` + 1 items ahead.
 
-    Errors of ``read`` are raised when their item is requested. With 0 workers, items are read when requested.
+    Errors of ``read`` are raised when their item is requested.
     """
-    if not workers:
-        yield from map(read, items)
-        return
     pending: deque[Future[R]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="repgraph-read")
+    pool = ThreadPoolExecutor(max(1, workers))
     try:
         for item in items:
             pending.append(pool.submit(read, item))

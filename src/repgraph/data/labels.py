@@ -8,6 +8,7 @@ import colorsys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,15 @@ class Labels:
         # For bytes, a table of all values is faster.
         classes = self.classes_of(np.arange(256))[values] if values.dtype == np.uint8 else self.classes_of(values)
         if classes.size and classes.min() < 0:
-            lists = np.unique(values[classes < 0]).tolist(), self.ids, self.ignored
-            unknown, ids, ignored = (", ".join(str(as_written(i)) for i in each[:30]) or "none" for each in lists)
-            raise DataError(f"{file}: unknown label values {unknown}; classes are {ids}; ignored are {ignored}")
+            lists = np.unique(values[classes < 0]).tolist()[:30], self.ids[:30], self.ignored
+            unknown, ids, ignored = ([as_written(value) for value in each] for each in lists)
+            all_ignored = str([*ignored, *unknown]).replace(" ", "")
+            raise DataError(
+                f"{file}: unknown label values {str(unknown)[1:-1]}; classes are {str(ids)[1:-1]}; ignored are "
+                f"{str(ignored)[1:-1] or 'none'}; of your own data, add them to classes.json, as classes or by "
+                f'"ignored": {all_ignored}, or ignore them by --option ignored={all_ignored}, in training by '
+                f"--set data.options.ignored={all_ignored}"
+            )
         return classes.astype(np.uint8)
 
     def to_file(self, classes: np.ndarray) -> np.ndarray:
@@ -88,10 +95,8 @@ class Labels:
 
     def difference(self, other: "Labels") -> str:
         """Describe how the class names differ from another data set; empty if they are equal."""
-        for k, (one, two) in enumerate(zip(self.names, other.names, strict=False)):
-            if one != two:
-                return f"class {k} is {one!r} and {two!r}"
-        return "" if len(self) == len(other) else f"{len(self)} and {len(other)} classes"
+        pairs = enumerate(zip_longest(self.names, other.names))
+        return next((f"class {k} is {one!r} and {two!r}" for k, (one, two) in pairs if one != two), "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; see :meth:`from_dict`."""

@@ -17,7 +17,7 @@ from repgraph.constants import IGNORE
 from repgraph.data import coco
 from repgraph.data.classes import ADE20K, CAMVID, CITYSCAPES, PASCAL_CONTEXT, PASCAL_CONTEXT_459, STANFORD, VOC
 from repgraph.data.dataset import SegmentationData, pair
-from repgraph.data.files import IMAGE_SUFFIXES, find_root, read_lines, read_split
+from repgraph.data.files import find_root, read_lines, read_split
 from repgraph.data.labels import Colour, DataError, Labels, colour_value, spread_palette
 from repgraph.data.scenes import LENGTHS, Scenes
 from repgraph.files import read_json, validate
@@ -135,17 +135,10 @@ def folder(
 
 
 def _split_names(top: Path, split: str, found: Collection[str]) -> list[str]:
-    """Return the names of a split if all images are in one folder; lists may contain file names."""
-
-    def read_list(listed: str) -> list[str]:
-        pairs = [(name, *os.path.splitext(name)) for name in read_split(top, listed)]
-        return [
-            stem if suffix.lower() in IMAGE_SUFFIXES and name not in found else name for name, stem, suffix in pairs
-        ]
-
+    """Return the names of a split if all images are in one folder."""
     if split != "train" or (top / "train.txt").is_file():
-        return read_list(split)
-    others = {name for path in top.glob("*.txt") if path.name != "classes.txt" for name in read_list(path.stem)}
+        return read_split(top, split)
+    others = {name for path in top.glob("*.txt") if path.name != "classes.txt" for name in read_lines(path)}
     return [name for name in found if name not in others]
 
 

@@ -5,8 +5,7 @@ import io
 import json
 import math
 import os
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,7 @@ from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference import Detections, NotFinite, detect
 from repgraph.inference.network import check_classes, not_finite_in_all_processes
 
-KINDS = ("both", "bbox", "segm")
 SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
-
-
-@dataclass(frozen=True)
-class AverageRecall:
-    """Average recall with at most 1, 10 and 100 detections per image, and by object size; nan without objects."""
-
-    ar1: float
-    ar10: float
-    ar100: float
-    small: float
-    medium: float
-    large: float
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,6 @@ class AveragePrecision:
     medium: float
     large: float
     classes: tuple[float, ...]
-    recall: AverageRecall
 
 
 @dataclass(frozen=True)
@@ -66,13 +51,9 @@ class DetectionScores:
     mask: AveragePrecision | None
     images: int
 
-    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
-        record = from_json(to_json(self, inf_nan_mode="null"))
-        for kind in ("box", "mask"):
-            if names and record[kind] is not None:
-                record[kind]["classes"] = dict(zip(names, record[kind]["classes"], strict=True))
-        return record
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores for JSON, with None for nan."""
+        return from_json(to_json(self, inf_nan_mode="null"))
 
 
 class CocoEvaluation:
@@ -100,7 +81,8 @@ class CocoEvaluation:
             if image_id not in self._sizes:
                 raise ValueError(f"image {image_id} is not in {self.data!r}")
             try:
-                found = Detections.from_output(output, self._sizes[image_id])
+                size = self._sizes[image_id]
+                found = output if isinstance(output, Detections) else Detections.from_output(output, size)
             except ValueError as error:
                 raise ValueError(f"image {image_id}: {error}") from None
             wrong = [label for label in found.labels.tolist() if not 1 <= label <= count]
@@ -123,8 +105,6 @@ class CocoEvaluation:
 
     def results(self, kind: str = "both") -> list[dict[str, Any]]:
         """Return boxes ("bbox"), masks ("segm") or both in COCO's format; after ``reduce``, in the first process."""
-        if kind not in KINDS:
-            raise UsageError(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
         found, ids = self._detections, self.data.labels.ids
         return [result for image_id in self.image_ids for result in found[image_id].coco_results(image_id, ids, kind)]
 
@@ -161,8 +141,7 @@ class CocoEvaluation:
         results = self.results(kind)
         found = truth.loadRes(results) if results else COCO()  # loadRes fails for no results
         evaluation = COCOeval(truth, found, kind)
-        evaluation.params.imgIds = self.image_ids
-        evaluation.params.catIds = [category["id"] for category in truth.dataset["categories"]]
+        evaluation.params.imgIds, evaluation.params.catIds = self.image_ids, list(self.data.labels.ids)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -170,9 +149,8 @@ class CocoEvaluation:
         precision = evaluation.eval["precision"][:, :, :, 0, -1]
         known = [values[values > -1] for values in np.moveaxis(precision, 2, 0)]
         classes = tuple(float(values.mean()) if values.size else math.nan for values in known)
-        stats = [float(value) if value > -1 else math.nan for value in evaluation.stats]
-        summary = dict(zip(SUMMARY, stats[:6], strict=True))
-        return AveragePrecision(**summary, classes=classes, recall=AverageRecall(*stats[6:]))
+        stats = (float(value) if value > -1 else math.nan for value in evaluation.stats)
+        return AveragePrecision(**dict(zip(SUMMARY, stats, strict=False)), classes=classes)
 
 
 @dataclass(frozen=True)
@@ -181,8 +159,6 @@ class DetectionEvaluation:
 
     scores: DetectionScores
     results: CocoEvaluation
-    images: int
-    seconds: float
 
 
 def evaluate_detection(
@@ -200,17 +176,15 @@ def evaluate_detection(
     :func:`~repgraph.evaluation.evaluate`.
     """
     check_classes(getattr(model, "classes", None), data.labels)
-    start = time.perf_counter()
     count = len(data) if limit is None else min(limit, len(data))
-    items = [data.items[index] for index in shard(count)]
+    indices = shard(count)
     evaluation = CocoEvaluation(data)
     with not_finite_in_all_processes():
-        for done, (item, image) in enumerate(prefetch(lambda item: (item, data.read(item)), items, workers), 1):
+        for done, (index, image) in enumerate(zip(indices, prefetch(data.read, indices, workers), strict=True), 1):
             try:
-                evaluation.update([item.id], [detect(model, image, precision=precision)])
+                evaluation.update([data.items[index].id], [detect(model, image, precision=precision)])
             except NotFinite as error:
-                raise NotFinite(f"{item.image}: {error}") from error
+                raise NotFinite(f"{data.items[index].image}: {error}") from error
             if progress:
-                progress(done, len(items))
-    scores = evaluation.reduce().scores()
-    return DetectionEvaluation(scores, evaluation, count, time.perf_counter() - start)
+                progress(done, len(indices))
+    return DetectionEvaluation(evaluation.reduce().scores(), evaluation)

@@ -1,7 +1,6 @@
-"""Output of ``repgraph eval``: tables in percent, and files with fractions."""
+"""Output of ``repgraph eval``: a table in percent, and files with fractions."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,31 +19,32 @@ from repgraph.evaluation.segmentation import SUMMARY, Evaluation
 from repgraph.inference.files import BOXES, MASKS
 
 SCORES, CLASSES, CONFUSION = "scores.json", "classes.csv", "confusion.csv"
-MEANS = ("AP", "AP50", "AP75", "small", "medium", "large", "AR1", "AR10", "AR100", "small", "medium", "large")
 
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Scores of a network: a record for JSON, tables and lines for the terminal, and further files by name."""
+    """Scores of a network: a record for JSON, lines for the terminal, and further files by name."""
 
     record: dict[str, Any]
-    tables: list[Table]
+    shown: dict[str, str]  # columns of the table in the terminal, and their fields in the record's classes
     lines: list[str]
     files: dict[str, str]
 
     def show(self, console: Console) -> None:
-        for part in (*self.tables, *self.lines):
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in self.shown:
+            table.add_column(column, justify="left" if column == "name" else "right", no_wrap=True)
+        for row in self.record["classes"]:
+            table.add_row(*(_cell(row[field]) for field in self.shown.values()))
+        for part in (table, "", *self.lines):
             console.print(part)
-            if isinstance(part, Table):
-                console.print()
 
     def write(self, folder: Path) -> list[Path]:
         """Write ``scores.json``, ``classes.csv`` and further files; return the paths."""
         classes = self.record["classes"]
-        rows = [["" if value is None else value for value in row.values()] for row in classes]
         contents = {
             SCORES: json.dumps(self.record, indent=2) + "\n",
-            CLASSES: files.to_csv(list(classes[0]), rows),
+            CLASSES: files.to_csv(list(classes[0]), [list(row.values()) for row in classes]),
             **self.files,
         }
         return [files.write(folder / name, content) for name, content in contents.items()]
@@ -57,21 +57,15 @@ def segmentation_report(about: dict[str, Any], evaluation: Evaluation, names: Se
     pixels, predicted = confusion.sum(1).tolist(), confusion.sum(0).tolist()
     columns = zip(range(len(names)), names, scores["iou"], scores["accuracy"], pixels, predicted, strict=True)
     classes = [dict(zip(fields, row, strict=True)) for row in columns]
-    means = {name: scores[name] for name in (*SUMMARY, "pixels")}
-    table = _table("class", "name", "IoU %", "accuracy %", "pixels %")
-    for row in classes:
-        share = row["pixels"] / scores["pixels"] if scores["pixels"] else None
-        table.add_row(str(row["class"]), one_line(row["name"]), *map(percent, (row["iou"], row["accuracy"], share)))
-    miou, pixel, mean = (percent(scores[name]) for name in SUMMARY)
+    miou, pixel, mean = (_cell(scores[name]) for name in SUMMARY)
     lines = [f"mIoU {miou} %, pixel accuracy {pixel} %, mean accuracy {mean} %"]
     if absent := scores["iou"].count(None):
         lines.append(f"{absent} of {len(names)} classes are neither in the images nor predicted: not counted in mIoU")
-    matrix = files.to_csv(
-        ["truth", *names], [[name, *row] for name, row in zip(names, confusion.tolist(), strict=True)]
-    )
-    about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
-    record = {**about, **means, "classes": classes}
-    return ScoreReport(record, [table], lines, {CONFUSION: matrix})
+    rows = [[name, *row] for name, row in zip(names, confusion.tolist(), strict=True)]
+    means = {name: scores[name] for name in (*SUMMARY, "pixels")}
+    record = {**about, "images": evaluation.images, **means, "classes": classes}
+    shown = {"class": "class", "name": "name", "IoU %": "iou", "accuracy %": "accuracy", "pixels": "pixels"}
+    return ScoreReport(record, shown, lines, {CONFUSION: files.to_csv(["truth", *names], rows)})
 
 
 def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> ScoreReport:
@@ -85,30 +79,22 @@ def detection_report(about: dict[str, Any], evaluation: DetectionEvaluation) -> 
     fields = ("class", "id", "name", "box_ap", "mask_ap", "objects")
     columns = enumerate(zip(data.labels.ids, data.labels.names, box_ap, mask_ap, strict=True), 1)
     classes = [dict(zip(fields, (label, *row, objects[label]), strict=True)) for label, row in columns]
-    table = _table("class", "name", "box AP %", "mask AP %", "objects")
-    for row in classes:
-        ap = map(percent, (row["box_ap"], row["mask_ap"]))
-        table.add_row(str(row["class"]), one_line(row["name"]), *ap, str(row["objects"]))
-    means = _table("%", *MEANS)
-    for kind, found in ((kind, scores[kind]) for kind in ("box", "mask") if scores[kind]):
-        means.add_row(kind, *map(percent, (*(found[name] for name in AP_SUMMARY), *found["recall"].values())))
-    lines = ["small, medium and large are AP by object size, and after AR100, AR by object size"]
+    lines = []
+    for kind in ("box", "mask"):
+        if scores[kind]:
+            ap, ap50, ap75, *by_size = (_cell(scores[kind][name]) for name in AP_SUMMARY)
+            sizes = "AP of small, medium and large objects {}, {}, {} %".format(*by_size)
+            lines.append(f"{kind} AP {ap} %, AP50 {ap50} %, AP75 {ap75} %; {sizes}")
     if absent := sum(not row["objects"] for row in classes):
         lines.append(f"{absent} of {len(classes)} classes have no objects in these images: not counted in AP")
-    about |= {"images": evaluation.images, "seconds": round(evaluation.seconds, 3)}
-    record = {**about, "box": scores["box"], "mask": scores["mask"], "classes": classes}
+    record = {**about, "images": scores["images"], "box": scores["box"], "mask": scores["mask"], "classes": classes}
+    shown = {"class": "class", "name": "name", "box AP %": "box_ap", "mask AP %": "mask_ap", "objects": "objects"}
     contents = {name: json.dumps(results.results(kind)) for name, kind in ((BOXES, "bbox"), (MASKS, "segm"))}
-    return ScoreReport(record, [table, means], lines, contents)
+    return ScoreReport(record, shown, lines, contents)
 
 
-def percent(value: float | None) -> str:
-    """Format a fraction in percent, with a dash for None and nan."""
-    return "-" if value is None or math.isnan(value) else f"{100 * value:.2f}"
-
-
-def _table(*columns: str) -> Table:
-    """Return an empty table; all columns except names are aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("name", "%") else "right", no_wrap=True)
-    return table
+def _cell(value: str | int | float | None) -> str:
+    """Format a name, a number, or a fraction in percent; None is unknown."""
+    if isinstance(value, float):
+        return f"{100 * value:.2f}"
+    return "-" if value is None else one_line(str(value))

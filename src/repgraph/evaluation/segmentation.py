@@ -1,7 +1,6 @@
 """Evaluation of semantic segmentation: scores from one confusion matrix over all images of a data set."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,8 +59,6 @@ class Confusion:
     """
 
     def __init__(self, classes: int, device: torch.device | str = "cpu") -> None:
-        if not 1 <= classes <= IGNORE:
-            raise ValueError(f"classes is {classes}; expected 1 to {IGNORE}")
         self.classes = classes
         self.matrix = torch.zeros(classes, classes, dtype=torch.int64, device=device)
 
@@ -109,7 +106,6 @@ class Evaluation:
     scores: Scores
     confusion: Tensor
     images: int
-    seconds: float
 
 
 def evaluate(
@@ -121,7 +117,6 @@ def evaluate(
     workers: int = 2,
     progress: OnProgress | None = None,
     on_image: OnImage | None = None,
-    **changes: Any,
 ) -> Evaluation:
     """Predict every image of a data set, and score all pixels together.
 
@@ -130,13 +125,11 @@ def evaluate(
     :class:`~repgraph.inference.NotFinite`.
 
     Args:
-        model, settings, changes: As for :func:`~repgraph.inference.predict`.
+        model, settings: As for :func:`~repgraph.inference.predict`.
         data: Images and masks with their labels, such as a :class:`~repgraph.data.dataset.SegmentationData`.
         limit: Use only the first images.
         workers: Number of threads that read images.
     """
-    settings = (settings or Settings()).changed(**changes)
-    start = time.perf_counter()
     check_classes(getattr(model, "classes", None), data.labels)
     count = len(data) if limit is None else min(limit, len(data))
     indices = shard(count)
@@ -152,7 +145,7 @@ def evaluate(
             if progress:
                 progress(done, len(indices))
     total = confusion.reduce()
-    return Evaluation(total.scores(), total.matrix, count, time.perf_counter() - start)
+    return Evaluation(total.scores(), total.matrix, count)
 
 
 def mean(values: Sequence[float]) -> float:

@@ -7,7 +7,6 @@ larger than its box. The result is the same.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,27 +50,21 @@ class Detections:
         return len(self.boxes)
 
     @classmethod
-    def from_output(cls, output: "Mapping[str, Tensor] | Detections", size: tuple[int, int]) -> "Detections":
+    def from_output(cls, output: Mapping[str, Tensor], size: tuple[int, int]) -> "Detections":
         """Convert the output of one of torchvision's detectors for an image of this size (H, W).
 
         "masks" are optional: (N, 1, H, W) or (N, H, W), as probabilities, or 0 and 1.
         """
-        if not isinstance(output, Detections):
-            arrays = {name: value.detach().as_subclass(Tensor).cpu().numpy() for name, value in output.items()}
-            boxes, masks, mask_size = arrays["boxes"].reshape(-1, 4).astype(np.float64), None, size
-            if "masks" in arrays:
-                mask_size = arrays["masks"].shape[-2:]
-                binary = arrays["masks"].reshape(-1, *mask_size) > MASK_THRESHOLD  # also for 0 and 1
-                masks = [coco_masks.encode(mask) for mask in binary]
-            output = cls(mask_size, boxes, arrays["labels"], arrays["scores"], masks)
-        if output.size != size:
-            raise ValueError(f"the masks have size {output.size}, but the image has size {size}")
-        counts = [len(part) for part in (output.boxes, output.labels, output.scores, output.masks) if part is not None]
-        if len(set(counts)) > 1:
-            raise ValueError(f"the numbers of boxes, labels, scores and masks differ: {counts}")
-        if not np.isfinite(output.boxes).all() or not np.isfinite(output.scores).all():
+        arrays = {name: value.detach().as_subclass(Tensor).cpu().numpy() for name, value in output.items()}
+        boxes, scores, masks = arrays["boxes"].reshape(-1, 4).astype(np.float64), arrays["scores"], None
+        if not np.isfinite(boxes).all() or not np.isfinite(scores).all():
             raise ValueError("a box or a score is not finite")
-        return output
+        if "masks" in arrays:
+            found = arrays["masks"].shape[-2:]
+            if found != size:
+                raise ValueError(f"the masks have size {found}, but the image has size {size}")
+            masks = [coco_masks.encode(mask) for mask in arrays["masks"].reshape(-1, *size) > MASK_THRESHOLD]
+        return cls(size, boxes, arrays["labels"], scores, masks)
 
     def coco_results(self, image_id: int, category_ids: Sequence[int], kind: str = "both") -> list[dict[str, Any]]:
         """Return the objects as in COCO's results files: boxes ("bbox"), masks ("segm") or both.
@@ -102,10 +95,9 @@ def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Detec
         precision: "fp32", or "bf16" and "fp16" under autocast.
     """
     check_image(image)
-    dtype = Settings(precision=precision).autocast
     size = int(image.shape[1]), int(image.shape[2])
     device, _ = device_and_dtype(model, image)
-    with evaluation_mode(model), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+    with evaluation_mode(model), Settings(precision=precision).autocast(device):
         if not isinstance(model, MaskRCNN):
             return Detections.from_output(model([image.to(device)])[0], size)
         return _detect(model.detector, image.as_subclass(Tensor).to(device), size, precision)
@@ -165,24 +157,19 @@ def _encode_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> list[R
 @contextmanager
 def _check_finite(detector: Any, precision: str) -> Iterator[None]:
     """Raise an error if a part of the network returns non-finite values: torchvision silently drops such boxes."""
-    parts = {
-        "the backbone": detector.backbone,
-        "the region proposal network": detector.rpn.head,
-        "the box head": detector.roi_heads.box_predictor,
-        "the mask head": detector.roi_heads.mask_predictor,
-    }
-    finite: dict[str, Tensor] = {}
+    finite: list[Tensor] = []
 
-    def check(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-        finite[name] = torch.stack([tensor.isfinite().all() for tensor in tensors]).all()
+    def check(module: nn.Module, inputs: Any, output: Any) -> None:
+        finite.extend(leaf.isfinite().all() for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
 
-    hooks = [part.register_forward_hook(partial(check, name)) for name, part in parts.items()]
+    heads = detector.roi_heads
+    parts = (detector.backbone, detector.rpn.head, heads.box_predictor, heads.mask_predictor)
+    hooks = [part.register_forward_hook(check) for part in parts]
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-    if not torch.stack(list(finite.values())).all():
-        part = next(name for name, value in finite.items() if not value)
-        raise NotFinite(f"the outputs of {part} are not finite: its weights are not finite{overflow_hint(precision)}")
+    if not torch.stack(finite).all():
+        hint = overflow_hint(precision)
+        raise NotFinite(f"the network's outputs are not finite: its weights or the image are not finite{hint}")

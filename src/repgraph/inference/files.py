@@ -55,7 +55,6 @@ def predict_files(
     check_not_overwritten(inputs, [out / folder / f"{source.name}.png" for source in sources for folder in folders])
     for name in [f"{folder}/0.png" for folder in folders] + [DETECTIONS] * trained.is_detector:
         files.check_writable(files.inside(out, name))
-    hints = memory_hints_for(trained, settings)
     detections: dict[int, Detections] = {}
     failed: set[int] = set()
 
@@ -74,7 +73,8 @@ def predict_files(
             try:
                 if isinstance(image, DataError):
                     raise image
-                with memory_hints(hints, f"{source.path} ({image.shape[2]} x {image.shape[1]} pixels): "):
+                size = f"{image.shape[2]} x {image.shape[1]} pixels"
+                with memory_hints(trained.memory_hints, f"{source.path} ({size}): "):
                     if trained.is_detector:
                         result: Any = detect(trained.model, image, precision=settings.precision)
                         detections[source.id] = result
@@ -114,15 +114,6 @@ def predict_files(
 
     written = sum(prefetch(write, results(), workers))
     return detections, written, len(failed)
-
-
-def memory_hints_for(trained: Trained, settings: Settings) -> list[str]:
-    """Return command-line options to try if a network runs out of memory."""
-    if not trained.is_detector:
-        return settings.memory_hints
-    on_gpu = next(trained.model.parameters()).is_cuda
-    hints = ["--precision bf16"] if settings.precision == "fp32" and on_gpu else []
-    return [*hints, "--device cpu" if on_gpu else "smaller images", "a network with a smaller max_size"]
 
 
 def write_detections(out: Path, sources: Sequence[Source], detections: Mapping[int, Detections], labels: Labels) -> int:

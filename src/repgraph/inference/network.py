@@ -43,6 +43,13 @@ class Trained:
         return isinstance(self.model, MaskRCNN)
 
     @property
+    def memory_hints(self) -> list[str]:
+        """Options of a command to try if memory runs out."""
+        if self.is_detector:
+            return ["smaller images", "--precision bf16", "--device cpu"]
+        return ["--mode slide", "a smaller --crop, --batch or --memory", "--precision bf16"]
+
+    @property
     def default_precision(self) -> str:
         """The precision of the recipe's training on a GPU, and fp32 elsewhere."""
         on_gpu = next(self.model.parameters()).is_cuda
@@ -61,20 +68,17 @@ class Trained:
 
         Without a recipe, ``dataset`` is "coco" for a detector, and ``split`` is "val".
         """
-        name = dataset or (self.recipe.data.name if self.recipe else "coco" if self.is_detector else None)
-        choices = ", ".join(datasets.INSTANCES if self.is_detector else datasets.NAMES)
-        if name is None:
-            raise UsageError(f"the network has no recipe, so --dataset is required: one of {choices}")
-        if self.is_detector != (name in datasets.INSTANCES):
+        settings = self.recipe.data if self.recipe is not None else None
+        name = dataset or (settings.name if settings else "coco" if self.is_detector else None)
+        allowed = datasets.INSTANCES if self.is_detector else datasets.NAMES
+        if name is None or name not in allowed:
             does = "detects objects" if self.is_detector else "labels pixels"
-            raise UsageError(f"the network {does}, and {name} has no labels for that; choose --dataset from {choices}")
-        settings = self.recipe.data if self.recipe is not None and self.recipe.data.name == name else None
-        root = root or (settings.root if settings else None)
-        known = dict(settings.options) if settings else {}
-        if self.is_detector:
-            known = {key: value for key, value in known.items() if key not in TRAINING_OPTIONS}
-        split = split or (settings.val_split if settings else "") or "val"
-        return datasets.load(name, root, split, **(known | options))
+            problem = f"{name} has no labels for that" if name else "it has no recipe that names a data set"
+            raise UsageError(f"the network {does}, and {problem}; choose --dataset from {', '.join(allowed)}")
+        if settings is None or settings.name != name:
+            return datasets.load(name, root, split or "val", **options)
+        known = {key: value for key, value in settings.options.items() if key not in TRAINING_OPTIONS}
+        return datasets.load(name, root or settings.root, split or settings.val_split or "val", **(known | options))
 
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:

@@ -49,20 +49,9 @@ class Settings(Test):
     def changed(self, **changes: Any) -> "Settings":
         return Settings(**{**dict(self), **changes})
 
-    @property
-    def autocast(self) -> torch.dtype | None:
-        return PRECISIONS[self.precision]
-
-    @property
-    def memory_hints(self) -> list[str]:
-        """Return command-line options to try if memory runs out."""
-        sliding = self.mode == "slide"
-        return [
-            "a smaller --crop" if sliding else "--mode slide",
-            *(["a smaller --batch"] if self.batch > 1 else []),
-            *(["less --memory"] if sliding else []),
-            *(["--precision bf16"] if self.precision == "fp32" else []),
-        ]
+    def autocast(self, device: torch.device) -> torch.autocast:
+        dtype = PRECISIONS[self.precision]
+        return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
     def __str__(self) -> str:
         parts = ["windows of {} x {}".format(*self.crop) if self.mode == "slide" else "whole images"]
@@ -147,8 +136,7 @@ class _Network:
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Return logits (N, K, H, W) of inputs (N, 3, H, W)."""
-        dtype = self.settings.autocast
-        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+        with self.settings.autocast(self.device):
             logits = self.model(inputs)
         expected = (len(inputs), *inputs.shape[-2:])
         if not isinstance(logits, Tensor) or logits.dim() != 4 or (len(logits), *logits.shape[-2:]) != expected:

@@ -150,19 +150,17 @@ def make_tiles(views: Sequence[View], pixels: int) -> Tiles:
         for axes in zip(*views, strict=True)
     )
     scale = max((axis.new_size / axis.size for view in views if view.is_resized for axis in view), default=0.0)
-    candidates: list[Tiles] = []
-    for rows in range(1, most_rows + 1):
+
+    def fits(rows: int, columns: int) -> bool:
         # A tile of h x w pixels depends on at most (scale * h + 3) x (scale * w + 3) pixels of another scale.
-        side = math.ceil(height / rows)
-        longest = int((pixels - 3 * (scale * side + 3)) / (side + scale * (scale * side + 3)))
-        columns = math.ceil(width / longest) if longest > 0 else width
-        if columns > most_columns and rows < most_rows:
-            continue  # too large, even with the smallest width
-        columns = min(columns, most_columns)
-        candidates.append((_split(height, rows), _split(width, columns)))
-        if columns == 1:
-            break
-    return min(candidates, key=partial(count_windows, views))
+        h, w = math.ceil(height / rows), math.ceil(width / columns)
+        return h * w + (scale * h + 3) * (scale * w + 3) <= pixels
+
+    grids = []
+    for rows in range(1, most_rows + 1):
+        grids += [(rows, columns) for columns in range(1, most_columns + 1) if fits(rows, columns)][:1]
+    tiles = [(_split(height, rows), _split(width, columns)) for rows, columns in grids or [(most_rows, most_columns)]]
+    return min(tiles, key=partial(count_windows, views))
 
 
 def _split(size: int, parts: int) -> list[Span]:

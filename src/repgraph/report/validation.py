@@ -75,7 +75,7 @@ def evaluate_segmentation(
         confusion.update(prediction, mask)
         per_image.append(confusion.scores().miou)
 
-    with memory_hints(settings.memory_hints):
+    with memory_hints(["--device cpu"]):
         found = evaluate(model, data, settings, on_image=add, **options)
     scores, counts = found.scores, found.confusion.cpu().numpy()
     names = {"mIoU": scores.miou, "pixel accuracy": scores.pixel_accuracy, "mean accuracy": scores.mean_accuracy}
@@ -107,7 +107,7 @@ def evaluate_run(
         if scores is not None:
             names = {"AP": scores.ap, "AP50": scores.ap50, "AP75": scores.ap75}
             columns.append(Column(run, f"{label}: {_join(names)}{note}", scores.classes, label))
-    return Result(run, data, found.scores, found.images, "AP", f"by COCO's protocol, {precision}", columns)
+    return Result(run, data, found.scores, found.scores.images, "AP", f"by COCO's protocol, {precision}", columns)
 
 
 def open_validation(log: RunLog, root: str | None = None) -> Any:

@@ -51,12 +51,9 @@ class Detection(Task):
         options = {"crowds": False, "empty": False} | data.options
         if not training:
             options |= {"crowds": True, "empty": True}
-        found = datasets.load(data.name, data.root, split, **options).verify()
-        skipped = dict(found.skipped)
-        if found.empty:
-            skipped = {"images without objects": found.empty, **skipped}
-        if skipped:
-            counts = ", ".join(f"{kind}: {count}" for kind, count in skipped.items())
+        found = datasets.load(data.name, data.root, split, **options)
+        skipped = {"images without objects": found.empty, "annotations that cannot be used": len(found.problems)}
+        if counts := ", ".join(f"{kind}: {count}" for kind, count in skipped.items() if count):
             self.notes.append(f"{found.name} {found.split}: skipped {counts}")
         return found
 

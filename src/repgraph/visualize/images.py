@@ -10,9 +10,9 @@ from torchvision.tv_tensors import Image
 
 from repgraph.data.labels import Labels
 from repgraph.data.transforms import resize
-from repgraph.errors import UsageError
+from repgraph.errors import UsageError, one_line
 from repgraph.inference import Trained
-from repgraph.inference.inputs import check_not_overwritten, find_images, printable
+from repgraph.inference.inputs import check_not_overwritten, find_images
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def open_images(
         longer = max(image.shape[-2:])
         return resize(image, None, side / longer) if side and side < longer else (image, None)
 
-    names = [printable(source.name) for source in sources]
+    names = [one_line(source.name) for source in sources]
     return ImageList(names, read, _count(len(sources)), network.labels_or_numbers())
 
 
@@ -76,7 +76,7 @@ def _images_of_split(data: Any, chosen: Sequence[str], limit: int | None) -> Ima
             raise UsageError(f"{data.name} {data.split} has no image {text!r}; expected {expected}")
     indices = ([known[text] for text in chosen] or list(range(len(data))))[:limit]
     description = f"{data.name} {data.split}, {_count(len(indices))}"
-    shown = [printable(names[index]) for index in indices]
+    shown = [one_line(names[index]) for index in indices]
     return ImageList(shown, lambda number: data[indices[number]], description, data.labels)
 
 

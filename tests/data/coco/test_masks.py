@@ -18,16 +18,9 @@ def test_encode_and_decode(mask):
     rle = masks.encode(mask)
     np.testing.assert_array_equal(masks.decode(rle), mask != 0)
     assert masks.area(rle) == np.count_nonzero(mask)
-    y, x = np.nonzero(mask)
-    assert masks.bounding_box(rle) == ([x.min(), y.min(), np.ptp(x) + 1, np.ptp(y) + 1] if x.size else [0, 0, 0, 0])
     flat = (mask != 0).ravel(order="F")
     runs = np.diff(np.flatnonzero(np.diff(flat, prepend=False, append=not flat[-1])), prepend=0).tolist()
     assert masks.check_counts(rle["counts"], *mask.shape) == masks.check_counts(runs, *mask.shape) == rle["counts"]
-
-
-def test_empty_runs():
-    counts = masks.check_counts([3, 0, 1, 2, 0, 0, 6], 3, 4)
-    assert masks.bounding_box({"size": [3, 4], "counts": counts}) == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
 from repgraph import data
 from repgraph.data.coco import masks
-from repgraph.data.files import Kind, NotFound, Problem, image_size, read_image
+from repgraph.data.files import NotFound, read_image
 from repgraph.data.labels import DataError, Labels, spread_palette
 from repgraph.data.transforms import RandomFlip, Target
 from repgraph.files import read_json, validate
@@ -32,7 +31,7 @@ _FOLDERS = ["{name}", "images/{name}", "{split}", "images/{split}", "images", "J
 MAX_PIXELS = 2**30  # of an image; pycocotools counts pixels with 32 bits
 MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling in float32
 
-Outline = tuple[np.ndarray, ...] | str  # polygons, or the counts of an RLE
+Outline = tuple[np.ndarray, ...] | masks.RLE  # polygons, or an RLE
 Sample = tuple[Image, Target]
 __all__ = ["InstanceData", "RandomFlip", "load", "open_split"]
 
@@ -55,8 +54,8 @@ class _Annotation(_Entry):
     image_id: int
     category_id: int
     segmentation: Any = None
-    bbox: Annotated[list[float], Field(min_length=4, max_length=4)] | None = None
-    area: float | None = None
+    bbox: list[float] = Field(min_length=4, max_length=4)
+    area: float
     iscrowd: Literal[0, 1] | None = None
 
 
@@ -78,7 +77,9 @@ class Object:
 
     def mask(self) -> np.ndarray:
         """Return the mask (H, W), uint8 with 0 and 1."""
-        return masks.decode(_to_rle(self.outline, self.size))
+        if isinstance(self.outline, tuple):
+            return masks.decode(masks.from_polygons(self.outline, *self.size))
+        return masks.decode(self.outline)
 
     def clipped_box(self) -> tuple[float, float, float, float]:
         """Return left, top, right and bottom of the box, clipped to the image."""
@@ -90,7 +91,7 @@ class Object:
         """Return the mask as in annotation files."""
         if isinstance(self.outline, tuple):
             return [polygon.tolist() for polygon in self.outline]
-        return _to_rle(self.outline, self.size)
+        return self.outline
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class InstanceData(Dataset[Sample]):
 
     Annotations that cannot be used are skipped (``problems``), and so are objects whose mask turns out empty. An image
     that cannot be read, or whose size differs from the annotation file, raises a
-    :class:`~repgraph.data.labels.DataError` when it is read; :meth:`verify` skips such images beforehand.
+    :class:`~repgraph.data.labels.DataError` when it is read.
     """
 
     root: Path
@@ -129,7 +130,7 @@ class InstanceData(Dataset[Sample]):
     labels: Labels  # the categories, sorted by id
     items: list[Item]
     labelled: bool  # whether the file has annotations
-    problems: list[Problem]  # annotations that were skipped
+    problems: list[str]  # annotations that were skipped
     missing: list[Path]
     crowds: bool
     empty: int  # images without objects that were left out
@@ -140,7 +141,7 @@ class InstanceData(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         item = self.items[index]
-        image = self.read(item)
+        image = self.read(index)
         drawn = [(each, mask) for each in item.used_objects(self.crowds) if (mask := each.mask()).any()]
         objects = [each for each, _ in drawn]
         pixels = np.array([mask for _, mask in drawn], np.uint8).reshape(-1, *item.size)
@@ -154,40 +155,14 @@ class InstanceData(Dataset[Sample]):
             "iscrowd": torch.tensor([each.crowd for each in objects], dtype=torch.int64),
         }
 
-    def read(self, item: Item) -> Image:
-        """Read the image of an item, without its masks."""
+    def read(self, index: int) -> Image:
+        """Read an image, without its objects."""
+        item = self.items[index]
         image = read_image(item.image)
         if tuple(image.shape[-2:]) != item.size:
-            raise DataError(f"{item.image}: {self.size_mismatch(item, image.shape[-2:])}")
+            size, expected = (f"{each[-1]} x {each[-2]}" for each in (image.shape, item.size))
+            raise DataError(f"{item.image}: the image has {size} pixels but {expected} in {self.path}")
         return image
-
-    def verify(self, workers: int = 8) -> "InstanceData":
-        """Skip images that cannot be opened or whose size differs from the annotation file, according to the header."""
-        with ThreadPoolExecutor(workers) as executor:
-            found = list(executor.map(self._image_problem, self.items))
-        self.problems += filter(None, found)
-        self.items = [item for item, problem in zip(self.items, found, strict=True) if problem is None]
-        if not self.items:
-            raise DataError(f"{self.path}: none of its images can be used; {self.problems[-1].detail}")
-        return self
-
-    def _image_problem(self, item: Item) -> Problem | None:
-        try:
-            size = image_size(item.image)
-        except DataError as error:
-            return Problem(Kind.BAD_IMAGE, str(item.image), str(error).removeprefix(f"{item.image}: "))
-        if size == item.size:
-            return None
-        return Problem(Kind.IMAGE_SIZE, str(item.image), self.size_mismatch(item, size))
-
-    def size_mismatch(self, item: Item, size: Sequence[int]) -> str:
-        """Describe an image whose size (H, W) differs from the annotation file."""
-        expected = f"{item.size[1]} x {item.size[0]} in {self.path}"
-        return f"the image has {size[1]} x {size[0]} pixels but {expected}"
-
-    @property
-    def skipped(self) -> dict[str, int]:  # by kind of problem
-        return dict(Counter(problem.kind for problem in self.problems))
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -207,10 +182,7 @@ class InstanceData(Dataset[Sample]):
         return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
     def __repr__(self) -> str:
-        objects = sum(len(item.used_objects(self.crowds)) for item in self.items)
-        text = f"{self.name} {self.split}: {len(self)} images, {objects} objects, {len(self.labels)} classes"
-        skipped = ", ".join(f"{kind}: {count}" for kind, count in self.skipped.items())
-        return f"{text}, in {self.root}" + (f"; skipped {skipped}" if skipped else "")
+        return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
 
 
 load = partial(data.load, "coco")  # opens one split with the options of open_split; missing images are an error
@@ -247,7 +219,7 @@ def open_split(
     return InstanceData(top, split, path, labels, items, labelled, problems, missing, crowds, left_out)
 
 
-def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[Problem]]:
+def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[str]]:
     """Return the categories of an annotation file, its images, whether it has annotations, and those skipped."""
     content = validate(_File, read_json(path, error_type=DataError), path, DataError)
     for entries in (content.images, content.categories):
@@ -263,46 +235,38 @@ def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], boo
     for item in images.values():
         if item.size[0] * item.size[1] > MAX_PIXELS:
             raise DataError(f"{path}: {item.name} has the size {item.size}; expected at most {MAX_PIXELS} pixels")
-    problems = _add_objects(content.annotations or [], images, labels)
+    problems = [f"{path}: {each}" for each in _add_objects(content.annotations or [], images, labels)]
     return labels, list(images.values()), content.annotations is not None, problems
 
 
-def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels) -> list[Problem]:
+def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels) -> list[str]:
     """Add the annotated objects to their images; return problems for annotations that cannot be used."""
     label_of = {category: label for label, category in enumerate(labels.ids, 1)}
     seen: set[int] = set()
     problems = []
     for position, given in enumerate(entries):
-        about = f"annotations[{position}]"
         try:
-            entry = validate(_Annotation, given, about, DataError)
-            about = f"annotation {entry.id}"
+            entry = validate(_Annotation, given, "it", DataError)
             if entry.id in seen:
-                raise DataError("its id occurs twice; only the first one is used")
+                raise DataError(f"the id {entry.id} occurs twice; only the first one is used")
             seen.add(entry.id)
             if entry.image_id not in images:
                 raise DataError(f"image_id is {entry.image_id}, which no image has")
-            image = images[entry.image_id]
-            about += f" of image {image.name}"
             if entry.category_id not in label_of:
                 raise DataError(f"category_id is {entry.category_id}, which no category has")
+            image = images[entry.image_id]
             image.objects.append(_read_object(entry, label_of[entry.category_id], image.size))
         except ValueError as error:  # including DataError
-            problems.append(Problem(Kind.ANNOTATION, about, str(error).removeprefix(f"{about}: ")))
+            problems.append(f"annotations[{position}]: {error}")
     return problems
 
 
 def _read_object(entry: _Annotation, label: int, size: tuple[int, int]) -> Object:
     outline = _read_outline(entry.segmentation, size)
-    box, area = entry.bbox, entry.area
-    if box is None or area is None:
-        rle = _to_rle(outline, size)
-        box = masks.bounding_box(rle) if box is None else box
-        area = masks.area(rle) if area is None else area
-    found = Object(entry.id, label, tuple(box), area, bool(entry.iscrowd), outline, size)
+    found = Object(entry.id, label, tuple(entry.bbox), entry.area, bool(entry.iscrowd), outline, size)
     left, top, right, bottom = np.array(found.clipped_box(), np.float32).tolist()
     if right - left < MIN_SIDE or bottom - top < MIN_SIDE:
-        raise DataError(f"its box {box} has no area in an image of {size[1]} x {size[0]} pixels")
+        raise DataError(f"its box {entry.bbox} has no area in an image of {size[1]} x {size[0]} pixels")
     return found
 
 
@@ -313,10 +277,4 @@ def _read_outline(value: Any, size: tuple[int, int]) -> Outline:
         raise ValueError("segmentation is neither a list of polygons nor an object with size and counts")
     if value["size"] != list(size):
         raise ValueError(f"its size is {value['size']}; expected the size of the image, {list(size)}")
-    return masks.check_counts(value["counts"], *size)
-
-
-def _to_rle(outline: Outline, size: tuple[int, int]) -> masks.RLE:
-    if isinstance(outline, tuple):
-        return masks.from_polygons(outline, *size)
-    return {"size": list(size), "counts": outline}
+    return {"size": list(size), "counts": masks.check_counts(value["counts"], *size)}

@@ -29,11 +29,6 @@ def area(rle: RLE) -> int:
     return int(pycocotools().area(rle))
 
 
-def bounding_box(rle: RLE) -> list[float]:
-    """Return x, y, width and height of the smallest box around a mask."""
-    return pycocotools().toBbox(encode(decode(rle))).tolist()  # encoded again: empty runs would enlarge the box
-
-
 def from_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> RLE:
     """Return the union of polygons, each x, y, x, y, ... of its corners; see :func:`check_polygons`."""
     tools = pycocotools()

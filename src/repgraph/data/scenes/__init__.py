@@ -12,13 +12,14 @@ from torchvision.tv_tensors import Image, Mask
 
 from repgraph.constants import IGNORE
 from repgraph.data.dataset import Item, Sample, SegmentationData
-from repgraph.data.labels import DataError, Labels, hex_palette
+from repgraph.data.labels import Labels, hex_palette
 from repgraph.data.scenes.canvas import HEIGHT
-from repgraph.data.scenes.painting import NAMES, SLOT, Scene, paint, sample_scene
+from repgraph.data.scenes.painting import NAMES, Scene, paint, sample_scene
 
-Size = tuple[Annotated[int, Field(le=2**14)], Annotated[int, Field(le=2**14)]]
-SIZE = (96, 128)
+Side = Annotated[int, Field(ge=32, le=2**14)]
 Length = Annotated[int, Field(gt=0, le=10**6)] | None
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+SIZE = (96, 128)
 LENGTHS = {"train": 1600, "val": 100, "test": 400}
 # Distinct for colour-blind readers; boats have the colours of their lights.
 PALETTE = hex_palette("d6dbeb 009e73 6e6e76 26426e f0e442 ffffff d55e00 56b4e9")
@@ -35,13 +36,15 @@ class Scenes(SegmentationData):
     """
 
     def __init__(
-        self, root: Any = None, split: str = "train", *, size: Size = SIZE, length: Length = None, seed: int = 0
+        self,
+        root: Any = None,
+        split: str = "train",
+        *,
+        size: tuple[Side, Side] = SIZE,
+        length: Length = None,
+        seed: Seed = 0,
     ) -> None:
-        height, width = size
-        least = SLOT / HEIGHT  # the width of one lighthouse
-        if min(size) < 32 or width < least * height:
-            raise DataError(f"size is {height} x {width}; expected 32 x 32 or more, width >= {least:.2f} height")
-        self.size, self.seed = (height, width), seed
+        self.size, self.seed = size, seed
         files = [Path(f"{split}-{i:05}.png") for i in range(LENGTHS[split] if length is None else length)]
         super().__init__("scenes", Path(), split, LABELS, [Item(file.stem, file, file) for file in files])
 
@@ -54,6 +57,9 @@ class Scenes(SegmentationData):
         """Return image and classes of a scene; ``zoom`` draws both larger, with sharp edges, for viewing."""
         image, labels = paint(scene, (zoom * self.size[0], zoom * self.size[1]))
         return Image(torch.from_numpy(image).permute(2, 0, 1)), Mask(torch.from_numpy(labels))
+
+    def read(self, index: int) -> Image:
+        return self[index][0]
 
     def __getitem__(self, index: int) -> Sample:
         return self.draw(self.scene(index))

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEIGHT = 96.0  # of an image in units; a unit is a pixel of an image with 96 rows
-Colour = tuple[float, float, float]
 Point = tuple[float, float]
 Array = NDArray[np.floating[Any]]  # float32
+Colour = Array  # (3,), float64, from 0 to 1
 _WORD = 2**64 - 1
 
 
@@ -26,10 +26,7 @@ class Stream:
         self._state = 0
         for seed in seeds:
             number = int.from_bytes(seed.encode(), "little") if isinstance(seed, str) else seed
-            # Different words for every integer: its sign and length, and its digits.
-            size = number.bit_length() // 64 + 1
-            digits = ((abs(number) >> (64 * i)) & _WORD for i in range(size))
-            for word in (_mix(size * 2 + (number < 0)), *digits):
+            for word in (_mix(2), number):
                 self._state = _mix(self._state ^ word)
 
     def bits(self) -> int:
@@ -40,7 +37,6 @@ class Stream:
         return low + (high - low) * ((self.bits() >> 11) * 2.0**-53)
 
     def integer(self, low: int, high: int) -> int:
-        """Return an integer from ``low`` to ``high``, inclusive."""
         return low + self.bits() % (high - low + 1)
 
     def boolean(self, p: float = 0.5) -> bool:
@@ -127,7 +123,7 @@ class Canvas:
         image, labels = self.image[:, rows, columns], self.labels[rows, columns]
         return Canvas(image, labels, self.x[columns], self.y[rows], self.scale)
 
-    def paint(self, cover: Array, colour: Colour | Array, label: int | None = None) -> None:
+    def paint(self, cover: Array, colour: Array, label: int | None = None) -> None:
         """Blend in a colour, or one colour per pixel; pixels that are more than half covered get the label."""
         self.image[:] += cover * (planes(colour) - self.image)
         if label is not None:
@@ -174,7 +170,7 @@ class Canvas:
         return (edge[None, :] - self.y[:, None]) / np.sqrt(1.0 + slope * slope)[None, :]
 
 
-def planes(colour: Colour | Array) -> Array:
+def planes(colour: Array) -> Array:
     """Return a colour as (3, 1, 1), float32; a colour for each pixel, (3, H, W), stays as it is."""
     values = np.asarray(colour, np.float32)
     return values[:, None, None] if values.ndim == 1 else values

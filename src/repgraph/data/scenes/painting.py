@@ -18,31 +18,30 @@ SKY, WOODS, BUILDING, WATER, SAND, SNOW, INBOUND, OUTBOUND = range(8)
 
 
 def blend(first: Colour, second: Colour, share: float) -> Colour:
-    r, g, b = ((1 - share) * a + share * c for a, c in zip(first, second, strict=True))
-    return r, g, b
+    return (1 - share) * first + share * second
 
 
 def rgb(red: int, green: int, blue: int) -> Colour:
     """Return a colour given as numbers from 0 to 255."""
-    return red / 255, green / 255, blue / 255
+    return np.array((red, green, blue)) / 255
 
 
 SUN, WARM = rgb(255, 236, 178), rgb(255, 190, 110)
 MOON, COLD = rgb(238, 242, 255), rgb(92, 132, 214)
 RADIUS = 5.2  # of the sun and moon
-PALE, WOOD, DEEP, WHITE = rgb(226, 219, 214), rgb(30, 48, 58), rgb(40, 96, 120), (1.0, 1.0, 1.0)
+PALE, WOOD, DEEP, WHITE = rgb(226, 219, 214), rgb(30, 48, 58), rgb(40, 96, 120), rgb(255, 255, 255)
 ORANGE, BLUE = rgb(255, 132, 24), rgb(64, 150, 255)
 HALO, BEAM = 8.0, 9.0  # radius of the glow of a lamp, and half the width of its beam at the upper edge, in units
 STONE, BAND, ROOF, SAIL = rgb(226, 220, 210), rgb(120, 92, 96), rgb(62, 58, 74), rgb(240, 234, 224)
 PANE, LEAF, LIT = rgb(250, 224, 150), rgb(26, 52, 56), rgb(190, 190, 140)
 _FLAT = np.zeros(1, np.float32)
 SLOT = 128.0 / 3  # width in units of a lighthouse and its boat
-DUSKS: tuple[tuple[Colour, Colour, Colour], ...] = (  # zenith, middle, horizon
-    (rgb(52, 58, 104), rgb(172, 112, 138), rgb(247, 192, 150)),  # rose
-    (rgb(34, 66, 100), rgb(98, 140, 156), rgb(238, 214, 172)),  # teal
-    (rgb(46, 42, 90), rgb(122, 92, 148), rgb(240, 172, 160)),  # violet
-    (rgb(66, 80, 118), rgb(188, 146, 124), rgb(250, 214, 152)),  # amber
-    (rgb(30, 58, 86), rgb(104, 150, 150), rgb(244, 222, 184)),  # sea green
+DUSKS = (  # colours at the zenith, in the middle and at the horizon
+    np.array([(52, 58, 104), (172, 112, 138), (247, 192, 150)]) / 255,  # rose
+    np.array([(34, 66, 100), (98, 140, 156), (238, 214, 172)]) / 255,  # teal
+    np.array([(46, 42, 90), (122, 92, 148), (240, 172, 160)]) / 255,  # violet
+    np.array([(66, 80, 118), (188, 146, 124), (250, 214, 152)]) / 255,  # amber
+    np.array([(30, 58, 86), (104, 150, 150), (244, 222, 184)]) / 255,  # sea green
 )
 HULLS = (rgb(92, 44, 46), rgb(44, 58, 84), rgb(60, 54, 52), rgb(52, 82, 76))
 
@@ -63,25 +62,12 @@ class Boat(NamedTuple):
     lighthouse: int
 
 
-class Pine(NamedTuple):
-    x: float
-    y: float  # of its foot
-    height: float
-    lean: float
-
-
-class Cottage(NamedTuple):
-    x: float
-    width: float
-    lit: bool
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scene:
     """Everything in an image; lengths are in units, see :data:`repgraph.data.scenes.canvas.HEIGHT`."""
 
     seed: int  # of its textures
-    sky: tuple[Colour, Colour, Colour]
+    sky: Array  # colours at the zenith, in the middle and at the horizon
     moon: bool  # instead of the sun: the cue of the near shore
     light: Point  # centre of the sun or moon
     horizon: float
@@ -89,8 +75,8 @@ class Scene:
     hills: tuple[float, float]  # heights of the far and near range
     lighthouses: tuple[Lighthouse, ...]
     boats: tuple[Boat, ...]
-    pines: tuple[Pine, ...]
-    cottages: tuple[Cottage, ...]
+    pines: tuple[tuple[float, float, float, float], ...]  # x and y of the foot, height, lean
+    cottages: tuple[tuple[float, float, bool], ...]  # x, width, whether there is light
 
     def swapped(self, sky: bool = False, lights: tuple[int, ...] = ()) -> "Scene":
         """Return the scene with sun and moon exchanged, or with the other colour for some lights."""
@@ -112,11 +98,10 @@ def sample_scene(seed: int, split: str, index: int, width: float = 128.0) -> Sce
         size = (y - 63.0) / 12.6 - random.uniform(0.0, 0.06)  # all masts end at about the same height
         hull = random.choice(HULLS)
         boats.append(Boat(x + random.uniform(-4.0, 4.0), y, size, random.boolean(), hull, slot))
-    first, second, share = random.choice(DUSKS), random.choice(DUSKS), random.uniform()
-    zenith, middle, low = (blend(a, b, share) for a, b in zip(first, second, strict=True))
+    sky = blend(random.choice(DUSKS), random.choice(DUSKS), random.uniform())
     return Scene(
         seed=random.bits() >> 32,
-        sky=(zenith, middle, low),
+        sky=sky,
         moon=cues.boolean(),
         light=(random.uniform(14.0, width - 14.0), random.uniform(9.0, 18.0)),
         horizon=horizon,
@@ -126,21 +111,21 @@ def sample_scene(seed: int, split: str, index: int, width: float = 128.0) -> Sce
         boats=tuple(sorted(boats, key=lambda boat: boat.y)),
         pines=_pines(random, width),
         cottages=tuple(
-            Cottage(random.uniform(4.0, width - 4.0), random.uniform(4.5, 6.5), random.boolean(0.7))
+            (random.uniform(4.0, width - 4.0), random.uniform(4.5, 6.5), random.boolean(0.7))
             for _ in range(random.integer(1, slots + 1))
         ),
     )
 
 
-def _pines(random: Stream, width: float) -> tuple[Pine, ...]:
+def _pines(random: Stream, width: float) -> tuple[tuple[float, float, float, float], ...]:
     pines = []
     for left in (True, False):
         for _ in range(random.integer(0, 3)):
             off = random.uniform(0.0, 0.16) * width
             y = random.uniform(85.0, 98.0)
             height = random.uniform(15.0, 22.0) + (y - 85.0) * 0.8
-            pines.append(Pine(off if left else width - off, y, height, random.uniform(-0.6, 0.6)))
-    return tuple(sorted(pines, key=lambda pine: pine.y))
+            pines.append((off if left else width - off, y, height, random.uniform(-0.6, 0.6)))
+    return tuple(sorted(pines, key=lambda pine: pine[1]))
 
 
 def paint(scene: Scene, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -150,8 +135,8 @@ def paint(scene: Scene, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArr
         _beam(canvas, scene, tower)
     _disc(canvas, scene)
     _hills(canvas, scene)
-    for house in scene.cottages:
-        _cottage(canvas, scene, house)
+    for cottage in scene.cottages:
+        _cottage(canvas, scene, *cottage)
     for tower in scene.lighthouses:
         _lighthouse(canvas, scene, tower)
     _water(canvas, scene)
@@ -159,7 +144,7 @@ def paint(scene: Scene, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArr
         _boat(canvas, boat, OUTBOUND if scene.lighthouses[boat.lighthouse].blue else INBOUND)
     _near_shore(canvas, scene)
     for pine in scene.pines:
-        _pine(canvas, pine, scene.light[0])
+        _pine(canvas, scene, *pine)
     return canvas.to_bytes(scene.seed + 99), canvas.labels
 
 
@@ -271,15 +256,15 @@ def _lighthouse(canvas: Canvas, scene: Scene, item: Lighthouse) -> None:
     part.light(part.glow(lamp(scene, item), 1.6) * 0.6, WHITE)
 
 
-def _cottage(canvas: Canvas, scene: Scene, item: Cottage) -> None:
-    foot, half = scene.horizon + 0.4, item.width / 2
-    eaves, ridge, x = foot - 3.4, foot - 6.0, item.x
+def _cottage(canvas: Canvas, scene: Scene, x: float, width: float, lit: bool) -> None:
+    foot, half = scene.horizon + 0.4, width / 2
+    eaves, ridge = foot - 3.4, foot - 6.0
     part = canvas.part(x - half - 2, ridge - 1, x + half + 2, foot + 1)
     part.paint(part.cover(part.box(x - half, eaves, x + half, foot)), blend(STONE, scene.sky[1], 0.25), BUILDING)
     upper, lower = half - 0.9, half + 0.7
     roof = [(x - upper, ridge), (x + upper, ridge), (x + lower, eaves + 0.2), (x - lower, eaves + 0.2)]
     part.paint(part.cover(part.polygon(roof)), blend(ROOF, BAND, 0.4), BUILDING)
-    part.paint(part.cover(part.box(x - 0.8, eaves + 0.9, x + 0.8, eaves + 2.4)), PANE if item.lit else ROOF)
+    part.paint(part.cover(part.box(x - 0.8, eaves + 0.9, x + 0.8, eaves + 2.4)), PANE if lit else ROOF)
 
 
 def _boat(canvas: Canvas, item: Boat, label: int) -> None:
@@ -305,9 +290,8 @@ def _boat(canvas: Canvas, item: Boat, label: int) -> None:
     part.labels[np.minimum.reduce([distance for distance, _ in parts]) < 0.3] = label  # includes gaps between the parts
 
 
-def _pine(canvas: Canvas, item: Pine, light: float) -> None:
-    x, y, height = item.x, item.y, item.height
-    side = 1.0 if light < x else -1.0
+def _pine(canvas: Canvas, scene: Scene, x: float, y: float, height: float, lean: float) -> None:
+    side = 1.0 if scene.light[0] < x else -1.0
     reach = 0.42 * height
     ground = canvas.part(x - 1.6 * reach, y - 4, x + 1.6 * reach, y + 4)
     shadow = smoothstep(ground.glow((x + side * 0.55 * reach, y + 0.2), 2.6, reach / 2.6))
@@ -316,23 +300,22 @@ def _pine(canvas: Canvas, item: Pine, light: float) -> None:
     part.paint(part.cover(part.box(x - 0.8, y - height * 0.3, x + 0.8, y)), blend(LEAF, BAND, 0.4), WOODS)
     for tier in range(4):
         low, half = y - height * (0.12 + 0.19 * tier), height * (0.25 - 0.045 * tier)
-        middle = x + item.lean * (tier + 1) * 0.3
+        middle = x + lean * (tier + 1) * 0.3
         share = np.clip(0.5 - (side / (2 * half)) * (part.x - x), 0.0, 1.0)
         dark, lit = planes(LEAF), planes(blend(LEAF, LIT, 0.16 + 0.05 * tier))
         branches = part.polygon([(middle, low - height * 0.31), (middle + half, low), (middle - half, low)])
         part.paint(part.cover(branches), dark + (lit - dark) * share, WOODS)
 
 
-def _gradient(stops: tuple[Colour, Colour, Colour], t: Array) -> Array:
+def _gradient(stops: Array | tuple[Colour, ...], t: Array) -> Array:
     """Return a gradient (3, H, 1) between colours at 0, 0.55 and 1."""
     t = np.clip(t, 0.0, 1.0)[:, None]
-    zenith, middle, low = stops
-    early = planes(zenith) + planes(np.subtract(middle, zenith)) * (t / 0.55)
-    late = planes(middle) + planes(np.subtract(low, middle)) * ((t - 0.55) / 0.45)
+    early = planes(stops[0]) + planes(stops[1] - stops[0]) * (t / 0.55)
+    late = planes(stops[1]) + planes(stops[2] - stops[1]) * ((t - 0.55) / 0.45)
     return np.where(t < 0.55, early, late)
 
 
 def _faded(part: Canvas, first: Colour, second: Colour, top: float, bottom: float) -> Array:
     """Return a gradient (3, H, 1) from one colour at ``top`` to another at ``bottom``."""
     share = np.clip((part.y - top) / (bottom - top), 0.0, 1.0)[:, None]
-    return planes(first) + planes(np.subtract(second, first)) * share
+    return planes(first) + planes(second - first) * share
