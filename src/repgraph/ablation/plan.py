@@ -16,7 +16,6 @@ from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe, with_settings, with_values
 
 ALL, TUNE = "all", "tune"
-LOCAL_BACKENDS = ("threading", "loky")
 
 
 @dataclass(frozen=True)
@@ -32,25 +31,21 @@ class Plan:
     settings: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     jobs: int = 1
-    backend: str = "threading"
-    cluster: str = ""
     tuned: Path | None = None
     of: tuple[str, ...] = ()
     trials: int = tuning.TRIALS
     reference: str = ""
 
     def __post_init__(self) -> None:
-        is_tune, is_one = self.table == TUNE, self.table not in (ALL, TUNE)
-        for wrong, message in (
-            (len(set(self.seeds)) < max(1, len(self.seeds)), f"--seeds is {self.seeds}; expected different seeds"),
-            (self.jobs < 1, f"--jobs is {self.jobs}; expected a positive integer"),
-            (is_tune and not self.of, f"tune needs --of: one or several of {', '.join(tuning.SPACES)}"),
-            (self.of and not is_tune, f"--of is for tune, not for {self.table}; leave it out"),
-            (self.tuned and is_tune, "--tuned is for tables, not for tune; leave it out"),
-            ((self.entries or self.reference) and not is_one, "--entries and --reference are for one table only"),
-        ):
-            if wrong:
-                raise UsageError(message)
+        is_tune = self.table == TUNE
+        if len(set(self.seeds)) < max(1, len(self.seeds)):
+            raise UsageError(f"--seeds is {self.seeds}; expected different seeds")
+        if is_tune != bool(self.of):
+            raise UsageError(f"tune, and only tune, needs --of: one or several of {', '.join(tuning.SPACES)}")
+        if self.tuned and is_tune:
+            raise UsageError("--tuned is for tables, not for tune; leave it out")
+        if (self.entries or self.reference) and self.table in (ALL, TUNE):
+            raise UsageError("--entries and --reference are for one table only")
 
 
 @dataclass(frozen=True)
@@ -164,14 +159,9 @@ def _dataset_recipe(dataset: str) -> Recipe:
 
 
 def check_ready(plan: Plan) -> None:
-    """Raise an error for problems that would make every run fail."""
+    """Open the data and build the network once: a problem in them would make every run fail."""
     from repgraph.train.task import make_task
 
-    start = start_recipe(plan)
-    if not start.model.weights:
-        choices = "--weights FILE, 'pretrained', 'timm:NAME' or 'none'"
-        raise UsageError(f"the backbone {start.model.backbone} needs initial weights: {choices}")
-    if plan.backend in LOCAL_BACKENDS:  # elsewhere the files may exist on the workers only
-        make_task(start).splits()
-        if os.sep in start.model.weights and not Path(start.model.weights).is_file():
-            raise UsageError(f"--weights {start.model.weights}: no such file")
+    task = make_task(start_recipe(plan))
+    images, _ = task.splits()
+    task.network(images.labels)

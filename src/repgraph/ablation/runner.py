@@ -1,30 +1,27 @@
-"""Runs as subprocesses: each one is ``repgraph train``, started by joblib on this machine or on a cluster."""
+"""Runs as subprocesses: each one is ``repgraph train``."""
 
 import contextlib
 import datetime
-import itertools
 import json
 import os
-import shlex
+import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
-from joblib import Parallel, cpu_count, delayed, parallel_config
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
 from repgraph.ablation.results import DIVERGED, FAILED, OK, Record
 from repgraph.ablation.tables import PlannedRun
 from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
-from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import SUMMARY
 from repgraph.info import device_name
 from repgraph.progress import format_duration
@@ -35,104 +32,136 @@ from repgraph.train.metrics import METRICS
 from repgraph.train.stream import num_workers
 
 RUNS = "runs"
-COMMAND = "REPGRAPH_COMMAND"  # environment variable: the command that starts repgraph, instead of this Python
-POLL = 0.2  # seconds between checks of the stop file
+COMMAND = (sys.executable, "-P", "-m", "repgraph")
+POLL = 0.2  # seconds between checks whether a run has ended, or shall stop
 _STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
-@dataclass(frozen=True)
-class RunTask:
-    """A run for a worker, which may be on another machine with the same folders.
+class Runner:
+    """Trains runs in the folders ``out/runs/KEY``, ``jobs`` at a time; the output of one that fails is in ``KEY.log``.
 
-    When the file ``stop`` exists, it writes a checkpoint and stops.
+    Once ``stop`` is set, runs write a checkpoint and stop. ``show`` is called with a line when a run starts.
     """
 
-    run: PlannedRun
-    out: Path
-    stop: Path
-    jobs: int = 1  # number of runs that share the cores of the machine
+    def __init__(self, out: Path, jobs: int, show: Callable[[str], None]) -> None:
+        self.out, self.jobs, self.show = out, jobs, show
+        self.stop = threading.Event()
+        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(jobs):
+            self._slots.put(slot)
 
-    @property
-    def folder(self) -> Path:
-        return self.out / RUNS / self.run.key
+    def train_all(self, runs: Sequence[PlannedRun]) -> Iterator[tuple[Record | None, str]]:
+        """Train runs, and yield the record of each one when it has ended, and a line about it.
 
-    @property
-    def log(self) -> Path:
-        """The output of the run; kept if it fails."""
-        return self.out / RUNS / f"{self.run.key}.log"
+        The record is None if the run was stopped or another process is training it.
+        """
+        with ThreadPool(self.jobs) as pool:
+            yield from filter(None, pool.imap_unordered(self._train, runs))
+
+    def _train(self, run: PlannedRun) -> tuple[Record | None, str] | None:
+        """Train a run, from its checkpoint if it has one; errors make a failed record and are not raised."""
+        if self.stop.is_set():
+            return None
+        folder, slot = run_path(self.out, run), self._slots.get()
+        iteration = progress(folder)
+        self.show(f"{run}: resumed near iteration {iteration}" if iteration else f"{run}: started")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_name(f".{run.key}.lock"), timeout=0):
+                if run_folder.is_locked(folder, run_folder.LOCK_TIMEOUT):
+                    raise Timeout(str(folder))
+                record = collect(run, folder) or self._run_process(run, folder, slot)
+        except Timeout:
+            return None, f"{run}: skipped, another process is training it"
+        except Exception as error:
+            record = _record(run, folder, FAILED, f"{type(error).__name__}: {error}")
+        finally:
+            self._slots.put(slot)
+        if record is None or record.done:
+            folder.with_suffix(".log").unlink(missing_ok=True)
+        if record is None:
+            return None, f"{run}: stopped"
+        if record.miou is None:
+            return record, f"{run}: {record.status}: {record.reason}"
+        return record, f"{run}: mIoU {100 * record.miou:.2f} in {format_duration(record.seconds)}"
+
+    def _run_process(self, run: PlannedRun, folder: Path, slot: int) -> Record | None:
+        """Run ``repgraph train``, and return the record of the run, or None if it was stopped."""
+        arguments, stopped = _arguments(run, folder, self.jobs), False
+        variables = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.jobs))} if self.jobs > 1 else {}
+        with folder.with_suffix(".log").open("wb") as log:
+            process = subprocess.Popen(
+                [*COMMAND, "train", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**variables, **os.environ, **_gpu(run, slot)},
+                start_new_session=True,  # Ctrl-C does not reach it directly
+            )
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL)
+                if self.stop.is_set() and not stopped:
+                    process.terminate()
+                    stopped = True
+        folder.with_suffix(".json").unlink(missing_ok=True)
+        if record := collect(run, folder):
+            return record
+        if process.returncode == NOT_FINITE:
+            reasons = [session.ended.reason for session in run_folder.sessions(folder) if session.ended]
+            return _record(run, folder, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
+        if stopped or process.returncode in _STOP_CODES:
+            return None
+        return _record(run, folder, FAILED, _explain(process.returncode, folder.with_suffix(".log")))
 
 
-def train_all(tasks: Iterable[RunTask], jobs: int, backend: str, cluster: str) -> Iterator[tuple[Record | None, str]]:
-    """Train all tasks, ``jobs`` at a time, and yield the results of :func:`train_one`.
-
-    ``backend`` is one of joblib's: "threading", "loky", or "dask", for which ``cluster`` is the scheduler's address.
-    """
-    if (backend == "dask") != bool(cluster):
-        raise UsageError("--backend dask and --cluster ADDRESS belong together; give both or none")
-    parameters = {"scheduler_host": cluster} if cluster else {}
-    try:
-        with parallel_config(backend, n_jobs=jobs, **parameters):
-            parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
-            yield from parallel(delayed(train_one)(task) for task in tasks)
-    except Exception as error:
-        if backend == "threading":
-            raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"--backend {backend} failed ({reason}); repeat the command to continue") from error
+def run_path(out: Path, run: PlannedRun) -> Path:
+    """Return the folder of a run."""
+    return out / RUNS / run.key
 
 
-def train_one(task: RunTask) -> tuple[Record | None, str]:
-    """Train a run in a subprocess, from its checkpoint if it has one; errors make a failed record and are not raised.
-
-    Returns the record and a line about it; the record is None if the run was stopped or another process is training it.
-    """
-    try:
-        task.folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(task.folder.with_name(f".{task.run.key}.lock"), timeout=0):
-            if run_folder.is_locked(task.folder, run_folder.LOCK_TIMEOUT):
-                raise Timeout(str(task.folder))
-            record = collect(task) or _train(task)
-    except Timeout:
-        return None, f"{task.run}: skipped, another process is training it"
-    except Exception as error:
-        record = _record(task, FAILED, f"{type(error).__name__}: {error}")
-    if record is None or record.done:
-        task.log.unlink(missing_ok=True)
-    if record is None:
-        return None, f"{task.run}: stopped"
-    if record.miou is None:
-        return record, f"{task.run}: {record.status}: {record.reason}"
-    return record, f"{task.run}: mIoU {100 * record.miou:.2f} in {format_duration(record.seconds)}"
+def _arguments(run: PlannedRun, folder: Path, jobs: int) -> list[str]:
+    """Return the arguments of ``repgraph train`` that resume a run, or start it if it has no checkpoint."""
+    recipe = run.recipe
+    if jobs > 1 and recipe.data.workers == -1:
+        recipe = with_values(recipe, {"data.workers": num_workers(-1, jobs)})
+    if not (folder / RECIPE).is_file() or run_folder.last_checkpoint(folder) is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        files.write(folder.with_suffix(".json"), to_json(recipe))
+        return [str(folder.with_suffix(".json")), "--out", str(folder)]
+    values, settings = recipe.model_dump(mode="json"), []
+    for name in RESUMABLE:
+        section, field = name.split(".")
+        value = values[section][field]
+        settings.append(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+    return ["--resume", str(folder), "--set", *settings]
 
 
-def _train(task: RunTask) -> Record | None:
-    """Run the subprocess and return its record, or None if it was stopped."""
-    code, stopped = _run_process(task)
-    if record := collect(task):
-        return record
-    if code == NOT_FINITE:
-        reasons = [session.ended.reason for session in run_folder.sessions(task.folder) if session.ended]
-        return _record(task, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
-    if stopped or code in _STOP_CODES:
-        return None
-    return _record(task, FAILED, _explain(code, task.log))
+def _gpu(run: PlannedRun, slot: int) -> dict[str, str]:
+    """Return the variable that selects one of several GPUs."""
+    count = torch.cuda.device_count()
+    if count < 2 or run.recipe.train.devices > 1:
+        return {}
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = names if len(names) >= count else [str(index) for index in range(count)]
+    return {"CUDA_VISIBLE_DEVICES": names[slot % count]}
 
 
-def collect(task: RunTask) -> Record | None:
+def collect(run: PlannedRun, folder: Path) -> Record | None:
     """Return the record of a run whose folder has the scores of its last iteration, or None.
 
     The checkpoints and the network are removed.
     """
     try:
-        scores = files.read_json(task.folder / run_folder.SCORES)
-        done = isinstance(scores, dict) and scores.get("iteration") == task.run.recipe.train.iterations
-        if not done or run_folder.is_locked(task.folder):
+        scores = files.read_json(folder / run_folder.SCORES)
+        done = isinstance(scores, dict) and scores.get("iteration") == run.recipe.train.iterations
+        if not done or run_folder.is_locked(folder):
             return None
-        record = _record(task, OK, scores=scores)
+        record = _record(run, folder, OK, scores=scores)
     except ValueError:  # the file or a score is missing or damaged
         return None
     for heavy in (CHECKPOINTS, MODEL):
-        shutil.rmtree(task.folder / heavy, ignore_errors=True)
+        shutil.rmtree(folder / heavy, ignore_errors=True)
     return record
 
 
@@ -145,80 +174,21 @@ def progress(folder: Path) -> int:
         return 0
 
 
-def _run_process(task: RunTask) -> tuple[int, bool]:
-    """Return the exit code of ``repgraph train``, and whether it was asked to stop."""
-    recipe, folder = task.run.recipe, task.folder
-    if task.jobs > 1 and recipe.data.workers == -1:
-        recipe = with_values(recipe, {"data.workers": num_workers(-1, task.jobs)})
-    path = folder.with_name(f".{task.run.key}.json")
-    if (folder / RECIPE).is_file() and run_folder.last_checkpoint(folder) is not None:
-        values = recipe.model_dump(mode="json")
-        changes = [(name, values[section][field]) for name in RESUMABLE for section, field in [name.split(".")]]
-        settings = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changes]
-        arguments = ["--resume", str(folder), "--set", *settings]
-    else:  # new, or killed before the first checkpoint
-        shutil.rmtree(folder, ignore_errors=True)
-        files.write(path, to_json(recipe))
-        arguments = [str(path), "--out", str(folder)]
-    command = shlex.split(os.environ.get(COMMAND, "")) or [sys.executable, "-P", "-m", "repgraph"]
-    variables = {"OMP_NUM_THREADS": str(max(1, cpu_count() // task.jobs))} if task.jobs > 1 else {}
-    stopped = False
-    with _gpu(task) as gpu, task.log.open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "train", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**variables, **os.environ, **gpu},
-            start_new_session=True,  # Ctrl-C does not reach it directly
-        )
-        while process.poll() is None:
-            try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL)
-                stop = task.stop.exists()
-            except KeyboardInterrupt:  # in a process of a pool, or a second Ctrl-C
-                if stopped:
-                    raise
-                stop = True
-            if stop and not stopped and process.poll() is None:
-                process.terminate()
-                stopped = True
-    path.unlink(missing_ok=True)
-    return process.returncode, stopped
-
-
-@contextlib.contextmanager
-def _gpu(task: RunTask) -> Iterator[dict[str, str]]:
-    """Reserve the next free GPU of this machine, if it has several, and yield the variables that select it."""
-    count = torch.cuda.device_count()
-    if count < 2 or task.run.recipe.train.devices > 1:
-        yield {}
-        return
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    names = names if len(names) >= count else [str(index) for index in range(count)]
-    folder = task.out / ".slots"
-    folder.mkdir(exist_ok=True)
-    for slot in itertools.count():
-        with contextlib.suppress(Timeout), FileLock(folder / f"{socket.gethostname()}-{slot}", timeout=0):
-            yield {"CUDA_VISIBLE_DEVICES": names[slot % count]}
-            return
-
-
 def _explain(code: int, log: Path) -> str:
     """Return why a run failed: its exit code or signal, and the last line of its output."""
     how = f"exit code {code}" if code else "it finished without scores"
     if code < 0:
         how = f"killed by {signal.Signals(-code).name}"
         how += " (out of memory?)" if code == -signal.SIGKILL else ""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    return f"{how}: {last[:300]} ({log})"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
+    return f"{how}: {lines[-1].strip()[:300]} ({log})"
 
 
-def _record(task: RunTask, status: str, reason: str = "", scores: Mapping[str, float] | None = None) -> Record:
+def _record(
+    run: PlannedRun, folder: Path, status: str, reason: str = "", scores: Mapping[str, float] | None = None
+) -> Record:
     """Return the record of a run, with the versions, device and time recorded in its folder."""
-    run, sessions = task.run, run_folder.sessions(task.folder)
+    sessions = run_folder.sessions(folder)
     versions = sessions[-1].versions if sessions else {}
     gpu = versions.get("gpu") if run.recipe.train.accelerator != "cpu" else None
     return Record(
@@ -227,7 +197,7 @@ def _record(task: RunTask, status: str, reason: str = "", scores: Mapping[str, f
         seed=run.seed,
         status=status,  # type: ignore[arg-type]  # validated
         **{name: (scores or {}).get(name) for name in SUMMARY},
-        iterations=progress(task.folder),
+        iterations=progress(folder),
         seconds=sum((each.ended.at - each.started).total_seconds() for each in sessions if each.ended),
         settings=run.settings,
         weights=weights_name(run.recipe.model.weights),

@@ -32,8 +32,6 @@ def ablate(
     ] = None,
     reference: Annotated[str, option("Compare with this entry instead of the table's reference.", metavar="NAME")] = "",
     jobs: Annotated[int, option("Number of simultaneous runs; they share GPUs and cores.", min=1)] = 1,
-    backend: Annotated[str, option("Backend of joblib: threading, loky or dask.", metavar="NAME")] = "threading",
-    cluster: Annotated[str, option("Address of a Dask scheduler.", metavar="ADDRESS")] = "",
     of: Annotated[
         list[str] | None, option("For tune: baseline, control, nl, simple, rgnet, psp, fpn, pyramid.", metavar="NAME")
     ] = None,
@@ -53,7 +51,6 @@ def ablate(
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate choose --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
-      repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --backend dask --cluster tcp://host:8786
 
     The table choose compares networks (docs/ablations.md), and ends with repgraph bench networks on GPU and CPU.
     Finished runs are never repeated; the same command resumes after an interruption. The exit code is 0, 1 if a run
@@ -74,7 +71,7 @@ def ablate(
     print("\n".join(report.tables), end="")
     for path in report.files:
         print(f"written: {path}", file=sys.stderr)
-    notes = list(report.notes)
+    notes = []
     if report.left:
         names = ", ".join(str(run) for run in report.left[:3])
         more = f" and {len(report.left) - 3} more" if len(report.left) > 3 else ""
