@@ -77,8 +77,7 @@ def test_folders_that_cannot_be_used(whole, data, tmp_path):
     for path, words in {
         whole[0]: "is not empty; give another folder with --out, or resume the run: --resume",
         file.parent: "is not empty; give another folder with --out$",
-        file: r"thesis\.tex is not a folder",
-        tmp_path / os.fsdecode(b"\xff"): "TensorBoard needs a path in UTF-8",
+        file: r"cannot write .*thesis\.tex: Not a directory; give another folder",
         file / "run": r"cannot (write|use) .*thesis\.tex/run.*: Not a directory",
     }.items():
         with pytest.raises(UsageError, match=words):
@@ -88,11 +87,11 @@ def test_folders_that_cannot_be_used(whole, data, tmp_path):
     (finished / "recipe.json").touch()
     for path, words in {
         finished: f"has no checkpoint, and training again would replace .*--weights {finished}",
-        file.parent: "is not the folder of a run",
-        file.with_name("n" * 300): "is not the folder of a run",
-        file: r"thesis\.tex is not a checkpoint; expected a \.ckpt file",
-        file.with_name("none.ckpt"): r"none\.ckpt: no such checkpoint",
-        file.with_name("a.ckpt"): "does not belong to a run",
+        file.parent: "is neither the folder of a run nor a checkpoint in it",
+        file.with_name("n" * 300): "is neither the folder of a run",
+        file: r"thesis\.tex is neither the folder of a run",
+        file.with_name("a.ckpt"): r"a\.ckpt is neither the folder of a run nor a checkpoint",
+        whole[0] / "checkpoints" / "none.ckpt": r"none\.ckpt does not exist",
     }.items():
         with pytest.raises(UsageError, match=words):
             resume(path)
@@ -150,7 +149,7 @@ def test_settings_that_may_change_on_resume(whole, data, tmp_path, monkeypatch):
         resume(run, ["optim.lr=1"])
     content = path.read_text()
     path.write_text(content.replace('"momentum": 0.9', '"momentum": 0.8'))
-    with pytest.raises(UsageError, match=r"was written with optim\.momentum=0\.9, but recipe\.json has 0\.8"):
+    with pytest.raises(UsageError, match=r"optim\.momentum cannot change .* it is 0\.9 in .*last\.ckpt, and now 0\.8"):
         resume(run)
     path.write_text(content)
     resume(run, ["data.cache=true", f"data.root={data}/."])
@@ -163,9 +162,9 @@ def test_other_data_are_refused_on_resume(whole, tmp_path):
         (renamed / kind / "val" / "0.png").rename(renamed / kind / "val" / "00.png")
     (other / "classes.txt").write_text("sea\nfire\nwood\n")
     for root, words in {
-        fewer: "there were 6 images for training and there are 5",
-        renamed: "the images for testing have other names",
-        other: "the classes were sea, fire, forest and are sea, fire, wood",
+        fewer: r"training was 6 images \(.*\) and is 5 images \(",
+        renamed: r"testing was 3 images \(.*\) and is 3 images \(",
+        other: "classes was sea, fire, forest and is sea, fire, wood",
     }.items():
         with pytest.raises(UsageError, match=f"{root} differs from the data of the run: {words}"):
             resume(whole[0], [f"data.root={root}"])

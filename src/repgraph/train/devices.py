@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,34 +94,28 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
 @contextlib.contextmanager
 def watched_processes(fabric: Fabric, report: Callable[[str], None]) -> Iterator[None]:
     """If a process that Fabric launched dies, report why and end all; Fabric alone would print nothing."""
-    launched = getattr(fabric.strategy.launcher, "procs", []) if hasattr(os, "waitid") else []
-    pids = [process.pid for process in launched]
-    for rank, pid in enumerate(pids, 1):
-        threading.Thread(target=_watch, args=(rank, pid, pids, report), daemon=True).start()
+    processes = getattr(fabric.strategy.launcher, "procs", [])
+    threading.Thread(target=_watch, args=(processes, report), daemon=True).start()
     try:
         yield
     except RuntimeError:
-        if pids:
-            time.sleep(1)  # if another process died, the thread ends this one
+        if processes:
+            time.sleep(3)  # if another process died, the thread ends this one
         raise
 
 
-def _watch(rank: int, pid: int, pids: list[int], report: Callable[[str], None]) -> None:
-    try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # Fabric reaps the process
-    except ChildProcessError:
-        return
-    if found is None or found.si_status == 0:
-        return
-    reason = f"was killed by {signal.Signals(found.si_status).name}"
-    if found.si_code == os.CLD_EXITED:
-        time.sleep(2)  # an error in all processes is reported by this one
-        reason = f"ended with exit code {found.si_status}"
-    report(f"the process of rank {rank} {reason}")
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    os._exit(1)
+def _watch(processes: Sequence[Any], report: Callable[[str], None]) -> None:
+    while not all(process.poll() == 0 for process in processes):
+        for rank, process in enumerate(processes, 1):
+            if not (code := process.poll()):
+                continue
+            reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            time.sleep(2 if code > 0 else 0)  # an error in all processes is reported by this one
+            report(f"the process of rank {rank} {reason}")
+            for other in processes:
+                other.kill()
+            os._exit(1)
+        time.sleep(0.5)
 
 
 @contextlib.contextmanager

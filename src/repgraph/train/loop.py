@@ -24,11 +24,11 @@ from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
 from repgraph.inference import NotFinite
 from repgraph.progress import Progress
-from repgraph.recipes import AnyRecipe, load, to_json, with_settings, with_values
+from repgraph.recipes import AnyRecipe, from_dict, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
 from repgraph.train.metrics import LossReport, MetricsLog, RunningLoss, columns, current
-from repgraph.train.session import Session, describe, make_stream, prepare, set_up, slow_warning
+from repgraph.train.session import Session, describe, make_stream, prepare, set_up
 from repgraph.train.signals import StopSignals
 from repgraph.train.stream import seed_from
 from repgraph.train.task import Validation
@@ -94,15 +94,15 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
         show: Where to show progress.
     """
     folder, _ = run_folder.find(Path(run))
-    run_folder.check_resumable(settings, folder)
     stored = load(folder / RECIPE)
     recipe = with_settings(stored, settings)
+    run_folder.check_same_recipe(recipe, stored, folder / RECIPE)
     where, total = devices.find(recipe.train), recipe.train.iterations
     with run_folder.locked(folder, where.is_first):
         _, path = run_folder.find(Path(run))
         checkpoint = None if path is None else checkpoints.read(path)
         if checkpoint is not None and path is not None:
-            run_folder.check_same_recipe(recipe, checkpoint, path)
+            run_folder.check_same_recipe(recipe, from_dict(checkpoint["recipe"], str(path)), path)
         session = prepare(recipe, where, checkpoint)
         if total < session.start:
             raise UsageError(
@@ -140,9 +140,12 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         progress = stack.enter_context(Progress("training", last, show, unit="iterations", start=start))
         for line in describe(session) if show else ():
             progress.print(line)
-        stack.enter_context(
-            devices.watched_processes(fabric, lambda reason: progress.print(run_folder.record_lost(folder, reason)))
-        )
+
+        def lost(reason: str) -> None:
+            run_folder.record_end(folder, reason)
+            progress.print(f"repgraph train: {reason}; resume with: repgraph train --resume {folder}")
+
+        stack.enter_context(devices.watched_processes(fabric, lost))
         wrapped, optimizer = set_up(fabric, session)
         losses = RunningLoss(task.losses, fabric.device, stored["sums"], where.rank)
         log = MetricsLog(folder if where.is_first else None, columns(task, model), start)
@@ -155,8 +158,6 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
 
         for batch in stream:
             batch = fabric.to_device(batch)
-            if now == start and show and where.kind == "cpu" and (warning := slow_warning(session, fabric, batch)):
-                progress.print(warning)
             step(fabric, session, wrapped, optimizer, batch, losses)
             now = batch.iteration + 1
             progress.update(now, line=now == start + 1)

@@ -1,7 +1,6 @@
 """A training session: the data, the network, its optimizer, and the stream of batches."""
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from repgraph.data.dataset import Cached
 from repgraph.errors import UsageError
-from repgraph.layers.modes import evaluation_mode
 from repgraph.models import param_groups
 from repgraph.models.hub import from_checkpoint
 from repgraph.models.weights import fits
-from repgraph.progress import format_duration
 from repgraph.recipes import AnyRecipe, with_values
 from repgraph.train import cuda_graphs, run_folder
 from repgraph.train.devices import Devices
-from repgraph.train.stream import Batch, Batches, load, num_workers
+from repgraph.train.stream import Batches, load, num_workers
 from repgraph.train.task import Task, make_task
-
-SLOW = 3600  # seconds of training on a CPU above which a warning is printed
-SMALL = "laptop-r50-pyramid"  # a recipe for computers without a GPU
 
 
 class Average(ModelEmaV3):
@@ -50,7 +44,7 @@ class Session:
     average: Average | None
     images: Any
     validation_images: Any
-    identity: dict[str, Any]
+    identity: dict[str, str]
     checkpoint: dict[str, Any] | None
 
     @property
@@ -176,24 +170,3 @@ def describe(session: Session) -> Iterator[str]:
         f"iterations {session.start} to {recipe.train.iterations} of {recipe.train.batch} images"
     )
     yield from session.task.notes
-
-
-def slow_warning(session: Session, fabric: Fabric, batch: Batch) -> str:
-    """Estimate the time of training on a CPU from the forward pass of one image; return a warning if it is long."""
-    task, model, train = session.task, session.model, session.recipe.train
-    inputs = task.inputs(model, batch.split(len(batch.images))[0])
-    with evaluation_mode(model), fabric.autocast():
-        model(*inputs)  # the first call compiles kernels
-        begin = time.perf_counter()
-        model(*inputs)
-    # A backward pass takes about twice as long as the forward pass.
-    images = (train.iterations - session.start) * train.batch / fabric.world_size
-    seconds = 3 * images * (time.perf_counter() - begin)
-    if seconds <= SLOW:
-        return ""
-    advise = task.fixed_size and session.recipe.name != SMALL
-    advice = f"; the recipe {SMALL} is for a few dozen photos without a GPU" if advise else ""
-    return (
-        f"warning: there is no GPU; on this CPU, {train.iterations} iterations of {train.batch} images will take "
-        f"about {format_duration(seconds)}; use fewer --iterations, a smaller --batch or backbone{advice}"
-    )
