@@ -228,8 +228,7 @@ class TestWeights:
 
 def test_save_and_load(saved: Path, tmp_path: Path) -> None:
     model = network(context="repgraph", labels=LABELS, context_options={"nodes": 5})
-    state = {f"model.{name}": value for name, value in model.state_dict().items()}
-    torch.save({"config": model.config, "state_dict": state}, tmp_path / "last.ckpt")
+    torch.save({"config": model.config, "state_dict": model.state_dict()}, tmp_path / "last.ckpt")
     for path in (saved, saved.parent, saved / "model.safetensors", tmp_path / "last.ckpt"):
         twin = load(path)
         assert type(twin) is MaskRCNN and twin.config == model.config and twin.labels == LABELS and not twin.training

@@ -74,7 +74,7 @@ def test_pickle_that_runs_code_is_refused(tmp_path, store):
 @pytest.mark.parametrize("content", [{"state_dict": {}}, [1]])
 def test_other_files_are_refused(tmp_path, content):
     torch.save(content, tmp_path / "a.ckpt")
-    with pytest.raises(UsageError, match=r"is not a training checkpoint: it has no .*optimizer_states, iteration"):
+    with pytest.raises(UsageError, match=r"a\.ckpt is not a checkpoint of training: "):
         read(tmp_path / "a.ckpt")
 
 
@@ -87,7 +87,7 @@ WRONG += [("state_dict", {"w": 5}), ("state_dict", {5: torch.ones(1)}), ("recipe
 def test_values_of_wrong_types_are_named(tmp_path, name, value):
     save(tmp_path)
     torch.save(CONTENT | {name: value}, tmp_path / "last.ckpt")
-    with pytest.raises(UsageError, match=rf"last\.ckpt: {name}.* is "):
+    with pytest.raises(UsageError, match=rf"last\.ckpt is not a checkpoint of training: {name}.* is "):
         read(tmp_path / "last.ckpt")
 
 

@@ -59,12 +59,11 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         self.mean = _check_color("mean", self.config["mean"])
         self.std = _check_color("std", self.config["std"])
         self.labels: dict[str, Any] | None = self.config["labels"]
-        if self.labels is not None and not isinstance(self.labels, dict):
+        if not isinstance(self.labels, dict | None):
             raise UsageError(f"labels is {self.labels!r}; expected a dict, such as from Labels.to_dict()")
         names = (self.labels or {}).get("names")
         if names is not None and (not isinstance(names, list) or len(names) != self.classes):
-            count = len(names) if isinstance(names, list) else f"{names!r:.60} as"
-            raise UsageError(f"labels has {count} names; expected one for each of the {self.classes} classes")
+            raise UsageError(f"labels has the names {names!r:.60}; expected one for each of {self.classes} classes")
 
     @property
     def pretrained(self) -> nn.Module:
@@ -82,7 +81,6 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         repo_id: str | None = None,
         push_to_hub: bool = False,
         model_card_kwargs: dict[str, Any] | None = None,
-        config: None = None,
         **push_to_hub_kwargs: Any,
     ) -> str | None:
         """Write ``config.json``, ``model.safetensors`` and a model card to a folder, and optionally push it to the Hub.
@@ -140,13 +138,12 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         name = os.fspath(pretrained_model_name_or_path)
         if os.path.isdir(name):
             return load(name, cls)
-        is_path = isinstance(pretrained_model_name_or_path, Path) or name.startswith((".", "/", "~"))
-        if is_path or name.endswith("/") or name.count("/") != 1:
+        if isinstance(pretrained_model_name_or_path, Path) or name.count("/") != 1:
             raise UsageError(f"there is no folder {name}")
         try:
             config, file = (Path(hf_hub_download(name, each, **download)) for each in (CONFIG, FILE))
         except Exception as error:  # from the Hub, the connection or a proxy
-            message = f"{name} is not a folder, and cannot be loaded from the Hub: {first_line(error)}"
+            message = f"there is no folder {name}, and it cannot be loaded from the Hub: {first_line(error)}"
             raise UsageError(message) from error
         return _restore(cls, files.read_json(config), read_file(file)[0], config, file)
 
@@ -206,9 +203,7 @@ def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any
     state = content.get("state_dict") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping) or "config" not in content or not all(isinstance(name, str) for name in state):
         raise UsageError(f"{source} is not a checkpoint of repgraph's training: it has no 'config' or 'state_dict'")
-    prefix = "model."  # of the network's weights
-    tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    return _restore(kind, content["config"], tensors, source, source)
+    return _restore(kind, content["config"], dict(state), source, source)
 
 
 def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: object, file: object) -> Any:
@@ -241,9 +236,7 @@ def _to_json(name: str, value: Any) -> Any:
         raise UsageError(f"{name} cannot be written to config.json: {error}") from error
 
 
-def _check_color(name: str, value: Any) -> tuple[float, float, float]:
+def _check_color(name: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list) or len(value) != 3:
         raise UsageError(f"{name} is {value!r}; expected three numbers, for red, green and blue")
-    minimum = 1e-6 if name == "std" else float("-inf")
-    red, green, blue = (check_number(name, number, minimum) for number in value)
-    return red, green, blue
+    return tuple(check_number(name, number, 1e-6 if name == "std" else float("-inf")) for number in value)

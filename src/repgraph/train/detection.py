@@ -31,9 +31,6 @@ class Detection(Task):
     best = "mask_ap"
     fixed_size = False
     size_settings = ("model.min_size", "model.max_size")
-    batch_hint = "smaller images"
-    image_hint = "use fewer data.workers, or exclude large images"
-    no_labels = "there was no object since the last checkpoint, so little was learned; check the annotations"
 
     def __init__(self, recipe: DetectionRecipe) -> None:
         super().__init__()

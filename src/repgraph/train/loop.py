@@ -9,14 +9,16 @@ killed resumes exactly, on the CPU bit for bit.
 
 import contextlib
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import Any, TextIO
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 
 from repgraph import distributed, files
@@ -27,7 +29,7 @@ from repgraph.progress import Progress
 from repgraph.recipes import AnyRecipe, from_dict, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
-from repgraph.train.metrics import LossReport, MetricsLog, RunningLoss, columns, current
+from repgraph.train.metrics import MetricsLog, RunningLoss, columns, current
 from repgraph.train.session import Session, describe, make_stream, prepare, set_up
 from repgraph.train.signals import StopSignals
 from repgraph.train.stream import seed_from
@@ -166,31 +168,32 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             if not (log_now or period_ends or (where.world_size == 1 and signals.received)):
                 continue  # does not synchronize with the device
 
-            report = losses.report(signals.received, reset=log_now)
-            save = period_ends or report.signal > 0
-            problem, values = _problem(fabric, model, report, now, check_weights=save), {}
+            means = losses.means(reset=log_now)
+            received = int(distributed.all_reduce(torch.tensor(float(signals.received)), dist.ReduceOp.MAX))
+            save = period_ends or received > 0
+            problem, values = _problem(fabric, model, means, check_weights=save), {}
+            loss = means[task.losses[0]]
             if log_now and not problem:
                 speed = (now - timed_from) * train.batch / max(time.perf_counter() - begin, 1e-9)
                 timed_from, begin = now, time.perf_counter()
-                values = {**report.losses, "images_per_second": speed, **current(session, fabric.device, batch)}
-                loss, left = report.losses[task.losses[0]], progress.remaining(now)
+                values = {**means, "images_per_second": speed, **current(session, fabric.device, batch)}
+                left = progress.remaining(now)
                 progress.update(now, f"{now}/{last}  loss {loss:.4f}  {speed:.3g} images/s  {left} left", line=True)
             if period_ends and not problem:
-                if not losses.had_labels() and where.is_first:
-                    progress.print(f"warning: up to iteration {now}, {task.no_labels} with repgraph data check")
+                if loss == 0 and where.is_first:
+                    progress.print("warning: the loss is 0; check with repgraph data check whether pixels are labelled")
                 every = train.validate_every * train.period
                 if session.validation_images is not None and (now == last or (every and now % every == 0)):
                     try:
                         validation = _validate(session, folder, now, progress)
                         values |= {f"val_{name}": value for name, value in validation.metrics.items()}
                     except NotFinite:
-                        problem = f"the validation after iteration {now} is not finite"
+                        problem = "the validation is not finite"
             log.log(now, values)
             if problem:
-                finite = now if report.not_finite is None else report.not_finite
                 path = folder / CHECKPOINTS / LAST
                 good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
-                stop = Stop(0, f"{problem} (losses were finite up to iteration {finite}); {good}")
+                stop = Stop(0, f"{problem} after iteration {now}; {good}")
                 break
             if save:
                 score = -1.0 if validation is None else validation.metrics[task.best]
@@ -198,8 +201,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                     best |= {task.best: score, "iteration": now}
                 checkpoints.save(session, fabric, optimizer, folder, now, best, losses.total())
                 timed_from, begin = now, time.perf_counter()
-            if report.signal and now < last:
-                stop = Stop(report.signal, f"stopped by {Signals(report.signal).name} after iteration {now}")
+            if received and now < last:
+                stop = Stop(received, f"stopped by {Signals(received).name} after iteration {now}")
                 break
 
         cuda_graphs.discard(model)
@@ -236,21 +239,21 @@ def step(
     if session.average is not None:
         session.average.update(model.module, batch.iteration)
     if losses is not None:
-        losses.add(batch.iteration, logged, amount)
+        losses.add(logged)
 
 
-def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: int, *, check_weights: bool) -> str:
+def _problem(fabric: Fabric, model: torch.nn.Module, losses: Mapping[str, float], *, check_weights: bool) -> str:
     """Return why training cannot continue, or an empty string. All processes have to call it."""
-    if report.not_finite is not None:
-        return f"the loss of iteration {report.not_finite + 1} is not finite"
+    if not all(map(math.isfinite, losses.values())):
+        return "the loss is not finite"
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None and scaler.get_scale() < MIN_LOSS_SCALE:
-        return f"gradients overflow fp16 at any loss scale (now {scaler.get_scale():g}) after iteration {now}"
+        return f"gradients overflow fp16 at any loss scale (now {scaler.get_scale():g})"
     if check_weights:
         tensors = [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
         finite = torch.stack([tensor.isfinite().all() for tensor in tensors]).all()
         if distributed.all_reduce((~finite).double()) > 0:
-            return f"the weights are not finite after iteration {now}"
+            return "the weights are not finite"
     return ""
 
 

@@ -32,9 +32,6 @@ class Segmentation(Task):
     best = "miou"
     fixed_size = True
     size_settings = ("data.crop",)
-    batch_hint = "a smaller crop"
-    image_hint = "use a smaller data.crop or data.scales"
-    no_labels = "no pixel was labelled since the last checkpoint, so nothing was learned; check the masks"
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()

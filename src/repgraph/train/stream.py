@@ -100,7 +100,8 @@ class Batches(Dataset[Any]):
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            raise UsageError(f"image {index} of {self.images}: out of memory; {self.task.image_hint}") from error
+            hint = "use fewer data.workers, or smaller images"
+            raise UsageError(f"image {index} of {self.images}: out of memory; {hint}") from error
 
     def __getitem__(self, iteration: int) -> Batch | Failure:
         try:

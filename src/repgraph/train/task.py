@@ -35,9 +35,6 @@ class Task(ABC):
     best: ClassVar[str]  # the score by which networks are compared
     fixed_size: ClassVar[bool]  # whether all batches have one size
     size_settings: ClassVar[tuple[str, ...]]  # settings of the image size, for messages
-    batch_hint: ClassVar[str]  # what to reduce if a batch does not fit into memory
-    image_hint: ClassVar[str]  # what to change if an image does not fit into memory
-    no_labels: ClassVar[str]  # warning if nothing in a period was labelled
 
     recipe: AnyRecipe
 
@@ -142,7 +139,7 @@ class Task(ABC):
             names = ("train.batch", "train.accumulate", *self.size_settings)
             given = ", ".join(f"{name}={attrgetter(name)(self.recipe)}" for name in names)
             if out_of_memory(error):
-                hint = f"use fewer images, a larger train.accumulate, or {self.batch_hint}"
+                hint = "use fewer or smaller images, or a larger train.accumulate"
                 raise UsageError(f"out of memory with {given}; {hint}") from error
             if "more than 1 value per channel" in str(error):
                 raise UsageError(
