@@ -3,11 +3,8 @@
 import contextlib
 import logging
 import os
-import signal
-import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,49 +70,18 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
     plugins: list[Any] = [TorchElasticEnvironment() if devices.external else LightningEnvironment()]
     if train.precision != "fp32":
         plugins.append(_Autocast("bf16-mixed" if train.precision == "bf16" else "16-mixed", devices.kind))
-    options: dict[str, Any] = dict(
-        accelerator=devices.kind,
-        devices=devices.local_size,
-        num_nodes=devices.world_size // devices.local_size,
-        plugins=plugins,
-    )
+    options: dict[str, Any] = dict(accelerator=devices.kind, devices=devices.local_size)
     if devices.world_size > 1:
-        more: dict[str, Any] = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
+        ddp: dict[str, Any] = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
         gpus = torch.cuda.device_count()
-        if devices.kind == "cuda" and devices.local_size > gpus:
-            more["process_group_backend"] = "gloo"  # NCCL needs a GPU for each process
-            more["parallel_devices"] = [torch.device("cuda", i % gpus) for i in range(devices.local_size)]
-            options |= {"accelerator": "auto", "devices": "auto"}
-        options["strategy"] = DDPStrategy(**more)
+        if devices.kind == "cuda" and devices.local_size > gpus:  # NCCL needs a GPU for each process
+            places = [torch.device("cuda", i % gpus) for i in range(devices.local_size)]
+            ddp |= dict(process_group_backend="gloo", parallel_devices=places)
+            options = {}
+        options |= dict(strategy=DDPStrategy(**ddp), num_nodes=devices.world_size // devices.local_size)
+        logging.getLogger("lightning_fabric.strategies.launchers").setLevel(logging.INFO)  # tells if a process dies
     with _quiet():
-        return Fabric(**options)
-
-
-@contextlib.contextmanager
-def watched_processes(fabric: Fabric, report: Callable[[str], None]) -> Iterator[None]:
-    """If a process that Fabric launched dies, report why and end all; Fabric alone would print nothing."""
-    processes = getattr(fabric.strategy.launcher, "procs", [])
-    threading.Thread(target=_watch, args=(processes, report), daemon=True).start()
-    try:
-        yield
-    except RuntimeError:
-        if processes:
-            time.sleep(3)  # if another process died, the thread ends this one
-        raise
-
-
-def _watch(processes: Sequence[Any], report: Callable[[str], None]) -> None:
-    while not all(process.poll() == 0 for process in processes):
-        for rank, process in enumerate(processes, 1):
-            if not (code := process.poll()):
-                continue
-            reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            time.sleep(2 if code > 0 else 0)  # an error in all processes is reported by this one
-            report(f"the process of rank {rank} {reason}")
-            for other in processes:
-                other.kill()
-            os._exit(1)
-        time.sleep(0.5)
+        return Fabric(plugins=plugins, **options)
 
 
 @contextlib.contextmanager

@@ -142,12 +142,6 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         progress = stack.enter_context(Progress("training", last, show, unit="iterations", start=start))
         for line in describe(session) if show else ():
             progress.print(line)
-
-        def lost(reason: str) -> None:
-            run_folder.record_end(folder, reason)
-            progress.print(f"repgraph train: {reason}; resume with: repgraph train --resume {folder}")
-
-        stack.enter_context(devices.watched_processes(fabric, lost))
         wrapped, optimizer = set_up(fabric, session)
         losses = RunningLoss(task.losses, fabric.device, stored["sums"], where.rank)
         log = MetricsLog(folder if where.is_first else None, columns(task, model), start)
