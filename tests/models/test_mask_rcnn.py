@@ -188,15 +188,13 @@ class TestWeights:
         assert torch.equal(body.layer4[0].conv1.weight, plain.detector.backbone.body.layer4[0].conv1.weight)
 
     def test_other_classes(self, plain: MaskRCNN, whole: Path, resnet: Path) -> None:
-        with pytest.raises(UsageError, match=r"detector.pth does not fit; wrong shape: .*give new_predictors=True"):
+        with pytest.raises(UsageError, match=r"detector.pth has 3 classes; for others, give new_predictors=True"):
             mask_rcnn(7, weights=whole, **SMALL)
         model = mask_rcnn(7, weights=whole, new_predictors=True, **SMALL)
         assert torch.equal(model.detector.rpn.head.cls_logits.weight, plain.detector.rpn.head.cls_logits.weight)
         assert model.detector.roi_heads.box_predictor.cls_score.out_features == 8
         with pytest.raises(UsageError, match=r"resnet50.safetensors has only a backbone"):
             mask_rcnn(3, weights=resnet, new_predictors=True)
-        with pytest.raises(UsageError, match="no weights are given"):
-            mask_rcnn(3, new_predictors=True, **SMALL)
 
     def test_torchvision(self, monkeypatch: pytest.MonkeyPatch) -> None:
         states = {
@@ -217,7 +215,7 @@ class TestWeights:
         [
             ("torchvision:ResNet50_Weights.IMAGENET1K_V1", "has no weights .* did you mean 'ResNet18_Weights.IMAGENE"),
             ("torchvision:ResNet18_Weights.IMAGENET1K_V1", "cannot load .*give a local file"),
-            ("~no such user/x.pth", "~no such user/x.pth does not exist"),
+            ("~no such user/x.pth", "cannot read ~no such user/x.pth: No such file"),
         ],
     )
     def test_errors(self, given: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +233,6 @@ def test_save_and_load(saved: Path, tmp_path: Path) -> None:
     assert_same(detect(model), detect(twin))
     card = huggingface_hub.ModelCard.load(saved / "README.md")
     assert card.data.pipeline_tag == "object-detection" and "semantic-segmentation" not in card.data.tags
-    assert "MaskRCNN.from_pretrained" in card.text
 
 
 def test_networks_of_another_class(saved: Path, tmp_path: Path) -> None:

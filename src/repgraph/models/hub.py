@@ -24,22 +24,7 @@ CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
 NETWORK = "network"  # the key of a config with the name of the class; RGNet if it is missing
 
 
-_CARD = """---
-{{ card_data }}
----
-
-{{ network }} from repgraph, a library of layers in which every position of a feature map attends to a few
-representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020).
-
-```python
-from repgraph.models import {{ network }}
-
-model = {{ network }}.from_pretrained("path/of/this/folder")
-```
-"""
-
-
-class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"], model_card_template=_CARD):
+class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
@@ -70,10 +55,6 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         """The part that pretrained weights are loaded into."""
         raise NotImplementedError
 
-    def extra_repr(self) -> str:
-        count = sum(parameter.numel() for parameter in self.parameters())
-        return f"{self.classes} classes, {count / 1e6:.1f} M parameters"
-
     def save_pretrained(  # type: ignore[override]
         self,
         save_directory: str | os.PathLike[str],
@@ -91,8 +72,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         with files.explained(folder / FILE):
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
-                card = {"network": type(self).__name__, **(model_card_kwargs or {})}
-                super().save_pretrained(part, config=self.config, model_card_kwargs=card)
+                super().save_pretrained(part, config=self.config, model_card_kwargs=model_card_kwargs)
                 for name in (FILE, CONFIG, "README.md"):
                     if name != "README.md" or not (folder / name).exists():
                         os.replace(Path(part) / name, folder / name)
@@ -193,17 +173,16 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         if "config" in metadata:
             return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
         raise UsageError(f"{path} has no config of a network in its metadata; it may hold the weights of a backbone")
-    if os.path.isfile(path):
-        raise UsageError(f"{path} is not a network; expected a folder, a .safetensors or a .ckpt file")
-    raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
+    problem = "is not a network" if os.path.exists(path) else "does not exist"
+    raise UsageError(f"{path} {problem}; expected the folder of a run or of a network, a .safetensors or a .ckpt file")
 
 
 def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any:
     """Return the network in the content of a training checkpoint, in evaluation mode."""
     state = content.get("state_dict") if isinstance(content, Mapping) else None
-    if not isinstance(state, Mapping) or "config" not in content or not all(isinstance(name, str) for name in state):
-        raise UsageError(f"{source} is not a checkpoint of repgraph's training: it has no 'config' or 'state_dict'")
-    return _restore(kind, content["config"], dict(state), source, source)
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UsageError(f"{source} is not a checkpoint of repgraph's training: it has no tensors in 'state_dict'")
+    return _restore(kind, content.get("config"), {str(name): value for name, value in state.items()}, source, source)
 
 
 def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: object, file: object) -> Any:
