@@ -182,7 +182,7 @@ def test_load_other_files(tmp_path: Path) -> None:
         "wide.ckpt": "wide.ckpt: channels is 1000000000; expected at most 65536",
         "gone": "gone does not exist; expected the folder of a run",
         "numbers.ckpt": "numbers.ckpt: RGNet.__init__() missing 1 required positional argument: 'classes'",
-        "notes.txt": "is not a network; expected a folder, a .safetensors or a .ckpt file",
+        "notes.txt": "is not a network; expected the folder of a run or of a network, a .safetensors",
         "w.safetensors": "has no config of a network in its metadata",
         "run": f"no network was saved there (yet); give its last checkpoint instead: {last}",
     }.items():
