@@ -207,9 +207,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
     return Outcome(folder, now, validation, best, stop, where.is_first)
 
 
-def step(
-    fabric: Fabric, session: Session, model: Any, optimizer: Any, batch: Any, losses: RunningLoss | None = None
-) -> None:
+def step(fabric: Fabric, session: Session, model: Any, optimizer: Any, batch: Any, losses: RunningLoss) -> None:
     """Do one iteration over all devices, with a model and optimizer of :func:`set_up`; add its losses to ``losses``."""
     recipe, task, parts = session.recipe, session.task, session.recipe.train.accumulate
     torch.manual_seed(seed_from(recipe.train.seed, "step", batch.iteration, fabric.global_rank))
@@ -232,8 +230,7 @@ def step(
     optimizer.zero_grad(set_to_none=True)
     if session.average is not None:
         session.average.update(model.module, batch.iteration)
-    if losses is not None:
-        losses.add(logged)
+    losses.add(logged)
 
 
 def _problem(fabric: Fabric, model: torch.nn.Module, losses: Mapping[str, float], *, check_weights: bool) -> str:
