@@ -30,7 +30,6 @@ class Detection(Task):
     scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in SUMMARY)
     best = "mask_ap"
     fixed_size = False
-    size_settings = ("model.min_size", "model.max_size")
 
     def __init__(self, recipe: DetectionRecipe) -> None:
         super().__init__()
@@ -49,11 +48,8 @@ class Detection(Task):
         if not training:
             options |= {"crowds": True, "empty": True}
         found = datasets.load(data.name, data.root, split, **options).verify()
-        skipped = dict(found.skipped)
-        if found.empty:
-            skipped = {"images without objects": found.empty, **skipped}
-        if skipped:
-            counts = ", ".join(f"{kind}: {count}" for kind, count in skipped.items())
+        skipped = {"images without objects": found.empty, **found.skipped}
+        if counts := ", ".join(f"{kind}: {count}" for kind, count in skipped.items() if count):
             self.notes.append(f"{found.name} {found.split}: skipped {counts}")
         return found
 
@@ -86,14 +82,10 @@ class Detection(Task):
         images = [image.as_subclass(Tensor) for image, _ in pairs]
         return images, [{name: target[name].as_subclass(Tensor) for name in names} for _, target in pairs]
 
-    def amount(self, batch: Batch) -> Tensor:
-        """Return the number of objects in this process's images."""
-        return torch.tensor(float(sum(len(target["labels"]) for target in batch.targets)), dtype=torch.float64)
-
     def inputs(self, model: Any, part: Batch) -> tuple[Any, ...]:
         return part.images, part.targets
 
-    def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+    def loss(self, model: Any, part: Batch, amount: Any, shares: int) -> tuple[Tensor, list[Tensor]]:
         """Return torchvision's five losses, each a mean over its samples in the part; parts count equally."""
         found = model(*self.inputs(model, part))
         losses = [found[name] / shares for name in self.losses[1:]]

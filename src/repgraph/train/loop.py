@@ -33,7 +33,7 @@ from repgraph.train.metrics import MetricsLog, RunningLoss, columns, current
 from repgraph.train.session import Session, describe, make_stream, prepare, set_up
 from repgraph.train.signals import StopSignals
 from repgraph.train.stream import seed_from
-from repgraph.train.task import Validation
+from repgraph.train.task import Validation, explained_errors
 
 NOT_FINITE = 3  # exit code
 MIN_LOSS_SCALE = 2.0**-10  # in fp16: reached when gradients have overflowed many times in a row
@@ -215,7 +215,7 @@ def step(fabric: Fabric, session: Session, model: Any, optimizer: Any, batch: An
         group["lr"] = group["initial_lr"] * recipe.rate(batch.iteration)
     amount = task.amount(batch)
     logged = torch.zeros(len(task.losses), dtype=torch.float64, device=fabric.device)
-    with task.explained_errors():
+    with explained_errors():
         for number, part in enumerate(batch.split(parts), 1):
             if recipe.train.graph:
                 with fabric.autocast():

@@ -63,12 +63,9 @@ def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None
         recipe = with_values(recipe, {"data.root": os.path.abspath(os.path.expanduser(recipe.data.root))})
     task, train = make_task(recipe), recipe.train
     cuda_graphs.check(train, where, task.fixed_size)
-    share, rest = divmod(train.batch, where.world_size)
-    if rest:
-        raise UsageError(f"train.batch is {train.batch}; expected a multiple of the {where.world_size} devices")
-    if share % train.accumulate:
+    if train.batch % (parts := where.world_size * train.accumulate):
         raise UsageError(
-            f"train.accumulate is {train.accumulate}; expected a divisor of the {share} images of each device"
+            f"train.batch is {train.batch}; expected a multiple of {parts}, the number of devices x train.accumulate"
         )
     images, validation_images = task.splits()
     identity = run_folder.identity(training=images, testing=validation_images)

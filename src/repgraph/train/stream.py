@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from repgraph.errors import UsageError, out_of_memory
+from repgraph.errors import UsageError
 
 MAX_WORKERS = 16
 SIGTERM_GRACE = 600  # seconds that workers keep running after SIGTERM, for the training process to finish its iteration
@@ -92,16 +92,10 @@ class Batches(Dataset[Any]):
 
     def augmented(self, iteration: int, index: int) -> tuple[Any, Any]:
         """Return an image and its target as they are used in an iteration."""
-        try:
-            image, target = self.images[index]
-            if target is None:
-                raise UsageError(f"image {index} of {self.images} has no labels to learn from")
-            return self.transform(image, target, generator(self.task.recipe.train.seed, "augment", iteration, index))
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            hint = "use fewer data.workers, or smaller images"
-            raise UsageError(f"image {index} of {self.images}: out of memory; {hint}") from error
+        image, target = self.images[index]
+        if target is None:
+            raise UsageError(f"image {index} of {self.images} has no labels to learn from")
+        return self.transform(image, target, generator(self.task.recipe.train.seed, "augment", iteration, index))
 
     def __getitem__(self, iteration: int) -> Batch | Failure:
         try:
@@ -109,6 +103,8 @@ class Batches(Dataset[Any]):
             return Batch(iteration, *self.task.collate(pairs))
         except UsageError as error:
             return Failure(str(error))
+        except MemoryError:
+            return Failure("out of memory in reading images; use fewer data.workers, or smaller images")
 
 
 def load(batches: Batches, start: int, stop: int, *, workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
