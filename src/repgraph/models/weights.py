@@ -226,10 +226,8 @@ def _from_timm(name: str, backbone: str) -> Weights:
     source = f"timm's {check_timm_name(name)!r}"
     if name.partition(".")[0] != backbone.partition(".")[0]:
         raise UsageError(f"{source} has weights of another network than the backbone {backbone!r}")
-    try:
+    with _downloading(source):
         model: Any = timm.create_model(name, pretrained=True)
-    except Exception as error:  # from the server, the connection or a proxy
-        raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error
     mean, std = model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
     return Weights(source=source, tensors=model.state_dict(), caffe_style=False, mean=mean, std=std)
 
@@ -240,9 +238,15 @@ def _from_torchvision(name: str, backbone: str) -> Weights:
     if name not in entries:
         version = torchvision.__version__
         raise UsageError(f"torchvision {version} has no weights {name!r} of {backbone!r}{nearest(name, entries)}")
+    source, eps = f"torchvision's {name!r}", 0.0 if name in _ZERO_EPS else None
+    with _downloading(source):
+        tensors = dict(entries[name].get_state_dict(progress=False, check_hash=True))
+    return Weights(source=source, tensors=tensors, caffe_style=False, norm_eps=eps)
+
+
+@contextlib.contextmanager
+def _downloading(source: str) -> Iterator[None]:
     try:
-        tensors = entries[name].get_state_dict(progress=False, check_hash=True)
+        yield
     except Exception as error:  # from the server, the connection or a proxy
-        raise UsageError(f"cannot load torchvision's {name!r}: {first_line(error)}; give a local file") from error
-    eps = 0.0 if name in _ZERO_EPS else None
-    return Weights(source=f"torchvision's {name!r}", tensors=dict(tensors), caffe_style=False, norm_eps=eps)
+        raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error

@@ -14,16 +14,12 @@ from repgraph.train.devices import Devices
 
 def check(train: Train, devices: Devices, fixed_size: bool) -> None:
     """Raise an error if ``train.graph`` is set and the network cannot be recorded."""
-    problems = {
-        "it needs a CUDA device": devices.kind != "cuda",
-        f"it supports one GPU, and there are {devices.world_size} processes": devices.world_size > 1,
-        "it needs batches of one size, and in detection sizes vary": not fixed_size,
-        "the network is compiled": train.compile,
-        f"a replay overwrites the gradients that train.accumulate={train.accumulate} sums up": train.accumulate > 1,
-    }
-    reason = next((text for text, applies in problems.items() if applies), None)
-    if train.graph and reason:
-        raise UsageError(f"train.graph cannot be used: {reason}; leave it out")
+    possible = devices.kind == "cuda" and devices.world_size == 1 and fixed_size
+    if train.graph and (not possible or train.compile or train.accumulate > 1):  # a replay overwrites gradients
+        raise UsageError(
+            "train.graph cannot be used: it needs one CUDA device and batches of one size, as in segmentation, without "
+            "train.compile and train.accumulate; leave it out"
+        )
 
 
 def record(model: nn.Module, *inputs: Tensor) -> None:

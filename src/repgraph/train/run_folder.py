@@ -119,23 +119,18 @@ def recorded_session(folder: Path, recipe: AnyRecipe, start: int, record: bool =
     if not record:
         yield end
         return
-    details: dict[str, Any] = dict(from_iteration=start, seed=recipe.train.seed, versions=versions())
-    _write_sessions(folder, [*sessions(folder), SessionRecord(command=info.command_line(), started=_now(), **details)])
+    command, details = info.command_line(), {"from_iteration": start, "seed": recipe.train.seed}
+    session = SessionRecord(command=command, started=end.at, versions=versions(), **details)
+    found = [*sessions(folder), session]
+    _write_sessions(folder, found)
     try:
         yield end
     except BaseException as error:
         end.reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise
     finally:
-        record_end(folder, end.reason)
-
-
-def record_end(folder: Path, reason: str) -> None:
-    """Record how this session ended; never raises, because the record is for information only."""
-    found = sessions(folder)
-    if found:
-        found[-1].ended = End(at=_now(), reason=reason)
-        with contextlib.suppress(UsageError):
+        end.at, session.ended = _now(), end
+        with contextlib.suppress(UsageError):  # the record is for information only
             _write_sessions(folder, found)
 
 
