@@ -14,7 +14,7 @@ from tests.train.tiny import rows
 
 from repgraph.errors import UsageError
 from repgraph.train.checkpoint import read, write
-from repgraph.train.metrics import MetricsLog, RunningLoss
+from repgraph.train.metrics import MetricsLog, loss_sums
 from repgraph.train.session import load_state
 
 CONTENT = {
@@ -98,7 +98,7 @@ def test_momenta_and_sums_that_do_not_fit():
             load_state(optimizer, {index: {"momentum_buffer": momentum}})
     for sums in (torch.zeros(3), torch.tensor([1.0, math.nan])):
         with pytest.raises(UsageError, match="no sums of 1 losses"):
-            RunningLoss(["loss"], torch.device("cpu"), sums)
+            loss_sums(1, torch.device("cpu"), sums)
 
 
 def test_failed_writes_leave_the_old_files(tmp_path, monkeypatch):

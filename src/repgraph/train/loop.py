@@ -20,6 +20,7 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from repgraph import distributed, files
 from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
@@ -29,7 +30,7 @@ from repgraph.progress import Progress
 from repgraph.recipes import AnyRecipe, from_dict, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
-from repgraph.train.metrics import MetricsLog, RunningLoss, columns, current
+from repgraph.train.metrics import MetricsLog, columns, current, loss_sums
 from repgraph.train.session import Session, describe, make_stream, prepare, set_up
 from repgraph.train.signals import StopSignals
 from repgraph.train.stream import seed_from
@@ -143,7 +144,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         for line in describe(session) if show else ():
             progress.print(line)
         wrapped, optimizer = set_up(fabric, session)
-        losses = RunningLoss(task.losses, fabric.device, stored["sums"], where.rank)
+        # The number of iterations and their losses since the last log, on the device: reading them synchronizes.
+        sums = loss_sums(len(task.losses), fabric.device, stored["sums"] if where.is_first else None)
         log = MetricsLog(folder if where.is_first else None, columns(task, model), start)
         stack.enter_context(contextlib.closing(log))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
@@ -154,15 +156,19 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
 
         for batch in stream:
             batch = fabric.to_device(batch)
-            step(fabric, session, wrapped, optimizer, batch, losses)
+            sums[1:] += step(fabric, session, wrapped, optimizer, batch)
+            sums[0] += where.is_first
             now = batch.iteration + 1
             progress.update(now, line=now == start + 1)
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
             if not (log_now or period_ends or (where.world_size == 1 and signals.received)):
-                continue  # does not synchronize with the device
+                continue
 
-            means = losses.means(reset=log_now)
+            iterations, *losses = distributed.all_reduce(sums.clone()).tolist()
+            means = {name: each / iterations for name, each in zip(task.losses, losses, strict=True)}
+            if log_now:
+                sums.zero_()
             received = int(distributed.all_reduce(torch.tensor(float(signals.received)), dist.ReduceOp.MAX))
             save = period_ends or received > 0
             problem, values = _problem(fabric, model, means, check_weights=save), {}
@@ -193,7 +199,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                 score = -1.0 if validation is None else validation.metrics[task.best]
                 if score > best[task.best]:
                     best |= {task.best: score, "iteration": now}
-                checkpoints.save(session, fabric, optimizer, folder, now, best, losses.total())
+                checkpoints.save(session, fabric, optimizer, folder, now, best, distributed.all_reduce(sums.clone()))
                 timed_from, begin = now, time.perf_counter()
             if received and now < last:
                 stop = Stop(received, f"stopped by {Signals(received).name} after iteration {now}")
@@ -207,8 +213,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
     return Outcome(folder, now, validation, best, stop, where.is_first)
 
 
-def step(fabric: Fabric, session: Session, model: Any, optimizer: Any, batch: Any, losses: RunningLoss) -> None:
-    """Do one iteration over all devices, with a model and optimizer of :func:`set_up`; add its losses to ``losses``."""
+def step(fabric: Fabric, session: Session, model: Any, optimizer: Any, batch: Any) -> Tensor:
+    """Do one iteration over all devices, with a model and optimizer of :func:`set_up`, and return its losses."""
     recipe, task, parts = session.recipe, session.task, session.recipe.train.accumulate
     torch.manual_seed(seed_from(recipe.train.seed, "step", batch.iteration, fabric.global_rank))
     for group in optimizer.param_groups:
@@ -230,7 +236,7 @@ def step(fabric: Fabric, session: Session, model: Any, optimizer: Any, batch: An
     optimizer.zero_grad(set_to_none=True)
     if session.average is not None:
         session.average.update(model.module, batch.iteration)
-    losses.add(logged)
+    return logged
 
 
 def _problem(fabric: Fabric, model: torch.nn.Module, losses: Mapping[str, float], *, check_weights: bool) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
 from repgraph.files import check_regular, check_writable, explained, replacing
 from repgraph.layers import reach
@@ -23,38 +22,14 @@ from repgraph.train.task import Task
 METRICS, EVENTS = "metrics.csv", "tensorboard"
 
 
-class RunningLoss:
-    """The number of iterations and the sums of the losses, kept on the device: iterations do not synchronize.
-
-    Rank 0 counts the iterations, and continues the ``sums`` of a checkpoint.
-    """
-
-    def __init__(self, names: Sequence[str], device: torch.device, sums: Tensor | None = None, rank: int = 0) -> None:
-        self.names, self.rank = names, rank
-        self.sums = torch.zeros(1 + len(names), dtype=torch.float64, device=device)
-        if sums is not None:
-            if not fits(sums, self.sums) or not sums.isfinite().all():
-                raise UsageError(f"the checkpoint has no sums of {len(names)} losses; resume from another one")
-            self.sums += sums.to(device) * (rank == 0)
-
-    def add(self, losses: Tensor) -> None:
-        """Add the losses of an iteration."""
-        self.sums[0] += self.rank == 0
-        self.sums[1:] += losses
-
-    def means(self, *, reset: bool) -> dict[str, float]:
-        """Return the mean losses over all processes, and clear the sums with ``reset``; all processes have to call it.
-
-        A mean is not finite if any of its losses was not.
-        """
-        count, *sums = self.total().tolist()
-        if reset:
-            self.sums.zero_()
-        return {name: value / max(count, 1) for name, value in zip(self.names, sums, strict=True)}
-
-    def total(self) -> Tensor:
-        """Return the sums over all processes, for a checkpoint."""
-        return all_reduce(self.sums.clone())
+def loss_sums(count: int, device: torch.device, stored: Tensor | None = None) -> Tensor:
+    """Return a number of iterations and the sums of ``count`` losses: zeros, or those stored in a checkpoint."""
+    sums = torch.zeros(1 + count, dtype=torch.float64)
+    if stored is not None:
+        if not fits(stored, sums) or not stored.isfinite().all():
+            raise UsageError(f"the checkpoint has no sums of {count} losses; resume from another one")
+        sums += stored
+    return sums.to(device)
 
 
 def columns(task: Task, model: nn.Module) -> list[str]:

@@ -111,6 +111,7 @@ class Task(ABC):
 
     def amount(self, batch: Batch) -> Any:
         """Return what the losses of a whole batch are divided by, if it is needed for the loss of a part."""
+        return None
 
     @abstractmethod
     def inputs(self, model: Any, part: Batch) -> tuple[Any, ...]:
