@@ -162,7 +162,7 @@ def test_show(plan, again, fake):
         show_tables(plan)
     ablate(again(seeds=(0,)))
     before = {path: path.read_bytes() for path in plan.out.iterdir() if path.is_file()}
-    with pytest.raises(UsageError, match=r"no run of grid on scenes with these settings \(2 with others\)"):
+    with pytest.raises(UsageError, match="no run of grid on scenes with these settings"):
         show_tables(again(settings=("train.iterations=5",)))
     report = show_tables(plan)
     assert left(report) == ["g1-1", "g5-1"]

@@ -176,7 +176,7 @@ class TestWeights:
             ours, (stage4, stage5) = body(x), theirs(x)
         torch.testing.assert_close(ours["2"], stage4, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(ours["3"], stage5, rtol=1e-4, atol=1e-4)
-        with pytest.raises(UsageError, match=r"in caffe style, but the backbone is in timm.*give caffe_style=True"):
+        with pytest.raises(UsageError, match="in caffe style; give caffe_style=True"):
             mask_rcnn(3, weights=resnet, caffe_style=False)
 
     def test_whole_detector(self, plain: MaskRCNN, whole: Path, tmp_path: Path) -> None:

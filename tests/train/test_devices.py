@@ -80,7 +80,7 @@ def test_backend_settings_are_restored(machine):
     ],
 )
 def test_what_cuda_graphs_cannot_record(settings, where, fixed_size):
-    with pytest.raises(UsageError, match=r"train\.graph cannot be used: it needs one CUDA device"):
+    with pytest.raises(UsageError, match=r"train\.graph is for segmentation on one GPU"):
         cuda_graphs.check(Train(graph=True, **settings), where, fixed_size)
     cuda_graphs.check(Train(**settings), where, fixed_size)
     cuda_graphs.check(Train(graph=True), ONE_GPU, True)

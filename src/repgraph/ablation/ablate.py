@@ -75,11 +75,8 @@ def show_tables(plan: Plan) -> AblationReport:
     layout = lay_out(plan, records)
     report = _make_tables(plan, layout, records, save=False)
     if len(report.left) == len(layout.runs):
-        others = sum(record.dataset == plan.dataset for record in records.values())
-        raise UsageError(
-            f"{results.path} has no run of {plan.table} on {plan.dataset} with these settings ({others} with others); "
-            "give --set, --weights, --tuned, --seeds and, for a folder of images, --data as for training"
-        )
+        missing = f"{results.path} has no run of {plan.table} on {plan.dataset} with these settings"
+        raise UsageError(f"{missing}; give --set, --weights, --tuned, --seeds and --data as for training")
     return report
 
 

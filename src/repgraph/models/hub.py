@@ -119,12 +119,11 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         if os.path.isdir(name):
             return load(name, cls)
         if isinstance(pretrained_model_name_or_path, Path) or name.count("/") != 1:
-            raise UsageError(f"there is no folder {name}")
+            raise UsageError(f"{name} is no folder")
         try:
             config, file = (Path(hf_hub_download(name, each, **download)) for each in (CONFIG, FILE))
         except Exception as error:  # from the Hub, the connection or a proxy
-            message = f"there is no folder {name}, and it cannot be loaded from the Hub: {first_line(error)}"
-            raise UsageError(message) from error
+            raise UsageError(f"{name} is no folder, and cannot be loaded from the Hub: {first_line(error)}") from error
         return _restore(cls, files.read_json(config), read_file(file)[0], config, file)
 
 

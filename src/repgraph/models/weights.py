@@ -70,9 +70,7 @@ def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -
     given = {name: value for name, value in options.items() if value is not None}
     style = known["caffe_style"]
     if weights is not None and style is not None and given.get("caffe_style", style) != style:
-        theirs, ours = ("caffe", "timm") if style else ("timm", "caffe")
-        wrong = f"{weights.source} is in {theirs} style, but the backbone is in {ours} style; results would be wrong"
-        raise UsageError(f"{wrong}; give caffe_style={style}")
+        raise UsageError(f"{weights.source} is in {'caffe' if style else 'timm'} style; give caffe_style={style}")
     return {name: value for name, value in {**known, **given}.items() if value is not None}
 
 
@@ -201,10 +199,8 @@ def _explained(path: Path) -> Iterator[None]:
     except (UsageError, MemoryError):
         raise
     except pickle.UnpicklingError as error:
-        remedy = "if you trust it, load it with PyTorch and save its state dict alone, preferably as .safetensors"
-        raise UsageError(
-            f"{path} is damaged, or contains more than tensors and could run code when it is read; {remedy}"
-        ) from error
+        remedy = "if you trust it, load it with PyTorch and save only its state dict"
+        raise UsageError(f"{path} is damaged, or has more than tensors and could run code; {remedy}") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # safetensors, zipfile, zlib and pickle raise many types for damaged data

@@ -16,10 +16,7 @@ def check(train: Train, devices: Devices, fixed_size: bool) -> None:
     """Raise an error if ``train.graph`` is set and the network cannot be recorded."""
     possible = devices.kind == "cuda" and devices.world_size == 1 and fixed_size
     if train.graph and (not possible or train.compile or train.accumulate > 1):  # a replay overwrites gradients
-        raise UsageError(
-            "train.graph cannot be used: it needs one CUDA device and batches of one size, as in segmentation, without "
-            "train.compile and train.accumulate; leave it out"
-        )
+        raise UsageError("train.graph is for segmentation on one GPU, without train.compile and train.accumulate")
 
 
 def record(model: nn.Module, *inputs: Tensor) -> None:

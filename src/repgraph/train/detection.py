@@ -41,9 +41,7 @@ class Detection(Task):
         """Open a split; crowds and images without objects are left out in training and kept in validation."""
         data = self.recipe.data
         if data.name not in datasets.INSTANCES:
-            raise UsageError(
-                f"data.name is {data.name!r}, which has no objects; detection needs {', '.join(datasets.INSTANCES)}"
-            )
+            raise UsageError(f"data.name is {data.name!r}; detection needs {', '.join(datasets.INSTANCES)}")
         options = {"crowds": False, "empty": False} | data.options
         if not training:
             options |= {"crowds": True, "empty": True}

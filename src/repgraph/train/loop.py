@@ -108,9 +108,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
             run_folder.check_same_recipe(recipe, from_dict(checkpoint["recipe"], str(path)), path)
         session = prepare(recipe, where, checkpoint)
         if total < session.start:
-            raise UsageError(
-                f"train.iterations is {total}, but {session.start} iterations are done; give a larger number"
-            )
+            raise UsageError(f"train.iterations is {total}, but {session.start} iterations are done; give more")
         if where.is_first:
             for line in run_folder.changes(stored, session.recipe, checkpoint) if show and checkpoint else ():
                 print(line, file=show, flush=True)

@@ -59,10 +59,7 @@ def find(path: Path) -> tuple[Path, Path | None]:
     if not os.path.isfile(folder / RECIPE):
         raise UsageError(f"{path} is neither the folder of a run nor a checkpoint in it: there is no {folder / RECIPE}")
     if checkpoint is None and (path / MODEL).exists():
-        raise UsageError(
-            f"{path} has no checkpoint, and training again would replace the network in {path / MODEL}; "
-            f"to start another run from it: repgraph train RECIPE --weights {path}"
-        )
+        raise UsageError(f"{path} has no checkpoint; start another run from its network with --weights {path}")
     return folder, checkpoint
 
 
@@ -186,10 +183,8 @@ def check_same_data(now: dict[str, str], checkpoint: dict[str, Any], root: str) 
     """Raise an error if a run is resumed with other data."""
     for use, before in checkpoint.get("data", now).items():
         if now.get(use) != before:
-            raise UsageError(
-                f"{root or 'the data'} differs from the data of the run: {use} was {before} and is "
-                f"{now.get(use, 'missing')}; give the same data with --data ROOT"
-            )
+            change = f"{use} was {before} and is {now.get(use, 'missing')}"
+            raise UsageError(f"{root or 'the data'} differs from the data of the run, give that with --data: {change}")
 
 
 def check_same_recipe(recipe: AnyRecipe, stored: AnyRecipe, source: Path) -> None:
@@ -199,7 +194,5 @@ def check_same_recipe(recipe: AnyRecipe, stored: AnyRecipe, source: Path) -> Non
         for name, value in now[section].items():
             before, setting = then[section].get(name), f"{section}.{name}"
             if value != before and setting not in (*RESUMABLE, "model.weights", "train.iterations"):
-                raise UsageError(
-                    f"{setting} cannot change when a run is resumed: it is {before!r} in {source}, and now {value!r}; "
-                    f"only train.iterations, {', '.join(RESUMABLE)} can"
-                )
+                change = f"{setting} was {before!r} in {source}, and is {value!r}"
+                raise UsageError(f"{change}; in a run only train.iterations, {', '.join(RESUMABLE)} can change")

@@ -64,9 +64,7 @@ def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None
     task, train = make_task(recipe), recipe.train
     cuda_graphs.check(train, where, task.fixed_size)
     if train.batch % (parts := where.world_size * train.accumulate):
-        raise UsageError(
-            f"train.batch is {train.batch}; expected a multiple of {parts}, the number of devices x train.accumulate"
-        )
+        raise UsageError(f"train.batch is {train.batch}; expected a multiple of {parts} (devices x train.accumulate)")
     images, validation_images = task.splits()
     identity = run_folder.identity(training=images, testing=validation_images)
     if checkpoint is not None:

@@ -70,20 +70,16 @@ class Task(ABC):
         if not validation.labelled:
             raise UsageError(f"data.val_split {data.val_split!r} has no labels; choose another split, or none")
         if validation.labels.names != images.labels.names:
-            raise UsageError(
-                f"data.val_split {data.val_split!r} has other classes than data.split {data.split!r}: "
-                f"{validation.labels.difference(images.labels)}; both need the same ones in the same order"
-            )
+            difference = validation.labels.difference(images.labels)
+            raise UsageError(f"data.val_split {data.val_split!r} has other classes than {data.split!r}: {difference}")
         return images, validation
 
     def network(self, labels: Labels) -> Any:
         """Return the recipe's network with its initial weights."""
         given = self.recipe.model
         if not given.weights:
-            raise UsageError(
-                f"the backbone {given.backbone} needs initial weights: --weights FILE (torchvision's, timm's or Caffe "
-                "style), --weights pretrained (timm's; may download), or --weights none for random ones"
-            )
+            choices = "FILE, --weights pretrained (timm's; may download), or --weights none for random ones"
+            raise UsageError(f"the backbone {given.backbone} needs initial weights: --weights {choices}")
         torch.manual_seed(seed_from(self.recipe.train.seed, "network"))
         with building("model"):
             return self.build(labels)
