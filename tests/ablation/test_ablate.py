@@ -158,7 +158,7 @@ def test_mistakes(again, fake, values, message):
 
 
 def test_show(plan, again, fake):
-    with pytest.raises(UsageError, match="there are no results in"):
+    with pytest.raises(UsageError, match="has no run of grid on scenes"):
         show_tables(plan)
     ablate(again(seeds=(0,)))
     before = {path: path.read_bytes() for path in plan.out.iterdir() if path.is_file()}

@@ -1,10 +1,7 @@
 """Ablations: plan the runs, train the missing ones, and make the tables."""
 
-import contextlib
 import io
 import math
-import os
-import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,8 +17,6 @@ from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
 from repgraph.progress import Progress
 from repgraph.train.signals import StopSignals
-
-SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # SIGHUP is ignored under nohup
 
 
 @dataclass
@@ -69,14 +64,12 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
 def show_tables(plan: Plan) -> AblationReport:
     """Return the tables of a plan from the results so far; nothing is trained or written."""
     results = Results(plan.out)
-    if not os.path.exists(results.path):
-        raise UsageError(f"there are no results in {plan.out}: no {results.path}; give their folder with --out")
     records = results.read()
     layout = lay_out(plan, records)
     report = _make_tables(plan, layout, records, save=False)
     if len(report.left) == len(layout.runs):
         missing = f"{results.path} has no run of {plan.table} on {plan.dataset} with these settings"
-        raise UsageError(f"{missing}; give --set, --weights, --tuned, --seeds and --data as for training")
+        raise UsageError(f"{missing}; give --out, --set, --weights, --tuned, --seeds and --data as for training")
     return report
 
 
@@ -89,12 +82,10 @@ def listing(plan: Plan) -> str:
         iteration = runner.progress(run_path(plan.out, run))
         state = f"iteration {iteration}" if iteration else "to do"
         state = records[run.key].status if run.key in records else state
-        lines.append((run.key, state, f"seed {run.seed}", run.label, run.settings or "as the recipe has it"))
-    states, labels = (max(len(line[column]) for line in lines) for column in (1, 3))
-    shown = [f"{key}  {state:{states}}  {seed}  {label:{labels}}  {text}" for key, state, seed, label, text in lines]
-    misfits = [f"{row.entry.label}: {row.misfit}" for _, rows in layout.tables for row in rows if row.misfit]
-    todo = f"{len(_todo(layout, records))} of {len(lines)} runs to do"
-    return "\n".join([*shown, *layout.notes, *misfits, todo])
+        lines.append(f"{run.key}  {state:12}  {run}: {run.settings or 'as the recipe has it'}")
+    lines += layout.notes
+    lines += [f"{row.entry.label}: {row.misfit}" for _, rows in layout.tables for row in rows if row.misfit]
+    return "\n".join([*lines, f"{len(_todo(layout, records))} of {len(layout.runs)} runs to do"])
 
 
 def _todo(layout: Layout, records: Mapping[str, Record]) -> list[PlannedRun]:
@@ -108,25 +99,20 @@ def _train(plan: Plan, todo: list[PlannedRun], total: int, results: Results, sho
     progress = Progress("ablation", total, show, unit="runs", start=done)
     progress.every = math.inf
 
-    def report_line(text: str) -> None:
-        with contextlib.suppress(OSError):  # a closed terminal
-            progress.print(text)
-
     def stop_runs(signal_name: str) -> None:
         trainer.stop.set()
-        report_line(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
+        progress.print(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
 
-    trainer = Runner(plan.out, min(plan.jobs, len(todo)), report_line)
-    watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    trainer = Runner(plan.out, min(plan.jobs, len(todo)), progress.print)
     try:
-        with progress, StopSignals(stop_runs, watched) as signals:
+        with progress, StopSignals(stop_runs) as signals:
             for record, text in trainer.train_all(todo):
                 if record is not None:
                     results.add([record])
                     done += record.done
                 progress.update(done)
                 left = progress.remaining(done) if done < total else ""
-                report_line(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
+                progress.print(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
     except BaseException:
         trainer.stop.set()
         time.sleep(2 * runner.POLL)  # until the other runs are asked to stop
