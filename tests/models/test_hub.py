@@ -184,7 +184,7 @@ def test_load_other_files(tmp_path: Path) -> None:
         "numbers.ckpt": "numbers.ckpt: RGNet.__init__() missing 1 required positional argument: 'classes'",
         "notes.txt": "is not a network; expected the folder of a run or of a network, a .safetensors",
         "w.safetensors": "has no config of a network in its metadata",
-        "run": f"no network was saved there (yet); give its last checkpoint instead: {last}",
+        "run": "no network was saved there (yet); a run's last checkpoint is checkpoints/last.ckpt",
     }.items():
         with pytest.raises(UsageError) as error:
             load(tmp_path / name)

@@ -134,7 +134,7 @@ TOO_SMALL = ValueError("Expected more than 1 value per channel when training, go
             MemoryError(),
             "out of memory in reading images; use fewer",
         ),
-        ((segmentation, "rgnet"), ALLOCATOR, "model: out of memory for a network of this size"),
+        ((segmentation, "rgnet"), ALLOCATOR, "model: DefaultCPUAllocator: can't allocate memory"),
     ],
     ids=["batch", "batch norm", "image", "network"],
 )

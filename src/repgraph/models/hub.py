@@ -132,12 +132,10 @@ def building(source: str) -> Iterator[None]:
     """Raise errors of a network's constructor as one line that begins with ``source``."""
     try:
         yield
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{source}: {error}") from error
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+    except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and not out_of_memory(error):
             raise
-        raise UsageError(f"{source}: out of memory for a network of this size; check its channels") from error
+        raise UsageError(f"{source}: {first_line(error)}") from error
 
 
 def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
@@ -162,9 +160,8 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
             if (folder / CONFIG).is_file():
                 config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
                 return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
-        last = path / CHECKPOINTS / LAST
-        hint = f"; give its last checkpoint instead: {last}" if last.is_file() else ""
-        raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: no network was saved there (yet){hint}")
+        hint = f"no network was saved there (yet); a run's last checkpoint is {CHECKPOINTS}/{LAST}"
+        raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: {hint}")
     if path.suffix == ".ckpt":
         return from_checkpoint(read_pickle(path), kind, path)
     if path.suffix == ".safetensors":

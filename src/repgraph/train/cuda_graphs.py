@@ -14,8 +14,9 @@ from repgraph.train.devices import Devices
 
 def check(train: Train, devices: Devices, fixed_size: bool) -> None:
     """Raise an error if ``train.graph`` is set and the network cannot be recorded."""
-    possible = devices.kind == "cuda" and devices.world_size == 1 and fixed_size
-    if train.graph and (not possible or train.compile or train.accumulate > 1):  # a replay overwrites gradients
+    one_gpu = devices.kind == "cuda" and devices.world_size == 1
+    possible = one_gpu and fixed_size and not train.compile and train.accumulate == 1  # a replay overwrites gradients
+    if train.graph and not possible:
         raise UsageError("train.graph is for segmentation on one GPU, without train.compile and train.accumulate")
 
 
