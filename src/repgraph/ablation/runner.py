@@ -44,7 +44,7 @@ class Runner:
     """
 
     def __init__(self, out: Path, jobs: int, show: Callable[[str], None]) -> None:
-        self.out, self.jobs, self.show = out, jobs, show
+        self.out, self.jobs, self.show = out.absolute(), jobs, show
         self.stop = threading.Event()
         self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(jobs):
