@@ -1,5 +1,6 @@
 """``repgraph train``."""
 
+import functools
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import signal
 import pytest
 from tests.train.tiny import at_iteration, make_data, recipe, settings
 
+import repgraph.train
 from repgraph import recipes
 from repgraph.cli import main
 
@@ -77,3 +79,12 @@ def test_exit_codes_of_runs_that_stop(typed, monkeypatch, data, act, code, words
     at_iteration(monkeypatch, 1, act)
     found, out, err = typed("folder-r50-rgnet", "--out", "run", "--set", *settings(data, "data.val_split="))
     assert (found, out) == (code, "") and re.match(f"repgraph train: {words}", err.splitlines()[-1])
+
+
+def test_measure(typed, tmp_path, monkeypatch, data):
+    quick = functools.partial(repgraph.train.measure, iterations=3, warmup=1)
+    monkeypatch.setattr(repgraph.train, "measure", quick)
+    code, out, err = typed("folder-r50-rgnet", "--measure", "--set", *settings(data))
+    assert code == 0 and "images/s with the data" in out and "images/s with one batch in memory" in out
+    assert err.splitlines() == ["4 iterations with one batch in memory", "4 iterations with the data"]
+    assert list(tmp_path.iterdir()) == []

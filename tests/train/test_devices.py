@@ -9,7 +9,7 @@ from tests.train.tiny import recipe, rows, weights
 
 from repgraph.errors import UsageError
 from repgraph.recipes import Train
-from repgraph.train import cuda_graphs, devices, train
+from repgraph.train import cuda_graphs, devices, measure, train
 from repgraph.train.devices import Devices
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
@@ -108,6 +108,8 @@ def test_cuda_graphs_learn_the_same(data, tmp_path, precision):
 
 
 @pytest.mark.gpu
-def test_compilation_on_a_gpu(data, tmp_path):
+def test_throughput_and_compilation_on_a_gpu(data, tmp_path):
+    found = measure(recipe(data, "train.accelerator=cuda", "train.graph=true", "train.precision=bf16"), iterations=5)
+    assert found.real > 0 and found.fixed > 0
     train(recipe(data, "train.accelerator=cuda", "train.compile=true", "train.iterations=2"), tmp_path / "run")
     assert float(rows(tmp_path / "run")[-1]["reach_mean/head.context"]) > 0

@@ -35,6 +35,7 @@ def train(
     resume: Annotated[Path | None, option("Folder or checkpoint of a run to resume.", metavar="RUN")] = None,
     list_recipes: Annotated[bool, option("List the recipes and exit.", "--list")] = False,
     print_recipe: Annotated[bool, option("Print the resolved recipe as JSON and exit.", "--print")] = False,
+    measure: Annotated[bool, option("Measure images/s with the data and with one batch.", "--measure")] = False,
 ) -> int:
     """Train a network from a recipe, or resume a run.
 
@@ -48,6 +49,7 @@ def train(
       repgraph train voc_instances-r50-repgraph --data VOC2012 --weights resnet50.safetensors
       repgraph train --resume runs/voc-r50-rgnet
       repgraph train --resume runs/voc-r50-rgnet --iterations 5000      train a finished run further
+      repgraph train voc-r50-rgnet --data VOC2012 --weights none --measure
       torchrun --nproc-per-node 8 -m repgraph train ade20k-r101-rgnet --data ADE20K --weights r101.pth
 
     The exit code is 0, 2 for a mistake in the command or the data, 3 if losses, weights or a validation are not
@@ -68,7 +70,7 @@ def train(
     }
     changes = [f"{name}={value}" for name, value in given.items() if value is not None] + (settings or [])
     if resume is not None:
-        if recipe or out or print_recipe:
+        if recipe or out or measure or print_recipe:
             raise UsageError("--resume takes the recipe and the folder from the run; leave the other options out")
         from repgraph.train import resume as resume_run
 
@@ -84,9 +86,16 @@ def train(
         print(recipes.to_json(resolved), end="")
         return 0
 
-    from repgraph.train import train as start_run
+    from repgraph import train as training
+    from repgraph.distributed import destroy_process_group, rank
 
-    return _finish(start_run(resolved, out or Path("runs") / resolved.name, show=sys.stderr))
+    if not measure:
+        return _finish(training.train(resolved, out or Path("runs") / resolved.name, show=sys.stderr))
+    throughput = training.measure(resolved, show=sys.stderr)
+    if rank() == 0:
+        print(throughput)
+    destroy_process_group()
+    return 0
 
 
 def _list_recipes() -> int:
