@@ -31,7 +31,7 @@ from repgraph.recipes import AnyRecipe, from_dict, load, to_json, with_settings,
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
 from repgraph.train.metrics import MetricsLog, columns, current, loss_sums
-from repgraph.train.session import Session, describe, make_stream, prepare, set_up
+from repgraph.train.session import Session, describe, make_stream, prepare, set_up, slow_warning
 from repgraph.train.signals import StopSignals
 from repgraph.train.stream import seed_from
 from repgraph.train.task import Validation, explained_errors
@@ -154,6 +154,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
 
         for batch in stream:
             batch = fabric.to_device(batch)
+            if now == start and show and where.kind == "cpu" and (warning := slow_warning(session, fabric, batch)):
+                progress.print(warning)
             sums[1:] += step(fabric, session, wrapped, optimizer, batch)
             sums[0] += where.is_first
             now = batch.iteration + 1

@@ -1,6 +1,7 @@
 """A training session: the data, the network, its optimizer, and the stream of batches."""
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from repgraph.data.dataset import Cached
 from repgraph.errors import UsageError
+from repgraph.layers.modes import evaluation_mode
 from repgraph.models import param_groups
 from repgraph.models.hub import from_checkpoint
 from repgraph.models.weights import fits
+from repgraph.progress import format_duration
 from repgraph.recipes import AnyRecipe, with_values
 from repgraph.train import cuda_graphs, run_folder
 from repgraph.train.devices import Devices
-from repgraph.train.stream import Batches, load, num_workers
+from repgraph.train.stream import Batch, Batches, load, num_workers
 from repgraph.train.task import Task, make_task
+
+SLOW = 3600  # seconds of training on a CPU above which a warning is printed
 
 
 class Average(ModelEmaV3):
@@ -165,3 +170,22 @@ def describe(session: Session) -> Iterator[str]:
         f"iterations {session.start} to {recipe.train.iterations} of {recipe.train.batch} images"
     )
     yield from session.task.notes
+
+
+def slow_warning(session: Session, fabric: Fabric, batch: Batch) -> str:
+    """Return a warning if training on this CPU takes long, estimated from the forward pass of one image."""
+    recipe, model = session.recipe, session.model
+    inputs = session.task.inputs(model, batch.split(len(batch.images))[0])
+    with evaluation_mode(model), fabric.autocast():
+        model(*inputs)  # the first call compiles kernels
+        begin = time.perf_counter()
+        model(*inputs)
+        forward = time.perf_counter() - begin
+    images = (recipe.train.iterations - session.start) * recipe.train.batch / fabric.world_size
+    seconds = 3 * forward * images  # a backward pass takes about twice as long as the forward pass
+    if seconds <= SLOW:
+        return ""
+    return (
+        f"warning: without a GPU, training will take about {format_duration(seconds)}; use fewer --iterations, "
+        "a smaller --batch, or the recipe laptop-r50-pyramid (semantic segmentation of a few dozen photos)"
+    )
