@@ -112,13 +112,15 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow  # processes take long to start
-def test_a_process_that_dies_ends_all(data, tmp_path):
+def test_a_process_that_dies_is_named(data, tmp_path):
     run, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(LOST)
     words = [sys.executable, script, "train", *command(data, run), "--devices", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True, timeout=240)
+    reason = "the process of rank 1 was killed by SIGKILL"
     assert done.returncode != 0 and done.stdout == ""
+    assert done.stderr.endswith(f"repgraph train: {reason}; resume with: repgraph train --resume {run}\n")
     assert last(run)["iteration"] == 4 and resume(run, ["train.devices=1"]).iteration == 10
 
 

@@ -3,8 +3,10 @@
 import contextlib
 import logging
 import os
+import signal
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,9 +81,34 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
             ddp |= dict(process_group_backend="gloo", parallel_devices=places)
             options = {}
         options |= dict(strategy=DDPStrategy(**ddp), num_nodes=devices.world_size // devices.local_size)
-        logging.getLogger("lightning_fabric.strategies.launchers").setLevel(logging.INFO)  # tells if a process dies
     with _quiet():
         return Fabric(plugins=plugins, **options)
+
+
+@contextlib.contextmanager
+def watched_processes(fabric: Fabric, report: Callable[[str], None]) -> Iterator[None]:
+    """If a process that Fabric launched dies, Fabric logs it and kills all: report the rank and the reason instead."""
+    processes = getattr(fabric.strategy.launcher, "procs", [])
+
+    def filter_log(_: logging.LogRecord) -> bool:
+        for rank, code in enumerate([process.returncode for process in processes], 1):
+            if code:
+                reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                with contextlib.suppress(OSError):  # a closed terminal
+                    report(f"the process of rank {rank} {reason}")
+        return False
+
+    logger = logging.getLogger("lightning_fabric.strategies.launchers.subprocess_script")
+    logger.setLevel(logging.INFO)
+    logger.addFilter(filter_log)
+    try:
+        yield
+    except RuntimeError:
+        if processes:
+            time.sleep(6)  # if another process died, Fabric kills this one: it looks every 5 seconds
+        raise
+    finally:
+        logger.removeFilter(filter_log)
 
 
 @contextlib.contextmanager

@@ -141,6 +141,9 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         progress = stack.enter_context(Progress("training", last, show, unit="iterations", start=start))
         for line in describe(session) if show else ():
             progress.print(line)
+        again = f"resume with: repgraph train --resume {folder}"
+        report = devices.watched_processes(fabric, lambda reason: progress.print(f"repgraph train: {reason}; {again}"))
+        stack.enter_context(report)
         wrapped, optimizer = set_up(fabric, session)
         # The number of iterations and their losses since the last log, on the device: reading them synchronizes.
         sums = loss_sums(len(task.losses), fabric.device, stored["sums"] if where.is_first else None)
