@@ -147,6 +147,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         wrapped, optimizer = set_up(fabric, session)
         # The number of iterations and their losses since the last log, on the device: reading them synchronizes.
         sums = loss_sums(len(task.losses), fabric.device, stored["sums"] if where.is_first else None)
+        finite = torch.tensor(float(start), device=fabric.device, dtype=sums.dtype)  # iterations with finite losses
         log = MetricsLog(folder if where.is_first else None, columns(task, model), start)
         stack.enter_context(contextlib.closing(log))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
@@ -162,6 +163,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             sums[1:] += step(fabric, session, wrapped, optimizer, batch)
             sums[0] += where.is_first
             now = batch.iteration + 1
+            finite = torch.where(sums.isfinite().all(), now, finite)
             progress.update(now, line=now == start + 1)
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
@@ -196,7 +198,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             if problem:
                 path = folder / CHECKPOINTS / LAST
                 good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
-                stop = Stop(0, f"{problem} after iteration {now}; {good}")
+                first = min(now, int(distributed.all_reduce(finite, dist.ReduceOp.MIN)) + 1)
+                stop = Stop(0, f"{problem} after iteration {first}; {good}")
                 break
             if save:
                 score = -1.0 if validation is None else validation.metrics[task.best]
