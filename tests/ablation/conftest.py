@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repgraph.ablation import Plan, runner
+from repgraph.ablation import Plan
 
 
 class Fake:
@@ -30,7 +30,7 @@ def fake(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("FAKE", str(folder))
     script = Path(__file__).with_name("fake.py")
-    monkeypatch.setattr(runner, "COMMAND", (sys.executable, "-S", "-E", str(script)))
+    monkeypatch.setenv("REPGRAPH_COMMAND", f"{sys.executable} -S -E {script}")
     return Fake(folder)
 
 

@@ -2,16 +2,17 @@
 
 import io
 import math
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from repgraph.ablation import runner, summary, tuning
-from repgraph.ablation.plan import TUNE, Layout, Plan, check_ready, lay_out
+from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, check_ready, lay_out
 from repgraph.ablation.results import OK, Record, Results
-from repgraph.ablation.runner import Runner, run_path
+from repgraph.ablation.runner import RunTask, run_path
 from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
@@ -95,18 +96,27 @@ def _todo(layout: Layout, records: Mapping[str, Record]) -> list[PlannedRun]:
 def _train(plan: Plan, todo: list[PlannedRun], total: int, results: Results, show: TextIO) -> int:
     """Train runs and add their records to the results; return the signal that stopped them, or 0."""
     todo = sorted(todo, key=lambda run: runner.progress(run_path(plan.out, run)) == 0)  # interrupted runs first
-    done = total - len(todo)
+    done, jobs, out = total - len(todo), min(plan.jobs, len(todo)), plan.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    stop = out / f".stop-{secrets.token_hex(4)}"
     progress = Progress("ablation", total, show, unit="runs", start=done)
     progress.every = math.inf
 
+    def tasks() -> Iterator[RunTask]:
+        for run in todo:
+            if stop.exists():
+                return
+            iteration = runner.progress(run_path(out, run))
+            progress.print(f"{run}: resumed near iteration {iteration}" if iteration else f"{run}: started")
+            yield RunTask(run, out, stop, jobs if plan.backend in LOCAL_BACKENDS else 1)
+
     def stop_runs(signal_name: str) -> None:
-        trainer.stop.set()
+        stop.touch()
         progress.print(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
 
-    trainer = Runner(plan.out, min(plan.jobs, len(todo)), progress.print)
     try:
         with progress, StopSignals(stop_runs) as signals:
-            for record, text in trainer.train_all(todo):
+            for record, text in runner.train_all(tasks(), jobs, plan.backend, plan.cluster):
                 if record is not None:
                     results.add([record])
                     done += record.done
@@ -114,9 +124,11 @@ def _train(plan: Plan, todo: list[PlannedRun], total: int, results: Results, sho
                 left = progress.remaining(done) if done < total else ""
                 progress.print(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
     except BaseException:
-        trainer.stop.set()
+        stop.touch()
         time.sleep(2 * runner.POLL)  # until the other runs are asked to stop
         raise
+    finally:
+        stop.unlink(missing_ok=True)
     return signals.received
 
 

@@ -16,6 +16,7 @@ from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe, with_settings, with_values
 
 ALL, TUNE = "all", "tune"
+LOCAL_BACKENDS = ("threading", "loky")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Plan:
     settings: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     jobs: int = 1
+    backend: str = "threading"
+    cluster: str = ""
     tuned: Path | None = None
     of: tuple[str, ...] = ()
     trials: int = tuning.TRIALS
@@ -46,6 +49,8 @@ class Plan:
             raise UsageError("--tuned is for tables, not for tune; leave it out")
         if (self.entries or self.reference) and self.table in (ALL, TUNE):
             raise UsageError("--entries and --reference are for one table only")
+        if (self.backend == "dask") != bool(self.cluster):
+            raise UsageError("--backend dask and --cluster ADDRESS belong together; give both or none")
 
 
 @dataclass(frozen=True)
@@ -160,6 +165,8 @@ def _dataset_recipe(dataset: str) -> Recipe:
 
 def check_ready(plan: Plan) -> None:
     """Open the data and build the network once: a problem in them would make every run fail."""
+    if plan.backend not in LOCAL_BACKENDS:  # the files may exist on the workers only
+        return
     from repgraph.train.task import make_task
 
     task = make_task(start_recipe(plan))

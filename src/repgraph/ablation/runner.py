@@ -1,27 +1,30 @@
-"""Runs as subprocesses: each one is ``repgraph train``."""
+"""Runs as subprocesses: each one is ``repgraph train``, started by joblib on this machine or on a cluster."""
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
-import queue
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.pool import ThreadPool
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
+from joblib import Parallel, delayed, parallel_config
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
 from repgraph.ablation.results import DIVERGED, FAILED, OK, Record
 from repgraph.ablation.tables import PlannedRun
 from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
+from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import SUMMARY
 from repgraph.info import device_name
 from repgraph.progress import format_duration
@@ -32,87 +35,103 @@ from repgraph.train.metrics import METRICS
 from repgraph.train.stream import num_workers
 
 RUNS = "runs"
-COMMAND = (sys.executable, "-P", "-m", "repgraph")
+COMMAND = "REPGRAPH_COMMAND"  # environment variable: the command that starts repgraph, instead of this Python
 POLL = 0.2  # seconds between checks whether a run has ended, or shall stop
 _STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
-class Runner:
-    """Trains runs in the folders ``out/runs/KEY``, ``jobs`` at a time; the output of one that fails is in ``KEY.log``.
+@dataclass(frozen=True)
+class RunTask:
+    """A run for a worker, which may be on another machine with the same folders.
 
-    Once ``stop`` is set, runs write a checkpoint and stop. ``show`` is called with a line when a run starts.
+    It is trained in ``out/runs/KEY``; the output of one that fails is in ``KEY.log``. Once the file ``stop`` exists, it
+    writes a checkpoint and stops.
     """
 
-    def __init__(self, out: Path, jobs: int, show: Callable[[str], None]) -> None:
-        self.out, self.jobs, self.show = out.absolute(), jobs, show
-        self.stop = threading.Event()
-        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in range(jobs):
-            self._slots.put(slot)
+    run: PlannedRun
+    out: Path
+    stop: Path
+    jobs: int  # number of runs that share the cores of the machine
 
-    def train_all(self, runs: Sequence[PlannedRun]) -> Iterator[tuple[Record | None, str]]:
-        """Train runs, and yield the record of each one when it has ended, and a line about it.
 
-        The record is None if the run was stopped or another process is training it.
-        """
-        with ThreadPool(self.jobs) as pool:
-            yield from filter(None, pool.imap_unordered(self._train, runs))
+def train_all(tasks: Iterable[RunTask], jobs: int, backend: str, cluster: str) -> Iterator[tuple[Record | None, str]]:
+    """Train all tasks, ``jobs`` at a time, and yield the results of :func:`train_one`.
 
-    def _train(self, run: PlannedRun) -> tuple[Record | None, str] | None:
-        """Train a run, from its checkpoint if it has one; errors make a failed record and are not raised."""
-        if self.stop.is_set():
-            return None
-        folder, slot = run_path(self.out, run), self._slots.get()
-        iteration = progress(folder)
-        self.show(f"{run}: resumed near iteration {iteration}" if iteration else f"{run}: started")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder.with_name(f".{run.key}.lock"), timeout=0):
-                if run_folder.is_locked(folder, run_folder.LOCK_TIMEOUT):
-                    raise Timeout(str(folder))
-                record = collect(run, folder) or self._run_process(run, folder, slot)
-        except Timeout:
-            return None, f"{run}: skipped, another process is training it"
-        except Exception as error:
-            record = _record(run, folder, FAILED, f"{type(error).__name__}: {error}")
-        finally:
-            self._slots.put(slot)
-        if record is None or record.done:
-            folder.with_suffix(".log").unlink(missing_ok=True)
-        if record is None:
-            return None, f"{run}: stopped"
-        if record.miou is None:
-            return record, f"{run}: {record.status}: {record.reason}"
-        return record, f"{run}: mIoU {100 * record.miou:.2f} in {format_duration(record.seconds)}"
+    ``backend`` is one of joblib's: "threading", "loky", or "dask", for which ``cluster`` is the scheduler's address.
+    """
+    options = {"scheduler_host": cluster} if cluster else {}
+    try:
+        with parallel_config(backend, n_jobs=jobs, **options):
+            parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
+            yield from parallel(delayed(train_one)(task) for task in tasks)
+    except Exception as error:
+        if backend == "threading":
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"--backend {backend} failed ({reason}); repeat the command to continue") from error
 
-    def _run_process(self, run: PlannedRun, folder: Path, slot: int) -> Record | None:
-        """Run ``repgraph train``, and return the record of the run, or None if it was stopped."""
-        arguments, stopped = _arguments(run, folder, self.jobs), False
-        variables = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.jobs))} if self.jobs > 1 else {}
-        with folder.with_suffix(".log").open("wb") as log:
-            process = subprocess.Popen(
-                [*COMMAND, "train", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**variables, **os.environ, **_gpu(run, slot)},
-                start_new_session=True,  # Ctrl-C does not reach it directly
-            )
-            while process.poll() is None:
+
+def train_one(task: RunTask) -> tuple[Record | None, str]:
+    """Train a run, from its checkpoint if it has one, and return its record and a line about it.
+
+    Errors make a failed record and are not raised. The record is None if the run was stopped or another process is
+    training it.
+    """
+    run, folder = task.run, run_path(task.out, task.run)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{run.key}.lock"), timeout=0):
+            if run_folder.is_locked(folder, run_folder.LOCK_TIMEOUT):
+                raise Timeout(str(folder))
+            record = collect(run, folder) or _run_process(task, folder)
+    except Timeout:
+        return None, f"{run}: skipped, another process is training it"
+    except Exception as error:
+        record = _record(run, folder, FAILED, f"{type(error).__name__}: {error}")
+    if record is None or record.done:
+        folder.with_suffix(".log").unlink(missing_ok=True)
+    if record is None:
+        return None, f"{run}: stopped"
+    if record.miou is None:
+        return record, f"{run}: {record.status}: {record.reason}"
+    return record, f"{run}: mIoU {100 * record.miou:.2f} in {format_duration(record.seconds)}"
+
+
+def _run_process(task: RunTask, folder: Path) -> Record | None:
+    """Run ``repgraph train``, and return the record of the run, or None if it was stopped."""
+    run, jobs, stopped = task.run, task.jobs, False
+    command = shlex.split(os.environ.get(COMMAND, "")) or [sys.executable, "-P", "-m", "repgraph"]
+    variables = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // jobs))} if jobs > 1 else {}
+    with _gpu(task) as gpu, folder.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "train", *_arguments(run, folder, jobs)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**variables, **os.environ, **gpu},
+            start_new_session=True,  # Ctrl-C does not reach it directly
+        )
+        while process.poll() is None:
+            try:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL)
-                if self.stop.is_set() and not stopped:
-                    process.terminate()
-                    stopped = True
-        folder.with_suffix(".json").unlink(missing_ok=True)
-        if record := collect(run, folder):
-            return record
-        if process.returncode == NOT_FINITE:
-            reasons = [session.ended.reason for session in run_folder.sessions(folder) if session.ended]
-            return _record(run, folder, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
-        if stopped or process.returncode in _STOP_CODES:
-            return None
-        return _record(run, folder, FAILED, _explain(process.returncode, folder.with_suffix(".log")))
+                stop = task.stop.exists()
+            except KeyboardInterrupt:  # in a process of a pool, or a second Ctrl-C
+                if stopped:
+                    raise
+                stop = True
+            if stop and not stopped:
+                process.terminate()
+                stopped = True
+    folder.with_suffix(".json").unlink(missing_ok=True)
+    if record := collect(run, folder):
+        return record
+    if process.returncode == NOT_FINITE:
+        reasons = [session.ended.reason for session in run_folder.sessions(folder) if session.ended]
+        return _record(run, folder, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
+    if stopped or process.returncode in _STOP_CODES:
+        return None
+    return _record(run, folder, FAILED, _explain(process.returncode, folder.with_suffix(".log")))
 
 
 def run_path(out: Path, run: PlannedRun) -> Path:
@@ -137,14 +156,20 @@ def _arguments(run: PlannedRun, folder: Path, jobs: int) -> list[str]:
     return ["--resume", str(folder), "--set", *settings]
 
 
-def _gpu(run: PlannedRun, slot: int) -> dict[str, str]:
-    """Return the variable that selects one of several GPUs."""
+@contextlib.contextmanager
+def _gpu(task: RunTask) -> Iterator[dict[str, str]]:
+    """Reserve the next free GPU of this machine, if it has several, and yield the variable that selects it."""
     count = torch.cuda.device_count()
-    if count < 2 or run.recipe.train.devices > 1:
-        return {}
+    if count < 2 or task.run.recipe.train.devices > 1:
+        yield {}
+        return
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     names = names if len(names) >= count else [str(index) for index in range(count)]
-    return {"CUDA_VISIBLE_DEVICES": names[slot % count]}
+    for slot in itertools.count():
+        path = task.out / RUNS / f".{socket.gethostname()}-{slot}.lock"
+        with contextlib.suppress(Timeout), FileLock(path, timeout=0):
+            yield {"CUDA_VISIBLE_DEVICES": names[slot % count]}
+            return
 
 
 def collect(run: PlannedRun, folder: Path) -> Record | None:
