@@ -83,7 +83,7 @@ def test_single_values(folder, read, value):
     for name in session:
         damaged = json.dumps({"sessions": [{**session, name: "?"}]}).replace('"?"', value)
         (folder / "versions.json").write_text(damaged)
-        run_folder.record_end(folder, "stopped")
+        run_folder.sessions(folder)
 
 
 def test_pipes_are_not_read(tmp_path):

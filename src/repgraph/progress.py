@@ -70,7 +70,7 @@ class Progress:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            print(text, file=self.out or sys.stderr, flush=True)
+            print(f"{text}\n", end="", file=self.out or sys.stderr, flush=True)  # at once: threads may print
 
 
 def format_duration(seconds: float) -> str:

@@ -39,7 +39,7 @@ def typed(capsys, tmp_path, monkeypatch):
         ("voc-r50-rgnet --batch 0", "'--batch'"),
         ("voc-r50-rgnet --set", "--set"),
         ("voc-r50-rgnet", "the folder of voc is required: --data ROOT"),
-        ("--resume none", "none is not the folder of a run"),
+        ("--resume none", "none is neither the folder of a run"),
         ("voc-r50-rgnet --resume none", "--resume takes the recipe and the folder from the run"),
     ],
 )
@@ -71,7 +71,7 @@ def test_run_from_a_file_in_the_default_folder(typed, tmp_path, data):
             130,
             "stopped by SIGINT .*; resume with: repgraph train --resume",
         ),
-        (lambda model: model.head.classifier.weight.data.fill_(math.nan), 3, "the loss of .*; there is no checkpoint$"),
+        (lambda model: model.head.classifier.weight.data.fill_(math.nan), 3, "the loss is .*; there is no checkpoint$"),
     ],
     ids=["SIGINT", "not finite"],
 )

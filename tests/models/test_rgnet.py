@@ -199,7 +199,7 @@ def test_rates_of_stages_need_stages() -> None:
         (dict(inserted={"layer3": 1}, inserted_options={"layer": "control"}), "layer in inserted_options is 'control'"),
         (dict(inserted_options={"nodes": 3}), "inserted_options needs inserted"),
         (dict(mean=(0.5, 0.5)), "mean is [0.5, 0.5]; expected three numbers"),
-        (dict(labels={"names": ["a", "b"]}), "labels has 2 names; expected one for each of the 5 classes"),
+        (dict(labels={"names": ["a", "b"]}), "labels has the names ['a', 'b']; expected one for each of 5 classes"),
         (dict(labels={"names": {1, 2}}), "labels cannot be written to config.json"),
     ],
     ids=str,

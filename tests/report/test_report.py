@@ -46,8 +46,7 @@ def html(run, place, root):
     stopped = stopped_run(place / "stopped", f"data.root={root}")
     model = models.load(run / "model")
     (stopped / "checkpoints").mkdir()
-    state = {f"model.{name}": value for name, value in model.state_dict().items()}
-    torch.save({"config": model.config, "state_dict": state}, stopped / "checkpoints" / "last.ckpt")
+    torch.save({"config": model.config, "state_dict": model.state_dict()}, stopped / "checkpoints" / "last.ckpt")
     killed = write_logs(stopped_run(place / "killed", "train.seed=5"), rows=["10,2,0.01,8,100,1,2,"])
     return report([run, stopped, killed], Options(pictures=2))
 

@@ -98,7 +98,7 @@ def test_colors_do_not_change_other_draws(objects):
 def test_validation_on_other_classes_is_refused(tmp_path):
     root = make_data(tmp_path / "data", 2, 1)
     edit(root, "val", lambda content: content["categories"][0].update(name="cup"))
-    with pytest.raises(UsageError, match=r"'val' has other classes than data\.split 'train': class 0"):
+    with pytest.raises(UsageError, match=r"'val' has other classes than 'train': class 0"):
         make_task(recipe(root)).splits()
 
 

@@ -70,17 +70,17 @@ def test_backend_settings_are_restored(machine):
 
 
 @pytest.mark.parametrize(
-    ("settings", "where", "fixed_size", "reason"),
+    ("settings", "where", "fixed_size"),
     [
-        ({}, Devices("cpu", 0, 1, 1, external=False), True, "it needs a CUDA device"),
-        ({}, Devices("cuda", 0, 2, 2, external=False), True, "it supports one GPU, and there are 2 processes"),
-        ({}, ONE_GPU, False, "it needs batches of one size"),
-        ({"compile": True}, ONE_GPU, True, "the network is compiled"),
-        ({"accumulate": 2}, ONE_GPU, True, r"train\.accumulate=2"),
+        ({}, Devices("cpu", 0, 1, 1, external=False), True),
+        ({}, Devices("cuda", 0, 2, 2, external=False), True),
+        ({}, ONE_GPU, False),
+        ({"compile": True}, ONE_GPU, True),
+        ({"accumulate": 2}, ONE_GPU, True),
     ],
 )
-def test_what_cuda_graphs_cannot_record(settings, where, fixed_size, reason):
-    with pytest.raises(UsageError, match=f"train.graph cannot be used: .*{reason}"):
+def test_what_cuda_graphs_cannot_record(settings, where, fixed_size):
+    with pytest.raises(UsageError, match=r"train\.graph is for segmentation on one GPU"):
         cuda_graphs.use(Train(graph=True, **settings), where, fixed_size)
     assert not cuda_graphs.use(Train(**settings), where, fixed_size)
     assert cuda_graphs.use(Train(), ONE_GPU, True) and cuda_graphs.use(Train(graph=True), ONE_GPU, True)

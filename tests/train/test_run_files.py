@@ -14,7 +14,7 @@ from tests.train.tiny import rows
 
 from repgraph.errors import UsageError
 from repgraph.train.checkpoint import read, write
-from repgraph.train.metrics import MetricsLog, RunningLoss
+from repgraph.train.metrics import MetricsLog, loss_sums
 from repgraph.train.session import load_state
 
 CONTENT = {
@@ -74,7 +74,7 @@ def test_pickle_that_runs_code_is_refused(tmp_path, store):
 @pytest.mark.parametrize("content", [{"state_dict": {}}, [1]])
 def test_other_files_are_refused(tmp_path, content):
     torch.save(content, tmp_path / "a.ckpt")
-    with pytest.raises(UsageError, match=r"is not a training checkpoint: it has no .*optimizer_states, iteration"):
+    with pytest.raises(UsageError, match=r"a\.ckpt is not a checkpoint of training: "):
         read(tmp_path / "a.ckpt")
 
 
@@ -87,7 +87,7 @@ WRONG += [("state_dict", {"w": 5}), ("state_dict", {5: torch.ones(1)}), ("recipe
 def test_values_of_wrong_types_are_named(tmp_path, name, value):
     save(tmp_path)
     torch.save(CONTENT | {name: value}, tmp_path / "last.ckpt")
-    with pytest.raises(UsageError, match=rf"last\.ckpt: {name}.* is "):
+    with pytest.raises(UsageError, match=rf"last\.ckpt is not a checkpoint of training: {name}.* is "):
         read(tmp_path / "last.ckpt")
 
 
@@ -98,7 +98,7 @@ def test_momenta_and_sums_that_do_not_fit():
             load_state(optimizer, {index: {"momentum_buffer": momentum}})
     for sums in (torch.zeros(3), torch.tensor([1.0, math.nan])):
         with pytest.raises(UsageError, match="no sums of 1 losses"):
-            RunningLoss(["loss"], torch.device("cpu"), sums)
+            loss_sums(1, torch.device("cpu"), sums)
 
 
 def test_failed_writes_leave_the_old_files(tmp_path, monkeypatch):

@@ -82,10 +82,11 @@ def at_iteration(monkeypatch, number: int, act) -> None:
     """Call ``act(model)`` after the step of an iteration, counted from 0."""
     step = loop.step
 
-    def stepped(fabric, session, model, optimizer, batch, *more):
-        step(fabric, session, model, optimizer, batch, *more)
+    def stepped(fabric, session, model, optimizer, batch):
+        losses = step(fabric, session, model, optimizer, batch)
         if batch.iteration == number:
             act(model.module)
+        return losses
 
     monkeypatch.setattr(loop, "step", stepped)
 

@@ -1,40 +1,34 @@
 """Ablations: plan the runs, train the missing ones, and make the tables."""
 
-import contextlib
 import io
 import math
-import os
-import signal
+import secrets
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from repgraph.ablation import runner, summary, tuning
 from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, check_ready, lay_out
 from repgraph.ablation.results import OK, Record, Results
-from repgraph.ablation.runner import RUNS, RunTask
+from repgraph.ablation.runner import RunTask, run_path
 from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
 from repgraph.progress import Progress
 from repgraph.train.signals import StopSignals
 
-SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # SIGHUP is ignored under nohup
-
 
 @dataclass
 class AblationReport:
-    """The result of a plan: tables as Markdown, written files, notes, and runs that failed or are left to do.
+    """The result of a plan: tables as Markdown, written files, and runs that failed or are left to do.
 
     ``signal`` is the signal that stopped the ablation, or 0.
     """
 
     tables: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     failed: list[Record] = field(default_factory=list)
     left: list[PlannedRun] = field(default_factory=list)
     signal: int = 0
@@ -55,18 +49,13 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     records = results.read()
     layout = lay_out(plan, records)
     check_writable(results.path)
-    out = Path(os.path.abspath(plan.out))
-    stop = out / f".stop-{uuid.uuid4().hex[:8]}"
-    tasks = [RunTask(run, out, stop) for run in layout.runs]
-    if finished := list(filter(None, map(runner.collect, _todo(tasks, records)))):
-        records = results.add(finished)
-    todo = _todo(tasks, records)
+    ended = (runner.collect(run, run_path(plan.out, run)) for run in _todo(layout, records))
+    if found := [record for record in ended if record is not None]:
+        records = results.add(found)
     number = 0
-    if todo:
+    if todo := _todo(layout, records):
         check_ready(plan)
-        out.mkdir(parents=True, exist_ok=True)
-        todo.sort(key=lambda task: runner.progress(task.folder) == 0)  # interrupted runs first
-        number = _train(plan, todo, len(tasks), results, show or io.StringIO())
+        number = _train(plan, todo, len(layout.runs), results, show or io.StringIO())
         records = results.read()
     report = _make_tables(plan, layout, records, save=True)
     report.signal = number
@@ -76,17 +65,12 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
 def show_tables(plan: Plan) -> AblationReport:
     """Return the tables of a plan from the results so far; nothing is trained or written."""
     results = Results(plan.out)
-    if not os.path.exists(results.path):
-        raise UsageError(f"there are no results in {plan.out}: no {results.path}; give their folder with --out")
     records = results.read()
     layout = lay_out(plan, records)
     report = _make_tables(plan, layout, records, save=False)
     if len(report.left) == len(layout.runs):
-        others = sum(record.dataset == plan.dataset for record in records.values())
-        raise UsageError(
-            f"{results.path} has no run of {plan.table} on {plan.dataset} with these settings ({others} with others); "
-            "give --set, --weights, --tuned, --seeds and, for a folder of images, --data as for training"
-        )
+        missing = f"{results.path} has no run of {plan.table} on {plan.dataset} with these settings"
+        raise UsageError(f"{missing}; give --out, --set, --weights, --tuned, --seeds and --data as for training")
     return report
 
 
@@ -96,61 +80,55 @@ def listing(plan: Plan) -> str:
     layout = lay_out(plan, records)
     lines = []
     for run in layout.runs:
-        iteration = runner.progress(plan.out / RUNS / run.key)
+        iteration = runner.progress(run_path(plan.out, run))
         state = f"iteration {iteration}" if iteration else "to do"
         state = records[run.key].status if run.key in records else state
-        lines.append((run.key, state, f"seed {run.seed}", run.label, run.settings or "as the recipe has it"))
-    states, labels = (max(len(line[column]) for line in lines) for column in (1, 3))
-    shown = [f"{key}  {state:{states}}  {seed}  {label:{labels}}  {text}" for key, state, seed, label, text in lines]
-    misfits = [f"{row.entry.label}: {row.misfit}" for _, rows in layout.tables for row in rows if row.misfit]
-    count = len(lines) - sum(run.key in records and records[run.key].done for run in layout.runs)
-    return "\n".join([*shown, *layout.notes, *misfits, f"{count} of {len(lines)} runs to do"])
+        lines.append(f"{run.key}  {state:12}  {run}: {run.settings or 'as the recipe has it'}")
+    lines += layout.notes
+    lines += [f"{row.entry.label}: {row.misfit}" for _, rows in layout.tables for row in rows if row.misfit]
+    return "\n".join([*lines, f"{len(_todo(layout, records))} of {len(layout.runs)} runs to do"])
 
 
-def _todo(tasks: Sequence[RunTask], records: Mapping[str, Record]) -> list[RunTask]:
-    return [task for task in tasks if task.run.key not in records or not records[task.run.key].done]
+def _todo(layout: Layout, records: Mapping[str, Record]) -> list[PlannedRun]:
+    return [run for run in layout.runs if run.key not in records or not records[run.key].done]
 
 
-def _train(plan: Plan, todo: Sequence[RunTask], total: int, results: Results, show: TextIO) -> int:
+def _train(plan: Plan, todo: list[PlannedRun], total: int, results: Results, show: TextIO) -> int:
     """Train runs and add their records to the results; return the signal that stopped them, or 0."""
-    jobs, done = min(plan.jobs, len(todo)), total - len(todo)
-    if plan.backend in LOCAL_BACKENDS:
-        todo = [replace(task, jobs=jobs) for task in todo]
-
-    def report_line(text: str) -> None:
-        with contextlib.suppress(OSError):  # a closed terminal
-            progress.print(text)
-
-    def pending() -> Iterator[RunTask]:
-        for task in todo:
-            if task.stop.exists():
-                return
-            iteration = runner.progress(task.folder)
-            report_line(f"{task.run}: resumed near iteration {iteration}" if iteration else f"{task.run}: started")
-            yield task
-
-    def stop_runs(signal_name: str) -> None:
-        todo[0].stop.touch()
-        report_line(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
-
-    watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    todo = sorted(todo, key=lambda run: runner.progress(run_path(plan.out, run)) == 0)  # interrupted runs first
+    done, jobs, out = total - len(todo), min(plan.jobs, len(todo)), plan.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    stop = out / f".stop-{secrets.token_hex(4)}"
     progress = Progress("ablation", total, show, unit="runs", start=done)
     progress.every = math.inf
+
+    def tasks() -> Iterator[RunTask]:
+        for run in todo:
+            if stop.exists():
+                return
+            iteration = runner.progress(run_path(out, run))
+            progress.print(f"{run}: resumed near iteration {iteration}" if iteration else f"{run}: started")
+            yield RunTask(run, out, stop, jobs if plan.backend in LOCAL_BACKENDS else 1)
+
+    def stop_runs(signal_name: str) -> None:
+        stop.touch()
+        progress.print(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
+
     try:
-        with progress, StopSignals(stop_runs, watched) as signals:
-            for record, text in runner.train_all(pending(), jobs, plan.backend, plan.cluster):
+        with progress, StopSignals(stop_runs) as signals:
+            for record, text in runner.train_all(tasks(), jobs, plan.backend, plan.cluster):
                 if record is not None:
                     results.add([record])
                     done += record.done
                 progress.update(done)
                 left = progress.remaining(done) if done < total else ""
-                report_line(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
-    except BaseException:  # also stops the other runs
-        todo[0].stop.touch()
-        time.sleep(2 * runner.POLL)
+                progress.print(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
+    except BaseException:
+        stop.touch()
+        time.sleep(2 * runner.POLL)  # until the other runs are asked to stop
         raise
     finally:
-        todo[0].stop.unlink(missing_ok=True)
+        stop.unlink(missing_ok=True)
     return signals.received
 
 
@@ -170,16 +148,12 @@ def _make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], *, s
         report.tables.append(summary.markdown(table, summarized, own))
         if not save:
             continue
+        from repgraph.ablation.figure import save_figure  # imports matplotlib
+
         path = plan.out / f"{table.name}-{plan.dataset}"
         report.files.append(write(path.with_suffix(".md"), report.tables[-1]))
         report.files.append(write(path.with_suffix(".csv"), summary.to_csv(table, summarized)))
-        try:
-            from repgraph.ablation.figure import save_figure
-
-            report.files.append(save_figure(table, summarized, path.with_suffix(".png"), axis, " ".join(notes[:2])))
-        except Exception as error:  # tables do not need matplotlib
-            reason = " ".join(f"{type(error).__name__}: {error}".split()).removeprefix("UsageError: ")
-            report.notes.append(f"no picture of {table.name}: {reason}")
+        report.files.append(save_figure(table, summarized, path.with_suffix(".png"), axis, " ".join(notes[:2])))
     if save and tuned:
         report.files.append(tuning.save(plan.out, plan.dataset, tuned))
     report.failed = [records[run.key] for run in layout.runs if run.key in records and records[run.key].status != OK]

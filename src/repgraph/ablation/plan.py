@@ -40,17 +40,17 @@ class Plan:
     reference: str = ""
 
     def __post_init__(self) -> None:
-        is_tune, is_one = self.table == TUNE, self.table not in (ALL, TUNE)
-        for wrong, message in (
-            (len(set(self.seeds)) < max(1, len(self.seeds)), f"--seeds is {self.seeds}; expected different seeds"),
-            (self.jobs < 1, f"--jobs is {self.jobs}; expected a positive integer"),
-            (is_tune and not self.of, f"tune needs --of: one or several of {', '.join(tables.KINDS)}"),
-            (self.of and not is_tune, f"--of is for tune, not for {self.table}; leave it out"),
-            (self.tuned and is_tune, "--tuned is for tables, not for tune; leave it out"),
-            ((self.entries or self.reference) and not is_one, "--entries and --reference are for one table only"),
-        ):
-            if wrong:
-                raise UsageError(message)
+        is_tune = self.table == TUNE
+        if len(set(self.seeds)) < max(1, len(self.seeds)):
+            raise UsageError(f"--seeds is {self.seeds}; expected different seeds")
+        if is_tune != bool(self.of):
+            raise UsageError(f"tune, and only tune, needs --of: one or several of {', '.join(tables.KINDS)}")
+        if self.tuned and is_tune:
+            raise UsageError("--tuned is for tables, not for tune; leave it out")
+        if (self.entries or self.reference) and self.table in (ALL, TUNE):
+            raise UsageError("--entries and --reference are for one table only")
+        if (self.backend == "dask") != bool(self.cluster):
+            raise UsageError("--backend dask and --cluster ADDRESS belong together; give both or none")
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,11 @@ def _dataset_recipe(dataset: str) -> Recipe:
 
 
 def check_ready(plan: Plan) -> None:
-    """Raise an error for problems that would make every run fail."""
+    """Open the data and build the network once: a problem in them would make every run fail."""
+    if plan.backend not in LOCAL_BACKENDS:  # the files may exist on the workers only
+        return
     from repgraph.train.task import make_task
 
-    start = start_recipe(plan)
-    if not start.model.weights:
-        choices = "--weights FILE, 'pretrained', 'timm:NAME' or 'none'"
-        raise UsageError(f"the backbone {start.model.backbone} needs initial weights: {choices}")
-    if plan.backend in LOCAL_BACKENDS:  # elsewhere the files may exist on the workers only
-        make_task(start).splits()
-        if os.sep in start.model.weights and not Path(start.model.weights).is_file():
-            raise UsageError(f"--weights {start.model.weights}: no such file")
+    task = make_task(start_recipe(plan))
+    images, _ = task.splits()
+    task.network(images.labels)

@@ -52,7 +52,6 @@ def ablate(
       repgraph ablate tune --of baseline nl control rgnet --data VOC2012 --weights resnet50.safetensors --seeds 0
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
-      repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --backend dask --cluster tcp://host:8786
 
     The table choose compares networks (docs/ablations.md), and ends with repgraph bench networks on GPU and CPU.
     Finished runs are never repeated; the same command resumes after an interruption. The exit code is 0, 1 if a run
@@ -73,7 +72,7 @@ def ablate(
     print("\n".join(report.tables), end="")
     for path in report.files:
         print(f"written: {path}", file=sys.stderr)
-    notes = list(report.notes)
+    notes = []
     if report.left:
         names = ", ".join(str(run) for run in report.left[:3])
         more = f" and {len(report.left) - 3} more" if len(report.left) > 3 else ""

@@ -98,9 +98,6 @@ class Backbone(Fusible):
         sizes = ((-(-y.shape[2] * height // x.shape[2]), -(-y.shape[3] * width // x.shape[3])) for y in maps)
         return tuple(y[:, :, :rows, :columns] for y, (rows, columns) in zip(maps, sizes, strict=True))
 
-    def extra_repr(self) -> str:
-        return f"{self.name!r}, output_stride={self.output_stride}, caffe_style={self.caffe_style}"
-
 
 def check_timm_name(name: Any) -> str:
     """Return the name if timm has a model of that name."""

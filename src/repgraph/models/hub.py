@@ -24,22 +24,7 @@ CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
 NETWORK = "network"  # the key of a config with the name of the class; RGNet if it is missing
 
 
-_CARD = """---
-{{ card_data }}
----
-
-{{ network }} from repgraph, a library of layers in which every position of a feature map attends to a few
-representative nodes (Yu et al., Representative Graph Neural Network, ECCV 2020).
-
-```python
-from repgraph.models import {{ network }}
-
-model = {{ network }}.from_pretrained("path/of/this/folder")
-```
-"""
-
-
-class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"], model_card_template=_CARD):
+class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
@@ -59,21 +44,16 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         self.mean = _check_color("mean", self.config["mean"])
         self.std = _check_color("std", self.config["std"])
         self.labels: dict[str, Any] | None = self.config["labels"]
-        if self.labels is not None and not isinstance(self.labels, dict):
+        if not isinstance(self.labels, dict | None):
             raise UsageError(f"labels is {self.labels!r}; expected a dict, such as from Labels.to_dict()")
         names = (self.labels or {}).get("names")
         if names is not None and (not isinstance(names, list) or len(names) != self.classes):
-            count = len(names) if isinstance(names, list) else f"{names!r:.60} as"
-            raise UsageError(f"labels has {count} names; expected one for each of the {self.classes} classes")
+            raise UsageError(f"labels has the names {names!r:.60}; expected one for each of {self.classes} classes")
 
     @property
     def pretrained(self) -> nn.Module:
         """The part that pretrained weights are loaded into."""
         raise NotImplementedError
-
-    def extra_repr(self) -> str:
-        count = sum(parameter.numel() for parameter in self.parameters())
-        return f"{self.classes} classes, {count / 1e6:.1f} M parameters"
 
     def save_pretrained(  # type: ignore[override]
         self,
@@ -82,7 +62,6 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         repo_id: str | None = None,
         push_to_hub: bool = False,
         model_card_kwargs: dict[str, Any] | None = None,
-        config: None = None,
         **push_to_hub_kwargs: Any,
     ) -> str | None:
         """Write ``config.json``, ``model.safetensors`` and a model card to a folder, and optionally push it to the Hub.
@@ -93,8 +72,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         with files.explained(folder / FILE):
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
-                card = {"network": type(self).__name__, **(model_card_kwargs or {})}
-                super().save_pretrained(part, config=self.config, model_card_kwargs=card)
+                super().save_pretrained(part, config=self.config, model_card_kwargs=model_card_kwargs)
                 for name in (FILE, CONFIG, "README.md"):
                     if name != "README.md" or not (folder / name).exists():
                         os.replace(Path(part) / name, folder / name)
@@ -140,14 +118,12 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         name = os.fspath(pretrained_model_name_or_path)
         if os.path.isdir(name):
             return load(name, cls)
-        is_path = isinstance(pretrained_model_name_or_path, Path) or name.startswith((".", "/", "~"))
-        if is_path or name.endswith("/") or name.count("/") != 1:
-            raise UsageError(f"there is no folder {name}")
+        if isinstance(pretrained_model_name_or_path, Path) or name.count("/") != 1:
+            raise UsageError(f"{name} is no folder")
         try:
             config, file = (Path(hf_hub_download(name, each, **download)) for each in (CONFIG, FILE))
         except Exception as error:  # from the Hub, the connection or a proxy
-            message = f"{name} is not a folder, and cannot be loaded from the Hub: {first_line(error)}"
-            raise UsageError(message) from error
+            raise UsageError(f"{name} is no folder, and cannot be loaded from the Hub: {first_line(error)}") from error
         return _restore(cls, files.read_json(config), read_file(file)[0], config, file)
 
 
@@ -156,12 +132,10 @@ def building(source: str) -> Iterator[None]:
     """Raise errors of a network's constructor as one line that begins with ``source``."""
     try:
         yield
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{source}: {error}") from error
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+    except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and not out_of_memory(error):
             raise
-        raise UsageError(f"{source}: out of memory for a network of this size; check its channels") from error
+        raise UsageError(f"{source}: {first_line(error)}") from error
 
 
 def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
@@ -186,9 +160,8 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
             if (folder / CONFIG).is_file():
                 config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
                 return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
-        last = path / CHECKPOINTS / LAST
-        hint = f"; give its last checkpoint instead: {last}" if last.is_file() else ""
-        raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: no network was saved there (yet){hint}")
+        hint = f"no network was saved there (yet); a run's last checkpoint is {CHECKPOINTS}/{LAST}"
+        raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: {hint}")
     if path.suffix == ".ckpt":
         return from_checkpoint(read_pickle(path), kind, path)
     if path.suffix == ".safetensors":
@@ -196,19 +169,16 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         if "config" in metadata:
             return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
         raise UsageError(f"{path} has no config of a network in its metadata; it may hold the weights of a backbone")
-    if os.path.isfile(path):
-        raise UsageError(f"{path} is not a network; expected a folder, a .safetensors or a .ckpt file")
-    raise UsageError(f"{path} does not exist; expected the folder of a run or of a network")
+    problem = "is not a network" if os.path.exists(path) else "does not exist"
+    raise UsageError(f"{path} {problem}; expected the folder of a run or of a network, a .safetensors or a .ckpt file")
 
 
 def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any:
     """Return the network in the content of a training checkpoint, in evaluation mode."""
     state = content.get("state_dict") if isinstance(content, Mapping) else None
-    if not isinstance(state, Mapping) or "config" not in content or not all(isinstance(name, str) for name in state):
-        raise UsageError(f"{source} is not a checkpoint of repgraph's training: it has no 'config' or 'state_dict'")
-    prefix = "model."  # of the network's weights
-    tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    return _restore(kind, content["config"], tensors, source, source)
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UsageError(f"{source} is not a checkpoint of repgraph's training: it has no tensors in 'state_dict'")
+    return _restore(kind, content.get("config"), {str(name): value for name, value in state.items()}, source, source)
 
 
 def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: object, file: object) -> Any:
@@ -241,9 +211,7 @@ def _to_json(name: str, value: Any) -> Any:
         raise UsageError(f"{name} cannot be written to config.json: {error}") from error
 
 
-def _check_color(name: str, value: Any) -> tuple[float, float, float]:
+def _check_color(name: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list) or len(value) != 3:
         raise UsageError(f"{name} is {value!r}; expected three numbers, for red, green and blue")
-    minimum = 1e-6 if name == "std" else float("-inf")
-    red, green, blue = (check_number(name, number, minimum) for number in value)
-    return red, green, blue
+    return tuple(check_number(name, number, 1e-6 if name == "std" else float("-inf")) for number in value)

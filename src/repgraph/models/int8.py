@@ -45,11 +45,9 @@ def expand(tensors: Mapping[str, Tensor], source: str = "weights") -> dict[str, 
     found = {name: value for name, value in tensors.items() if not name.endswith(SCALE)}
     for name in tensors.keys() - found.keys():
         value, scale = tensors.get(name.removesuffix(SCALE)), tensors[name]
-        if value is None or value.dtype != torch.int8 or value.dim() < 2:
-            raise UsageError(f"{source} is damaged: {name} has no tensor of 8 bits")
-        valid = scale.is_floating_point() and bool((scale.isfinite() & (scale >= 0)).all())
-        if scale.shape != value.shape[:1] or not valid:
-            raise UsageError(f"{source} is damaged: {name} is not a positive number for each output channel")
+        fits = value is not None and value.dtype == torch.int8 and value.dim() > 1 and scale.shape == value.shape[:1]
+        if value is None or not fits or not bool((scale.isfinite() & (scale >= 0) & scale.is_floating_point()).all()):
+            raise UsageError(f"{source} is damaged: {name} does not scale the output channels of a tensor of 8 bits")
         found[name.removesuffix(SCALE)] = (value.flatten(1).float() * scale.float()[:, None]).view(value.shape)
     for name, value in found.items():
         if value.dtype == torch.int8:

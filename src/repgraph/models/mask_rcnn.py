@@ -166,8 +166,6 @@ def mask_rcnn(
             classes.
     """
     found = None if weights is None else weight_files.find_weights(weights, backbone, detector=True)
-    if new_predictors and found is None:
-        raise UsageError("new_predictors needs the weights of a whole detector; no weights are given")
     settings = weight_files.complete(options, found, "caffe_style", "norm_eps", "mean", "std")
     model = MaskRCNN(classes, backbone, **settings)
     if found is not None:
@@ -192,15 +190,10 @@ def _output_to_float32(module: nn.Module, inputs: Any, output: Any) -> Any:
 
 def _prepare_image(image: Tensor) -> Tensor:
     """Convert an image to the floating-point input of torchvision's network."""
-    if not isinstance(image, Tensor) or image.dim() != 3 or image.shape[0] != 3:
-        given = f"of shape {tuple(image.shape)}" if isinstance(image, Tensor) else f"a {type(image).__name__}"
-        raise TypeError(f"an image is {given}; expected a list of tensors (3, H, W)")
+    if image.dim() != 3 or image.shape[0] != 3:
+        raise TypeError(f"an image is of shape {tuple(image.shape)}; expected a list of tensors (3, H, W)")
     image = _as_tensor(image)
-    if image.dtype == torch.uint8:
-        return image.float() / 255
-    if not image.is_floating_point():
-        raise TypeError(f"an image is {image.dtype}; expected uint8, or floating point from 0 to 1")
-    return image
+    return image.float() / 255 if image.dtype == torch.uint8 else image
 
 
 def _as_tensor(value: Any) -> Any:

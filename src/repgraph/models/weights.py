@@ -1,10 +1,11 @@
 """Pretrained weights from files, timm and torchvision: read without running code, checked, loaded."""
 
+import contextlib
 import os
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import timm
 import torch
 import torchvision
 from pydantic import BaseModel
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from repgraph import files
@@ -60,18 +61,7 @@ def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bo
     if detector and any(name.startswith("roi_heads.") for name in whole):
         body = whole
     heads = {name: value for name, value in whole.items() if name.startswith(("head.", "auxiliary."))}
-    found = found.model_copy(update={"tensors": body, "heads": heads}) if body else found
-    _check_network(found, backbone)
-    return found
-
-
-def _check_network(weights: Weights, backbone: str) -> None:
-    """Raise if a convolution has another shape: it is another network, and nothing else about the weights matters."""
-    own = create_without_data(check_timm_name(backbone)).state_dict()
-    for name, value in weights.tensors.items():
-        if name in own and value.dim() == 4 and value.shape != own[name].shape:
-            shapes = f"{name} is {tuple(value.shape)} instead of {tuple(own[name].shape)}"
-            raise UsageError(f"{weights.source} has the weights of another network than {backbone!r}: {shapes}")
+    return found.model_copy(update={"tensors": body, "heads": heads}) if body else found
 
 
 def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -> dict[str, Any]:
@@ -80,9 +70,7 @@ def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -
     given = {name: value for name, value in options.items() if value is not None}
     style = known["caffe_style"]
     if weights is not None and style is not None and given.get("caffe_style", style) != style:
-        theirs, ours = ("caffe", "timm") if style else ("timm", "caffe")
-        wrong = f"{weights.source} is in {theirs} style, but the backbone is in {ours} style; results would be wrong"
-        raise UsageError(f"{wrong}; give caffe_style={style}")
+        raise UsageError(f"{weights.source} is in {'caffe' if style else 'timm'} style; give caffe_style={style}")
     return {name: value for name, value in {**known, **given}.items() if value is not None}
 
 
@@ -97,7 +85,7 @@ def load_backbone(backbone: Backbone, weights: Weights) -> None:
         new_name = next((candidate for candidate in candidates if candidate in own), name)
         if new_name not in ignored:
             tensors[new_name] = value
-    load_strict(backbone.body, tensors, weights.source, optional=tuple(f"{path}." for path in inserted(backbone.body)))
+    load_strict(backbone.body, tensors, weights.source, optional=tuple(inserted(backbone.body)))
 
 
 def load_heads(model: Any, weights: Weights) -> str:
@@ -133,13 +121,10 @@ def load_detector(detector: Any, weights: Weights, new_predictors: bool = False)
         # Frozen norms have no num_batches_tracked.
         if not name.startswith(ignored) and (name in own or not name.endswith("num_batches_tracked"))
     }
-    optional = tuple(f"{path}." for path in inserted(module)) + (ignored if whole else ())
-    try:
-        load_strict(module, tensors, weights.source, optional=optional)
-    except UsageError as error:
-        other_classes = whole and not new_predictors and "roi_heads.box_predictor.cls_score" in str(error)
-        hint = "; for other classes, give new_predictors=True" if other_classes else ""
-        raise UsageError(f"{error}{hint}") from error
+    classes = tensors.get(f"{_PREDICTORS[0]}cls_score.bias")
+    if classes is not None and len(classes) != len(own[f"{_PREDICTORS[0]}cls_score.bias"]):
+        raise UsageError(f"{weights.source} has {len(classes) - 1} classes; for others, give new_predictors=True")
+    load_strict(module, tensors, weights.source, optional=(*inserted(module), *(ignored if whole else ())))
 
 
 def load_strict(module: nn.Module, tensors: dict[str, Tensor], source: str, *, optional: tuple[str, ...] = ()) -> None:
@@ -148,17 +133,13 @@ def load_strict(module: nn.Module, tensors: dict[str, Tensor], source: str, *, o
     Names with the prefixes ``optional`` may be missing, as may ``num_batches_tracked``, which some tools do not write.
     """
     own = module.state_dict()
-    problems: dict[str, list[str]] = {"unexpected": [name for name in tensors if name not in own]}
-    problems |= {"missing": [], "wrong shape": [], "no weights": []}
-    for name, value in own.items():
-        given = tensors.get(name)
-        if name not in tensors:
-            if not name.startswith(optional) and not name.endswith("num_batches_tracked"):
-                problems["missing"].append(name)
-        elif isinstance(given, Tensor) and given.shape != value.shape:
-            problems["wrong shape"].append(f"{name} {tuple(given.shape)} instead of {tuple(value.shape)}")
-        elif not fits(given, value):
-            problems["no weights"].append(f"{name} ({getattr(given, 'dtype', type(given).__name__)})")
+    optional = (*optional, *(name for name in own if name.endswith("num_batches_tracked")))
+    wrong = [name for name in own if name in tensors and not fits(tensors[name], own[name])]
+    problems = {
+        "unexpected": [name for name in tensors if name not in own],
+        "missing": [name for name in own if name not in tensors and not name.startswith(optional)],
+        "wrong shape or type": [f"{name} {tuple(tensors[name].shape)} for {tuple(own[name].shape)}" for name in wrong],
+    }
     found = []
     for kind, names in problems.items():
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
@@ -181,15 +162,9 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Checkpoints of training scripts may have the weights in "state_dict" or "model", and a prefix "module.".
     """
     if path.suffix == ".safetensors":
-        _check_file(path)
-        try:
-            with safe_open(path, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                return int8.expand(tensors, str(path)), dict(file.metadata() or {})
-        except SafetensorError as error:
-            raise UsageError(f"{path} is damaged or truncated: {first_line(error)}") from error
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        with _explained(path), safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return int8.expand(tensors, str(path)), dict(file.metadata() or {})
     if path.suffix not in PICKLED:
         raise UsageError(f"{path} is not a file of weights; expected .safetensors, {', '.join(PICKLED)}")
     content = read_pickle(path)
@@ -206,35 +181,30 @@ def read_pickle(path: Path) -> Any:
 
     Checksums are verified, which PyTorch does not.
     """
-    _check_file(path)
-    damaged = f"{path} is damaged, truncated or not a PyTorch file"
-    try:
+    with _explained(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about other pickle protocols; unreadable data raises an error
         if zipfile.is_zipfile(path):  # the old format has no checksums
             with zipfile.ZipFile(path) as archive:
                 if archive.testzip() is not None:
-                    raise UsageError(damaged)
-        else:
-            with path.open("rb") as file:
-                if file.read(1) != b"\x80":  # the first byte of a pickle
-                    raise UsageError(damaged)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about other pickle protocols; unreadable data raises below
-            return torch.load(path, map_location="cpu", weights_only=True)
+                    raise zipfile.BadZipFile
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Raise errors in reading a file as one line."""
+    try:
+        files.check_regular(path)
+        yield
     except (UsageError, MemoryError):
         raise
     except pickle.UnpicklingError as error:
-        remedy = "if you trust it, load it with PyTorch and save its state dict alone, preferably as .safetensors"
-        raise UsageError(f"{path} contains more than tensors and could run code when it is read; {remedy}") from error
+        remedy = "if you trust it, load it with PyTorch and save only its state dict"
+        raise UsageError(f"{path} is damaged, or has more than tensors and could run code; {remedy}") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # zipfile, zlib and pickle raise many types for damaged data
-        raise UsageError(damaged) from error
-
-
-def _check_file(path: Path) -> None:
-    if not os.path.isfile(path):
-        state = "is a folder" if os.path.isdir(path) else "does not exist"
-        raise UsageError(f"{path} {state}; expected a file of weights")
+    except Exception as error:  # safetensors, zipfile, zlib and pickle raise many types for damaged data
+        raise UsageError(f"{path} is damaged, truncated or not a file of weights") from error
 
 
 def _from_file(path: Path) -> Weights:
@@ -252,10 +222,8 @@ def _from_timm(name: str, backbone: str) -> Weights:
     source = f"timm's {check_timm_name(name)!r}"
     if name.partition(".")[0] != backbone.partition(".")[0]:
         raise UsageError(f"{source} has weights of another network than the backbone {backbone!r}")
-    try:
+    with _downloading(source):
         model: Any = timm.create_model(name, pretrained=True)
-    except Exception as error:  # from the server, the connection or a proxy
-        raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error
     mean, std = model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
     return Weights(source=source, tensors=model.state_dict(), caffe_style=False, mean=mean, std=std)
 
@@ -266,9 +234,15 @@ def _from_torchvision(name: str, backbone: str) -> Weights:
     if name not in entries:
         version = torchvision.__version__
         raise UsageError(f"torchvision {version} has no weights {name!r} of {backbone!r}{nearest(name, entries)}")
+    source, eps = f"torchvision's {name!r}", 0.0 if name in _ZERO_EPS else None
+    with _downloading(source):
+        tensors = dict(entries[name].get_state_dict(progress=False, check_hash=True))
+    return Weights(source=source, tensors=tensors, caffe_style=False, norm_eps=eps)
+
+
+@contextlib.contextmanager
+def _downloading(source: str) -> Iterator[None]:
     try:
-        tensors = entries[name].get_state_dict(progress=False, check_hash=True)
+        yield
     except Exception as error:  # from the server, the connection or a proxy
-        raise UsageError(f"cannot load torchvision's {name!r}: {first_line(error)}; give a local file") from error
-    eps = 0.0 if name in _ZERO_EPS else None
-    return Weights(source=f"torchvision's {name!r}", tensors=dict(tensors), caffe_style=False, norm_eps=eps)
+        raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error

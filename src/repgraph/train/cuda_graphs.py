@@ -14,17 +14,11 @@ from repgraph.train.devices import Devices
 
 def use(train: Train, devices: Devices, fixed_size: bool) -> bool:
     """Return whether to record the network; raise an error if ``train.graph`` is set and that is impossible."""
-    problems = {
-        "it needs a CUDA device": devices.kind != "cuda",
-        f"it supports one GPU, and there are {devices.world_size} processes": devices.world_size > 1,
-        "it needs batches of one size, and in detection sizes vary": not fixed_size,
-        "the network is compiled": train.compile,
-        f"a replay overwrites the gradients that train.accumulate={train.accumulate} sums up": train.accumulate > 1,
-    }
-    reason = next((text for text, applies in problems.items() if applies), None)
-    if train.graph and reason:
-        raise UsageError(f"train.graph cannot be used: {reason}; leave it out")
-    return train.graph is not False and reason is None
+    one_gpu = devices.kind == "cuda" and devices.world_size == 1
+    possible = one_gpu and fixed_size and not train.compile and train.accumulate == 1  # a replay overwrites gradients
+    if train.graph and not possible:
+        raise UsageError("train.graph is for segmentation on one GPU, without train.compile and train.accumulate")
+    return train.graph is not False and possible
 
 
 def record(model: nn.Module, *inputs: Tensor) -> None:

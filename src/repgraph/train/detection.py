@@ -30,10 +30,6 @@ class Detection(Task):
     scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in SUMMARY)
     best = "mask_ap"
     fixed_size = False
-    size_settings = ("model.min_size", "model.max_size")
-    batch_hint = "smaller images"
-    image_hint = "use fewer data.workers, or exclude large images"
-    no_labels = "there was no object since the last checkpoint, so little was learned; check the annotations"
 
     def __init__(self, recipe: DetectionRecipe) -> None:
         super().__init__()
@@ -45,9 +41,7 @@ class Detection(Task):
         """Open a split; crowds and images without objects are left out in training and kept in validation."""
         data = self.recipe.data
         if data.name not in datasets.INSTANCES:
-            raise UsageError(
-                f"data.name is {data.name!r}, which has no objects; detection needs {', '.join(datasets.INSTANCES)}"
-            )
+            raise UsageError(f"data.name is {data.name!r}; detection needs {', '.join(datasets.INSTANCES)}")
         options = {"crowds": False, "empty": False} | data.options
         if not training:
             options |= {"crowds": True, "empty": True}
@@ -86,14 +80,10 @@ class Detection(Task):
         images = [image.as_subclass(Tensor) for image, _ in pairs]
         return images, [{name: target[name].as_subclass(Tensor) for name in names} for _, target in pairs]
 
-    def amount(self, batch: Batch) -> Tensor:
-        """Return the number of objects in this process's images."""
-        return torch.tensor(float(sum(len(target["labels"]) for target in batch.targets)), dtype=torch.float64)
-
     def inputs(self, model: Any, part: Batch) -> tuple[Any, ...]:
         return part.images, part.targets
 
-    def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+    def loss(self, model: Any, part: Batch, amount: Any, shares: int) -> tuple[Tensor, list[Tensor]]:
         """Return torchvision's five losses, each a mean over its samples in the part; parts count equally."""
         found = model(*self.inputs(model, part))
         losses = [found[name] / shares for name in self.losses[1:]]

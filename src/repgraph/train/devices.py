@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -73,55 +72,43 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
     plugins: list[Any] = [TorchElasticEnvironment() if devices.external else LightningEnvironment()]
     if train.precision != "fp32":
         plugins.append(_Autocast("bf16-mixed" if train.precision == "bf16" else "16-mixed", devices.kind))
-    options: dict[str, Any] = dict(
-        accelerator=devices.kind,
-        devices=devices.local_size,
-        num_nodes=devices.world_size // devices.local_size,
-        plugins=plugins,
-    )
+    options: dict[str, Any] = dict(accelerator=devices.kind, devices=devices.local_size)
     if devices.world_size > 1:
-        more: dict[str, Any] = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
+        ddp: dict[str, Any] = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
         gpus = torch.cuda.device_count()
-        if devices.kind == "cuda" and devices.local_size > gpus:
-            more["process_group_backend"] = "gloo"  # NCCL needs a GPU for each process
-            more["parallel_devices"] = [torch.device("cuda", i % gpus) for i in range(devices.local_size)]
-            options |= {"accelerator": "auto", "devices": "auto"}
-        options["strategy"] = DDPStrategy(**more)
+        if devices.kind == "cuda" and devices.local_size > gpus:  # NCCL needs a GPU for each process
+            places = [torch.device("cuda", i % gpus) for i in range(devices.local_size)]
+            ddp |= dict(process_group_backend="gloo", parallel_devices=places)
+            options = {}
+        options |= dict(strategy=DDPStrategy(**ddp), num_nodes=devices.world_size // devices.local_size)
     with _quiet():
-        return Fabric(**options)
+        return Fabric(plugins=plugins, **options)
 
 
 @contextlib.contextmanager
 def watched_processes(fabric: Fabric, report: Callable[[str], None]) -> Iterator[None]:
-    """If a process that Fabric launched dies, report why and end all; Fabric alone would print nothing."""
-    launched = getattr(fabric.strategy.launcher, "procs", []) if hasattr(os, "waitid") else []
-    pids = [process.pid for process in launched]
-    for rank, pid in enumerate(pids, 1):
-        threading.Thread(target=_watch, args=(rank, pid, pids, report), daemon=True).start()
+    """If a process that Fabric launched dies, Fabric logs it and kills all: report the rank and the reason instead."""
+    processes = getattr(fabric.strategy.launcher, "procs", [])
+
+    def filter_log(_: logging.LogRecord) -> bool:
+        for rank, code in enumerate([process.returncode for process in processes], 1):
+            if code:
+                reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                with contextlib.suppress(OSError):  # a closed terminal
+                    report(f"the process of rank {rank} {reason}")
+        return False
+
+    logger = logging.getLogger("lightning_fabric.strategies.launchers.subprocess_script")
+    logger.setLevel(logging.INFO)
+    logger.addFilter(filter_log)
     try:
         yield
     except RuntimeError:
-        if pids:
-            time.sleep(1)  # if another process died, the thread ends this one
+        if processes:
+            time.sleep(6)  # if another process died, Fabric kills this one: it looks every 5 seconds
         raise
-
-
-def _watch(rank: int, pid: int, pids: list[int], report: Callable[[str], None]) -> None:
-    try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # Fabric reaps the process
-    except ChildProcessError:
-        return
-    if found is None or found.si_status == 0:
-        return
-    reason = f"was killed by {signal.Signals(found.si_status).name}"
-    if found.si_code == os.CLD_EXITED:
-        time.sleep(2)  # an error in all processes is reported by this one
-        reason = f"ended with exit code {found.si_status}"
-    report(f"the process of rank {rank} {reason}")
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    os._exit(1)
+    finally:
+        logger.removeFilter(filter_log)
 
 
 @contextlib.contextmanager

@@ -9,29 +9,32 @@ killed resumes exactly, on the CPU bit for bit.
 
 import contextlib
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import Any, TextIO
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from repgraph import distributed, files
 from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
 from repgraph.inference import NotFinite
 from repgraph.progress import Progress
-from repgraph.recipes import AnyRecipe, load, to_json, with_settings, with_values
+from repgraph.recipes import AnyRecipe, from_dict, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
-from repgraph.train.metrics import LossReport, MetricsLog, RunningLoss, columns, current
+from repgraph.train.metrics import MetricsLog, columns, current, loss_sums
 from repgraph.train.session import Session, describe, make_stream, prepare, set_up, slow_warning
 from repgraph.train.signals import StopSignals
 from repgraph.train.stream import seed_from
-from repgraph.train.task import Validation
+from repgraph.train.task import Validation, explained_errors
 
 NOT_FINITE = 3  # exit code
 MIN_LOSS_SCALE = 2.0**-10  # in fp16: reached when gradients have overflowed many times in a row
@@ -94,20 +97,18 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
         show: Where to show progress.
     """
     folder, _ = run_folder.find(Path(run))
-    run_folder.check_resumable(settings, folder)
     stored = load(folder / RECIPE)
     recipe = with_settings(stored, settings)
+    run_folder.check_same_recipe(recipe, stored, folder / RECIPE)
     where, total = devices.find(recipe.train), recipe.train.iterations
     with run_folder.locked(folder, where.is_first):
         _, path = run_folder.find(Path(run))
         checkpoint = None if path is None else checkpoints.read(path)
         if checkpoint is not None and path is not None:
-            run_folder.check_same_recipe(recipe, checkpoint, path)
+            run_folder.check_same_recipe(recipe, from_dict(checkpoint["recipe"], str(path)), path)
         session = prepare(recipe, where, checkpoint)
         if total < session.start:
-            raise UsageError(
-                f"train.iterations is {total}, but {session.start} iterations are done; give a larger number"
-            )
+            raise UsageError(f"train.iterations is {total}, but {session.start} iterations are done; give more")
         if where.is_first:
             for line in run_folder.changes(stored, session.recipe, checkpoint) if show and checkpoint else ():
                 print(line, file=show, flush=True)
@@ -140,11 +141,13 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         progress = stack.enter_context(Progress("training", last, show, unit="iterations", start=start))
         for line in describe(session) if show else ():
             progress.print(line)
-        stack.enter_context(
-            devices.watched_processes(fabric, lambda reason: progress.print(run_folder.record_lost(folder, reason)))
-        )
+        again = f"resume with: repgraph train --resume {folder}"
+        report = devices.watched_processes(fabric, lambda reason: progress.print(f"repgraph train: {reason}; {again}"))
+        stack.enter_context(report)
         wrapped, optimizer = set_up(fabric, session)
-        losses = RunningLoss(task.losses, fabric.device, stored["sums"], where.rank)
+        # The number of iterations and their losses since the last log, on the device: reading them synchronizes.
+        sums = loss_sums(len(task.losses), fabric.device, stored["sums"] if where.is_first else None)
+        finite = torch.tensor(float(start), device=fabric.device, dtype=sums.dtype)  # iterations with finite losses
         log = MetricsLog(folder if where.is_first else None, columns(task, model), start)
         stack.enter_context(contextlib.closing(log))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
@@ -157,48 +160,55 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             batch = fabric.to_device(batch)
             if now == start and show and where.kind == "cpu" and (warning := slow_warning(session, fabric, batch)):
                 progress.print(warning)
-            step(fabric, session, wrapped, optimizer, batch, losses)
+            sums[1:] += step(fabric, session, wrapped, optimizer, batch)
+            sums[0] += where.is_first
             now = batch.iteration + 1
+            finite = torch.where(sums.isfinite().all(), now, finite)
             progress.update(now, line=now == start + 1)
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
             if not (log_now or period_ends or (where.world_size == 1 and signals.received)):
-                continue  # does not synchronize with the device
+                continue
 
-            report = losses.report(signals.received, reset=log_now)
-            save = period_ends or report.signal > 0
-            problem, values = _problem(fabric, model, report, now, check_weights=save), {}
+            iterations, *losses = distributed.all_reduce(sums.clone()).tolist()
+            means = {name: each / iterations for name, each in zip(task.losses, losses, strict=True)}
+            if log_now:
+                sums.zero_()
+            received = int(distributed.all_reduce(torch.tensor(float(signals.received)), dist.ReduceOp.MAX))
+            save = period_ends or received > 0
+            problem, values = _problem(fabric, model, means, check_weights=save), {}
+            loss = means[task.losses[0]]
             if log_now and not problem:
                 speed = (now - timed_from) * train.batch / max(time.perf_counter() - begin, 1e-9)
                 timed_from, begin = now, time.perf_counter()
-                values = {**report.losses, "images_per_second": speed, **current(session, fabric.device, batch)}
-                loss, left = report.losses[task.losses[0]], progress.remaining(now)
+                values = {**means, "images_per_second": speed, **current(session, fabric.device, batch)}
+                left = progress.remaining(now)
                 progress.update(now, f"{now}/{last}  loss {loss:.4f}  {speed:.3g} images/s  {left} left", line=True)
             if period_ends and not problem:
-                if not losses.had_labels() and where.is_first:
-                    progress.print(f"warning: up to iteration {now}, {task.no_labels} with repgraph data check")
+                if loss == 0 and where.is_first:
+                    progress.print("warning: the loss is 0; check with repgraph data check whether pixels are labelled")
                 every = train.validate_every * train.period
                 if session.validation_images is not None and (now == last or (every and now % every == 0)):
                     try:
                         validation = _validate(session, folder, now, progress)
                         values |= {f"val_{name}": value for name, value in validation.metrics.items()}
                     except NotFinite:
-                        problem = f"the validation after iteration {now} is not finite"
+                        problem = "the validation is not finite"
             log.log(now, values)
             if problem:
-                finite = now if report.not_finite is None else report.not_finite
                 path = folder / CHECKPOINTS / LAST
                 good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
-                stop = Stop(0, f"{problem} (losses were finite up to iteration {finite}); {good}")
+                first = min(now, int(distributed.all_reduce(finite, dist.ReduceOp.MIN)) + 1)
+                stop = Stop(0, f"{problem} after iteration {first}; {good}")
                 break
             if save:
                 score = -1.0 if validation is None else validation.metrics[task.best]
                 if score > best[task.best]:
                     best |= {task.best: score, "iteration": now}
-                checkpoints.save(session, fabric, optimizer, folder, now, best, losses.total())
+                checkpoints.save(session, fabric, optimizer, folder, now, best, distributed.all_reduce(sums.clone()))
                 timed_from, begin = now, time.perf_counter()
-            if report.signal and now < last:
-                stop = Stop(report.signal, f"stopped by {Signals(report.signal).name} after iteration {now}")
+            if received and now < last:
+                stop = Stop(received, f"stopped by {Signals(received).name} after iteration {now}")
                 break
 
         cuda_graphs.discard(model)
@@ -209,17 +219,15 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
     return Outcome(folder, now, validation, best, stop, where.is_first)
 
 
-def step(
-    fabric: Fabric, session: Session, model: Any, optimizer: Any, batch: Any, losses: RunningLoss | None = None
-) -> None:
-    """Do one iteration over all devices, with a model and optimizer of :func:`set_up`; add its losses to ``losses``."""
+def step(fabric: Fabric, session: Session, model: Any, optimizer: Any, batch: Any) -> Tensor:
+    """Do one iteration over all devices, with a model and optimizer of :func:`set_up`, and return its losses."""
     recipe, task, parts = session.recipe, session.task, session.recipe.train.accumulate
     torch.manual_seed(seed_from(recipe.train.seed, "step", batch.iteration, fabric.global_rank))
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * recipe.rate(batch.iteration)
     amount = task.amount(batch)
     logged = torch.zeros(len(task.losses), dtype=torch.float64, device=fabric.device)
-    with task.explained_errors():
+    with explained_errors():
         for number, part in enumerate(batch.split(parts), 1):
             if session.graph:
                 with fabric.autocast():
@@ -234,22 +242,21 @@ def step(
     optimizer.zero_grad(set_to_none=True)
     if session.average is not None:
         session.average.update(model.module, batch.iteration)
-    if losses is not None:
-        losses.add(batch.iteration, logged, amount)
+    return logged
 
 
-def _problem(fabric: Fabric, model: torch.nn.Module, report: LossReport, now: int, *, check_weights: bool) -> str:
+def _problem(fabric: Fabric, model: torch.nn.Module, losses: Mapping[str, float], *, check_weights: bool) -> str:
     """Return why training cannot continue, or an empty string. All processes have to call it."""
-    if report.not_finite is not None:
-        return f"the loss of iteration {report.not_finite + 1} is not finite"
+    if not all(map(math.isfinite, losses.values())):
+        return "the loss is not finite"
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None and scaler.get_scale() < MIN_LOSS_SCALE:
-        return f"gradients overflow fp16 at any loss scale (now {scaler.get_scale():g}) after iteration {now}"
+        return f"gradients overflow fp16 at any loss scale (now {scaler.get_scale():g})"
     if check_weights:
         tensors = [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
         finite = torch.stack([tensor.isfinite().all() for tensor in tensors]).all()
         if distributed.all_reduce((~finite).double()) > 0:
-            return f"the weights are not finite after iteration {now}"
+            return "the weights are not finite"
     return ""
 
 

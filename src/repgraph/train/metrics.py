@@ -5,14 +5,11 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
 from repgraph.files import check_regular, check_writable, explained, replacing
 from repgraph.layers import reach
@@ -23,63 +20,16 @@ from repgraph.train.stream import Batch
 from repgraph.train.task import Task
 
 METRICS, EVENTS = "metrics.csv", "tensorboard"
-NEVER = 2**53  # no iteration; exact as float64
 
 
-@dataclass
-class LossReport:
-    """Losses and events since the last report, over all processes."""
-
-    losses: dict[str, float]  # means
-    not_finite: int | None  # the first iteration whose loss was not finite
-    signal: int  # that asked any process to stop, or 0
-
-
-class RunningLoss:
-    """The number of iterations and the sums of the losses, kept on the device: iterations do not synchronize.
-
-    Rank 0 counts the iterations, and continues the ``sums`` of a checkpoint.
-    """
-
-    def __init__(self, names: Sequence[str], device: torch.device, sums: Tensor | None = None, rank: int = 0) -> None:
-        self.names, self.rank = names, rank
-        self.sums = torch.zeros(1 + len(names), dtype=torch.float64, device=device)
-        if sums is not None:
-            if not fits(sums, self.sums) or not sums.isfinite().all():
-                raise UsageError(f"the checkpoint has no sums of {len(names)} losses; resume from another one")
-            self.sums += sums.to(device) * (rank == 0)
-        self.amount = torch.zeros((), dtype=torch.float64, device=device)
-        self.first_bad = torch.full((), float(NEVER), dtype=torch.float64, device=device)
-
-    def add(self, iteration: int, losses: Tensor, amount: Tensor) -> None:
-        """Add an iteration; ``amount`` is as in :meth:`Task.amount`."""
-        self.sums[0] += self.rank == 0
-        self.sums[1:] += losses
-        self.amount += amount
-        self.first_bad = torch.where(losses.isfinite().all(), self.first_bad, self.first_bad.clamp(max=iteration))
-
-    def report(self, signal: int, *, reset: bool) -> LossReport:
-        """Read the sums, and clear them with ``reset``. All processes have to call it after the same iteration.
-
-        ``signal`` is the one that this process received, or 0.
-        """
-        count, *losses = self.total().tolist()
-        least = torch.stack((self.first_bad, self.first_bad.new_full((), -signal)))
-        bad, negated_signal = all_reduce(least, dist.ReduceOp.MIN).tolist()
-        if reset:
-            self.sums.zero_()
-        means = {name: loss / max(count, 1) for name, loss in zip(self.names, losses, strict=True)}
-        return LossReport(means, None if bad == NEVER else int(bad), -int(negated_signal))
-
-    def total(self) -> Tensor:
-        """Return the sums over all processes, for a checkpoint."""
-        return all_reduce(self.sums.clone())
-
-    def had_labels(self) -> bool:
-        """Return whether any process had labels since the last call; all processes have to call it."""
-        found = bool(all_reduce(self.amount.clone()) > 0)
-        self.amount.zero_()
-        return found
+def loss_sums(count: int, device: torch.device, stored: Tensor | None = None) -> Tensor:
+    """Return a number of iterations and the sums of ``count`` losses: zeros, or those stored in a checkpoint."""
+    sums = torch.zeros(1 + count, dtype=torch.float64)
+    if stored is not None:
+        if not fits(stored, sums) or not stored.isfinite().all():
+            raise UsageError(f"the checkpoint has no sums of {count} losses; resume from another one")
+        sums += stored
+    return sums.to(device)
 
 
 def columns(task: Task, model: nn.Module) -> list[str]:

@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel
 from repgraph import files, info
 from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
-from repgraph.recipes import RESUMABLE, AnyRecipe, from_dict, to_dict
+from repgraph.recipes import RESUMABLE, AnyRecipe, to_dict
 
 VERSIONS, SCORES = "versions.json", "scores.json"
 PREVIOUS, BEST, LOCK = "previous.ckpt", "best.ckpt", ".lock"  # in the folder of checkpoints
@@ -45,52 +45,28 @@ class _Versions(BaseModel):
 
 def check_free(folder: Path) -> None:
     """Raise an error unless a folder is empty or does not exist."""
-    try:
-        free = not any(folder.iterdir()) if folder.is_dir() else not os.path.lexists(folder)
-    except OSError as error:
-        raise UsageError(f"cannot use {folder}: {error.strerror or error}; give another folder with --out") from error
-    if free:
-        _check_name(folder)
-        return
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder; give another one with --out")
+    with files.explained(folder, "; give another folder with --out"):
+        if not os.path.lexists(folder) or not any(folder.iterdir()):
+            return
     resume = f", or resume the run: --resume {folder}" if (folder / RECIPE).exists() else ""
     raise UsageError(f"{folder} is not empty; give another folder with --out{resume}")
 
 
-def _check_name(folder: Path) -> None:
-    try:
-        str(folder.absolute()).encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{folder}: TensorBoard needs a path in UTF-8; rename it, or give another --out") from error
-
-
 def find(path: Path) -> tuple[Path, Path | None]:
     """Return the folder of a run and the checkpoint to resume from, or None; ``path`` is either of them."""
-    if path.suffix == ".ckpt":
-        if not os.path.isfile(path):
-            raise UsageError(f"{path}: no such checkpoint")
-        if not (path.parent.parent / RECIPE).is_file():
-            raise UsageError(f"{path} does not belong to a run: there is no {path.parent.parent / RECIPE}")
-        return path.parent.parent, path
-    if os.path.isfile(path):
-        raise UsageError(f"{path} is not a checkpoint; expected a .ckpt file or the folder of a run")
-    if not os.path.isfile(path / RECIPE):
-        raise UsageError(f"{path} is not the folder of a run: there is no {path / RECIPE}")
-    _check_name(path)
-    checkpoint = last_checkpoint(path)
+    checkpoint = path if path.suffix == ".ckpt" else last_checkpoint(path)
+    folder = path.parent.parent if path.suffix == ".ckpt" else path
+    if not os.path.isfile(folder / RECIPE):
+        raise UsageError(f"{path} is neither the folder of a run nor a checkpoint in it: there is no {folder / RECIPE}")
     if checkpoint is None and (path / MODEL).exists():
-        raise UsageError(
-            f"{path} has no checkpoint, and training again would replace the network in {path / MODEL}; "
-            f"to start another run from it: repgraph train RECIPE --weights {path}"
-        )
-    return path, checkpoint
+        raise UsageError(f"{path} has no checkpoint; start another run from its network with --weights {path}")
+    return folder, checkpoint
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the last checkpoint in the folder of a run, or None."""
     found = (folder / CHECKPOINTS / name for name in (LAST, PREVIOUS))
-    return next((checkpoint for checkpoint in found if checkpoint.exists()), None)
+    return next((checkpoint for checkpoint in found if os.path.isfile(checkpoint)), None)
 
 
 @contextlib.contextmanager
@@ -140,31 +116,19 @@ def recorded_session(folder: Path, recipe: AnyRecipe, start: int, record: bool =
     if not record:
         yield end
         return
-    details: dict[str, Any] = dict(from_iteration=start, seed=recipe.train.seed, versions=versions())
-    _write_sessions(folder, [*sessions(folder), SessionRecord(command=info.command_line(), started=_now(), **details)])
+    command, details = info.command_line(), {"from_iteration": start, "seed": recipe.train.seed}
+    session = SessionRecord(command=command, started=end.at, versions=versions(), **details)
+    found = [*sessions(folder), session]
+    _write_sessions(folder, found)
     try:
         yield end
     except BaseException as error:
         end.reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise
     finally:
-        record_end(folder, end.reason)
-
-
-def record_end(folder: Path, reason: str) -> None:
-    """Record how this session ended; never raises, because the record is for information only."""
-    found = sessions(folder)
-    if found:
-        found[-1].ended = End(at=_now(), reason=reason)
-        with contextlib.suppress(UsageError):
+        end.at, session.ended = _now(), end
+        with contextlib.suppress(UsageError):  # the record is for information only
             _write_sessions(folder, found)
-
-
-def record_lost(folder: Path, reason: str) -> str:
-    """Record that another process of the session died, and return a message."""
-    record_end(folder, reason)
-    advice = f"resume with: repgraph train --resume {folder}" if last_checkpoint(folder) else "there is no checkpoint"
-    return f"repgraph train: {reason}; {advice}"
 
 
 def sessions(folder: Path) -> list[SessionRecord]:
@@ -204,51 +168,31 @@ def changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) ->
         yield f"{total} iterations instead of {before}: the schedule is stretched; the learning rate is now {rate:.3g}"
 
 
-def identity(**splits: Any) -> dict[str, Any]:
-    """Return what identifies data independently of their path: classes, and number and names of each split's images."""
+def identity(**splits: Any) -> dict[str, str]:
+    """Describe data independently of their path: the classes, and number and names of each split's images."""
     present = {use: data for use, data in splits.items() if data is not None}
-    found: dict[str, Any] = {"classes": list(next(iter(present.values())).labels.names)}
+    found = {"classes": ", ".join(next(iter(present.values())).labels.names)}
     for use, data in present.items():
         names = "\n".join(item.name for item in data.items)
-        found[use] = {"images": len(data.items), "names": hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}
+        digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
+        found[use] = f"{len(data.items)} images (hash of their names: {digest})"
     return found
 
 
-def check_same_data(now: dict[str, Any], checkpoint: dict[str, Any], root: str) -> None:
+def check_same_data(now: dict[str, str], checkpoint: dict[str, Any], root: str) -> None:
     """Raise an error if a run is resumed with other data."""
-    for use, value in checkpoint.get("data", now).items():
-        if now.get(use) == value:
-            continue
-        found = now.get(use) or {"images": 0}
-        if use == "classes" and isinstance(value, list):
-            reason = f"the classes were {', '.join(map(str, value))} and are {', '.join(found)}"
-        elif isinstance(value, dict) and found["images"] != value.get("images"):
-            reason = f"there were {value.get('images')} images for {use} and there are {found['images']}"
-        else:
-            reason = f"the images for {use} have other names"
-        raise UsageError(
-            f"{root or 'the data'} differs from the data of the run: {reason}; give the same data with --data ROOT"
-        )
+    for use, before in checkpoint.get("data", now).items():
+        if now.get(use) != before:
+            change = f"{use} was {before} and is {now.get(use, 'missing')}"
+            raise UsageError(f"{root or 'the data'} differs from the data of the run, give that with --data: {change}")
 
 
-def check_resumable(settings: Sequence[str], folder: Path) -> None:
-    """Raise an error if settings such as ``optim.lr=0.1`` cannot change when a run is resumed."""
-    for name in (setting.partition("=")[0].strip() for setting in settings):
-        if name not in (*RESUMABLE, "train.iterations"):
-            raise UsageError(
-                f"{name} cannot change when a run is resumed: its recipe is {folder / RECIPE}; "
-                f"only train.iterations, {', '.join(RESUMABLE)} can"
-            )
-
-
-def check_same_recipe(recipe: AnyRecipe, checkpoint: dict[str, Any], path: Path) -> None:
-    """Raise an error if a checkpoint was written with another recipe."""
-    now, then = to_dict(recipe), to_dict(from_dict(checkpoint["recipe"], str(path)))
+def check_same_recipe(recipe: AnyRecipe, stored: AnyRecipe, source: Path) -> None:
+    """Raise an error if a setting of a run that is resumed differs from the recipe stored in a file and matters."""
+    now, then = to_dict(recipe), to_dict(stored)
     for section in ("data", "model", "optim", "train", "test"):
         for name, value in now[section].items():
             before, setting = then[section].get(name), f"{section}.{name}"
             if value != before and setting not in (*RESUMABLE, "model.weights", "train.iterations"):
-                raise UsageError(
-                    f"{path} was written with {setting}={before!r}, but {RECIPE} has {value!r}; "
-                    "a run is resumed with its own recipe"
-                )
+                change = f"{setting} was {before!r} in {source}, and is {value!r}"
+                raise UsageError(f"{change}; in a run only train.iterations, {', '.join(RESUMABLE)} can change")

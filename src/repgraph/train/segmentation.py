@@ -31,10 +31,6 @@ class Segmentation(Task):
     scores = SUMMARY
     best = "miou"
     fixed_size = True
-    size_settings = ("data.crop",)
-    batch_hint = "a smaller crop"
-    image_hint = "use a smaller data.crop or data.scales"
-    no_labels = "no pixel was labelled since the last checkpoint, so nothing was learned; check the masks"
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
@@ -84,7 +80,7 @@ class Segmentation(Task):
         layout = torch.channels_last if self.recipe.train.channels_last else torch.contiguous_format
         return (normalise(part.images, model.mean, model.std).contiguous(memory_format=layout),)
 
-    def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+    def loss(self, model: Any, part: Batch, amount: Any, shares: int) -> tuple[Tensor, list[Tensor]]:
         """Return the part's sum of losses divided by the labelled pixels of the whole batch."""
         optim = self.recipe.optim
         result = model(*self.inputs(model, part))

@@ -27,7 +27,6 @@ from repgraph.train.stream import Batch, Batches, load, num_workers
 from repgraph.train.task import Task, make_task
 
 SLOW = 3600  # seconds of training on a CPU above which a warning is printed
-SMALL = "laptop-r50-pyramid"  # a recipe for computers without a GPU
 
 
 class Average(ModelEmaV3):
@@ -51,7 +50,7 @@ class Session:
     average: Average | None
     images: Any
     validation_images: Any
-    identity: dict[str, Any]
+    identity: dict[str, str]
     checkpoint: dict[str, Any] | None
     graph: bool  # replay the network as a CUDA graph
 
@@ -71,13 +70,8 @@ def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None
         recipe = with_values(recipe, {"data.root": os.path.abspath(os.path.expanduser(recipe.data.root))})
     task, train = make_task(recipe), recipe.train
     graph = cuda_graphs.use(train, where, task.fixed_size)
-    share, rest = divmod(train.batch, where.world_size)
-    if rest:
-        raise UsageError(f"train.batch is {train.batch}; expected a multiple of the {where.world_size} devices")
-    if share % train.accumulate:
-        raise UsageError(
-            f"train.accumulate is {train.accumulate}; expected a divisor of the {share} images of each device"
-        )
+    if train.batch % (parts := where.world_size * train.accumulate):
+        raise UsageError(f"train.batch is {train.batch}; expected a multiple of {parts} (devices x train.accumulate)")
     images, validation_images = task.splits()
     identity = run_folder.identity(training=images, testing=validation_images)
     if checkpoint is not None:
@@ -183,21 +177,19 @@ def describe(session: Session) -> Iterator[str]:
 
 
 def slow_warning(session: Session, fabric: Fabric, batch: Batch) -> str:
-    """Estimate the time of training on a CPU from the forward pass of one image; return a warning if it is long."""
-    task, model, train = session.task, session.model, session.recipe.train
-    inputs = task.inputs(model, batch.split(len(batch.images))[0])
+    """Return a warning if training on this CPU takes long, estimated from the forward pass of one image."""
+    recipe, model = session.recipe, session.model
+    inputs = session.task.inputs(model, batch.split(len(batch.images))[0])
     with evaluation_mode(model), fabric.autocast():
         model(*inputs)  # the first call compiles kernels
         begin = time.perf_counter()
         model(*inputs)
-    # A backward pass takes about twice as long as the forward pass.
-    images = (train.iterations - session.start) * train.batch / fabric.world_size
-    seconds = 3 * images * (time.perf_counter() - begin)
+        forward = time.perf_counter() - begin
+    images = (recipe.train.iterations - session.start) * recipe.train.batch / fabric.world_size
+    seconds = 3 * forward * images  # a backward pass takes about twice as long as the forward pass
     if seconds <= SLOW:
         return ""
-    advise = task.fixed_size and session.recipe.name != SMALL
-    advice = f"; the recipe {SMALL} is for a few dozen photos without a GPU" if advise else ""
     return (
-        f"warning: there is no GPU; on this CPU, {train.iterations} iterations of {train.batch} images will take "
-        f"about {format_duration(seconds)}; use fewer --iterations, a smaller --batch or backbone{advice}"
+        f"warning: without a GPU, training will take about {format_duration(seconds)}; use fewer --iterations, "
+        "a smaller --batch, or the recipe laptop-r50-pyramid (semantic segmentation of a few dozen photos)"
     )

@@ -2,25 +2,25 @@
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 
 class StopSignals:
-    """Turns signals into a request to stop; a second SIGINT raises KeyboardInterrupt.
+    """Turns SIGINT and SIGTERM into a request to stop; a second SIGINT raises KeyboardInterrupt.
 
     ``received`` is the last signal, or 0; ``notify`` is called with its name.
     """
 
-    def __init__(self, notify: Callable[[str], None], signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> None:
+    def __init__(self, notify: Callable[[str], None]) -> None:
         self.received = 0
-        self._notify, self._signals = notify, signals
+        self._notify = notify
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         with contextlib.suppress(ValueError):  # only the main thread receives signals
-            for number in self._signals:
+            for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 

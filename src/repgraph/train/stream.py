@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from repgraph.errors import UsageError, out_of_memory
+from repgraph.errors import UsageError
 
 MAX_WORKERS = 16
 SIGTERM_GRACE = 600  # seconds that workers keep running after SIGTERM, for the training process to finish its iteration
@@ -72,14 +72,11 @@ class Batch(NamedTuple):
         return [Batch(self.iteration, self.images[at : at + size], self.targets[at : at + size]) for at in starts]
 
 
-class Failure(NamedTuple):
-    """An error in a worker process, raised in the training process without the worker's traceback."""
-
-    message: str
-
-
 class Batches(Dataset[Any]):
-    """A process's part of the batch of each iteration, or a :class:`Failure`; ``task`` is a :class:`Task`."""
+    """A process's part of the batch of each iteration; ``task`` is a :class:`Task`.
+
+    A UsageError is returned, and raised by :func:`load` in the training process, without the worker's traceback.
+    """
 
     def __init__(self, images: Any, task: Any, transform: Transform, rank: int = 0, world_size: int = 1) -> None:
         self.images, self.task, self.transform, self.rank, self.world_size = images, task, transform, rank, world_size
@@ -92,22 +89,19 @@ class Batches(Dataset[Any]):
 
     def augmented(self, iteration: int, index: int) -> tuple[Any, Any]:
         """Return an image and its target as they are used in an iteration."""
-        try:
-            image, target = self.images[index]
-            if target is None:
-                raise UsageError(f"image {index} of {self.images} has no labels to learn from")
-            return self.transform(image, target, generator(self.task.recipe.train.seed, "augment", iteration, index))
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            raise UsageError(f"image {index} of {self.images}: out of memory; {self.task.image_hint}") from error
+        image, target = self.images[index]
+        if target is None:
+            raise UsageError(f"image {index} of {self.images} has no labels to learn from")
+        return self.transform(image, target, generator(self.task.recipe.train.seed, "augment", iteration, index))
 
-    def __getitem__(self, iteration: int) -> Batch | Failure:
+    def __getitem__(self, iteration: int) -> Batch | UsageError:
         try:
             pairs = [self.augmented(iteration, index) for index in self.indices(iteration)]
             return Batch(iteration, *self.task.collate(pairs))
         except UsageError as error:
-            return Failure(str(error))
+            return UsageError(str(error))
+        except MemoryError:
+            return UsageError("out of memory in reading images; use fewer data.workers, or smaller images")
 
 
 def load(batches: Batches, start: int, stop: int, *, workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
@@ -116,8 +110,8 @@ def load(batches: Batches, start: int, stop: int, *, workers: int = 0, pin_memor
     for batch in DataLoader(
         batches, batch_size=None, sampler=range(start, stop), num_workers=workers, pin_memory=pin_memory, **options
     ):
-        if isinstance(batch, Failure):
-            raise UsageError(batch.message)
+        if isinstance(batch, UsageError):
+            raise batch
         yield batch
 
 

@@ -5,7 +5,6 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -34,10 +33,6 @@ class Task(ABC):
     scores: ClassVar[tuple[str, ...]]  # names of the scores of a validation
     best: ClassVar[str]  # the score by which networks are compared
     fixed_size: ClassVar[bool]  # whether all batches have one size
-    size_settings: ClassVar[tuple[str, ...]]  # settings of the image size, for messages
-    batch_hint: ClassVar[str]  # what to reduce if a batch does not fit into memory
-    image_hint: ClassVar[str]  # what to change if an image does not fit into memory
-    no_labels: ClassVar[str]  # warning if nothing in a period was labelled
 
     recipe: AnyRecipe
 
@@ -75,20 +70,16 @@ class Task(ABC):
         if not validation.labelled:
             raise UsageError(f"data.val_split {data.val_split!r} has no labels; choose another split, or none")
         if validation.labels.names != images.labels.names:
-            raise UsageError(
-                f"data.val_split {data.val_split!r} has other classes than data.split {data.split!r}: "
-                f"{validation.labels.difference(images.labels)}; both need the same ones in the same order"
-            )
+            difference = validation.labels.difference(images.labels)
+            raise UsageError(f"data.val_split {data.val_split!r} has other classes than {data.split!r}: {difference}")
         return images, validation
 
     def network(self, labels: Labels) -> Any:
         """Return the recipe's network with its initial weights."""
         given = self.recipe.model
         if not given.weights:
-            raise UsageError(
-                f"the backbone {given.backbone} needs initial weights: --weights FILE (torchvision's, timm's or Caffe "
-                "style), --weights pretrained (timm's; may download), or --weights none for random ones"
-            )
+            choices = "FILE, --weights pretrained (timm's; may download), or --weights none for random ones"
+            raise UsageError(f"the backbone {given.backbone} needs initial weights: --weights {choices}")
         torch.manual_seed(seed_from(self.recipe.train.seed, "network"))
         with building("model"):
             return self.build(labels)
@@ -114,16 +105,16 @@ class Task(ABC):
     def collate(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
         """Return the images and the targets of a batch, from pairs of augmented ones."""
 
-    @abstractmethod
-    def amount(self, batch: Batch) -> Tensor:
-        """Return the number of labelled pixels or objects in a batch."""
+    def amount(self, batch: Batch) -> Any:
+        """Return what the losses of a whole batch are divided by, if it is needed for the loss of a part."""
+        return None
 
     @abstractmethod
     def inputs(self, model: Any, part: Batch) -> tuple[Any, ...]:
         """Return the network's arguments for a part of a batch."""
 
     @abstractmethod
-    def loss(self, model: Any, part: Batch, amount: Tensor, shares: int) -> tuple[Tensor, list[Tensor]]:
+    def loss(self, model: Any, part: Batch, amount: Any, shares: int) -> tuple[Tensor, list[Tensor]]:
         """Return the loss to minimize and the losses to log, as shares of the losses of the whole batch.
 
         They sum to the losses of the batch over all ``shares`` parts of all devices; ``amount`` is for the batch.
@@ -133,23 +124,20 @@ class Task(ABC):
     def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
         """Validate the network, in every process; all raise ``NotFinite`` if any process gets non-finite numbers."""
 
-    @contextlib.contextmanager
-    def explained_errors(self) -> Iterator[None]:
-        """Raise a UsageError with a remedy if a batch is too large for memory, or too small for batch norm."""
-        try:
-            yield
-        except (RuntimeError, MemoryError, ValueError) as error:
-            names = ("train.batch", "train.accumulate", *self.size_settings)
-            given = ", ".join(f"{name}={attrgetter(name)(self.recipe)}" for name in names)
-            if out_of_memory(error):
-                hint = f"use fewer images, a larger train.accumulate, or {self.batch_hint}"
-                raise UsageError(f"out of memory with {given}; {hint}") from error
-            if "more than 1 value per channel" in str(error):
-                raise UsageError(
-                    f"batch norm needs more than one value per channel, and {given} leaves one; use more images, a "
-                    "larger crop, or train.norm=frozen"
-                ) from error
-            raise
+
+@contextlib.contextmanager
+def explained_errors() -> Iterator[None]:
+    """Raise a UsageError with a remedy if a batch is too large for memory, or too small for batch norm."""
+    try:
+        yield
+    except (RuntimeError, MemoryError, ValueError) as error:
+        if out_of_memory(error):
+            remedy = "use fewer images (train.batch), smaller ones, or a larger train.accumulate"
+            raise UsageError(f"out of memory; {remedy}") from error
+        if "more than 1 value per channel" in str(error):
+            remedy = "use more images (train.batch), larger ones, or train.norm=frozen"
+            raise UsageError(f"batch norm needs more than one value per channel; {remedy}") from error
+        raise
 
 
 def make_task(recipe: AnyRecipe) -> Task:
