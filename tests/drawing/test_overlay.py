@@ -33,6 +33,8 @@ def test_opacity_edges_and_unlabelled_pixels():
     painted = np.asarray(overlay(image, labels, INFO, legend=False))
     assert painted[2, 2].tolist() == [45, 155, 45] and painted[2, 5].tolist() == [0, 200, 0]  # inside, and the edge
     assert painted[2, 6].tolist() == painted[2, 7].tolist() == [100, 100, 100]
+    black = Labels(INFO.names, ((200, 0, 0), (0, 0, 0), (0, 0, 200)), ids=INFO.ids)  # such as VOC's background
+    assert (np.asarray(overlay(image, labels, black, legend=False)) == 100).all()
 
 
 def test_images_of_any_kind():

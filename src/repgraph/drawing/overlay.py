@@ -26,7 +26,8 @@ def overlay(image: Any, labels: Any, info: Labels, *, legend: bool = True, side:
 
     Args:
         image: A Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB.
-        labels: Classes (H, W), with 255 for unlabelled pixels, where the image is unchanged.
+        labels: Classes (H, W), with 255 for unlabelled pixels. There, and in classes whose colour is black, the image is
+            unchanged.
         info: Names and colours of the classes.
         side: Shrink larger images to this many pixels on the longer side.
     """
@@ -42,7 +43,8 @@ def overlay(image: Any, labels: Any, info: Labels, *, legend: bool = True, side:
     cross = ndimage.generate_binary_structure(2, 1)
     edges = ndimage.morphological_gradient(classes, footprint=cross) > 0
     painted.paste(colours, mask=Image.fromarray(edges))
-    painted.paste(picture, mask=Image.fromarray(classes == IGNORE))
+    unchanged = ~np.asarray(colours).any(2)  # unlabelled pixels, and black classes such as VOC's background
+    painted.paste(picture, mask=Image.fromarray(unchanged))
     return with_legend(painted, entries) if legend else painted
 
 
