@@ -55,7 +55,7 @@ def check_deformable(names: dict[str, Any]) -> None:
 
 
 def check_explorer(names: dict[str, Any]) -> None:
-    assert names["page"].startswith("<!doctype html>") and len(names["attention"]) == 2
+    assert names["page"].startswith("<!doctype html>") and len(names["attention"]) == 4
     assert len(names["layer"].nodes_at(40, 60).nodes) == 9
 
 

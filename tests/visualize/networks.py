@@ -20,6 +20,8 @@ def with_random_offsets(model: nn.Module) -> nn.Module:
 def rgnet(**options) -> RGNet:
     torch.manual_seed(0)
     options = dict(channels=8, output_stride=8, auxiliary=False) | options
+    if "context" not in options and "decoder" not in options:  # one round, unless the options have more
+        options["context_options"] = {"rounds": 1, **options.get("context_options", {})}
     return with_random_offsets(RGNet(3, "resnet18" if "inserted" in options else "resnet10t", **options))
 
 
