@@ -61,7 +61,8 @@ def export(
     source = Path(os.path.expanduser(model))
     check_not_overwritten([source, source / FILE, source / MODEL / FILE], [path])
     start = time.perf_counter()
-    print(f"{model}: {network.config['backbone']}, {network.extra_repr()}; exporting ...", file=sys.stderr, flush=True)
+    description = f"{network.config['backbone']} with context {network.config['context']!r}"
+    print(f"{model}: {description}; exporting ...", file=sys.stderr, flush=True)
     if isinstance(network, MaskRCNN) or to == "safetensors":
         content = network.to_bytes(int8=int8)
     else:
