@@ -26,8 +26,7 @@ def overlay(image: Any, labels: Any, info: Labels, *, legend: bool = True, side:
 
     Args:
         image: A Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB.
-        labels: Classes (H, W), with 255 for unlabelled pixels. There, and in classes whose colour is black, the image is
-            unchanged.
+        labels: Classes (H, W), with 255 for unlabelled pixels. The image is unchanged there, and in black classes.
         info: Names and colours of the classes.
         side: Shrink larger images to this many pixels on the longer side.
     """
