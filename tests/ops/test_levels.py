@@ -200,3 +200,16 @@ def test_deformable_attention(any_kernel: str, points, wide: torch.dtype, channe
     arguments = (value, locations, weights, points)
     low, want = (deform("reference", *arguments, d) for d in ((FLOAT, wide, wide), (DOUBLE,) * 3))
     compare(deform(any_kernel, *arguments, (FLOAT, wide, wide)), low, want)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated")
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[:1]], ids=["two maps", "one map with a bias"])
+def test_traces(sizes):
+    case = Case(sizes, grid=1, batch=1)
+    options = case.options | {"bias": case.bias}
+    traced = torch.jit.trace(
+        lambda query, offsets, *maps: representative_attention(query, maps, maps, offsets, **options),
+        (case.query, case.offsets, *case.keys),
+    )
+    expected = representative_attention(case.query, case.keys, case.keys, case.offsets, backend="reference", **options)
+    torch.testing.assert_close(traced(case.query, case.offsets, *case.keys), expected)

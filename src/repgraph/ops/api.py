@@ -82,7 +82,8 @@ def representative_attention(
     check(query, keys, values, offsets, groups, grid, scale, bias, own_nodes)
     grid = min(grid, 2**30)  # larger than any map, and no overflow in kernels
     sets = groups if own_nodes else 1
-    if backend == "auto" and len(keys) > 1 and torch.jit.is_tracing():
+    one_map = len(keys) == sets == 1 and bias is None and geometry.same(keys[0].shape[2:], query.shape[2:])
+    if backend == "auto" and not one_map and torch.jit.is_tracing():
         backend = "reference"  # a trace cannot pass sizes of maps to an operator
     backend = choose(backend, query.device, query.dtype)
     if backend == "reference":
@@ -90,7 +91,7 @@ def representative_attention(
         y = y.contiguous(memory_format=memory_format(query))
     else:
         check_not_forward_mode(query, *keys, *values, offsets, bias)
-        if len(keys) == sets == 1 and bias is None and geometry.same(keys[0].shape[2:], query.shape[2:]):
+        if one_map:
             own_value = None if shared else values[0]
             y, _, weights = library.attention(
                 query, keys[0], own_value, offsets, groups, grid, float(scale), backend, bool(return_nodes)
