@@ -7,13 +7,30 @@ import torch
 from tests.ops.problem import device_of, prepare, vary
 from torch import Tensor
 
-from repgraph.ops import representative_attention
+from repgraph.ops import levels, representative_attention
 from repgraph.ops.backends import choose
 
 
 def inputs(backend: str, dtype=torch.float32, memory_format=torch.contiguous_format, **changes):
     t = prepare(vary(**{"height": 2, **changes}), dtype, device_of(backend), memory_format)
     return [t[name] for name in ("query", "key", "value", "offsets")]
+
+
+def operator(backend: str, query, key, value, offsets, groups=1, scale=1.0, weights=False) -> tuple:
+    """Return the operator of a backend for one map, and its arguments."""
+    if backend == "triton":
+        return torch.ops.repgraph.attention, (query, key, value, offsets, groups, 1, scale, weights)
+    key, value = (None if t is None else levels.flat([t]) for t in (key, value))
+    lists: list = [[], []]
+    return torch.ops.repgraph.levels, (
+        *(query, key, value, offsets, None, *lists),
+        *(groups, 1, 1, scale, backend, True, weights),
+    )
+
+
+def call(*arguments, **options) -> Tensor:
+    function, own = operator(*arguments, **options)
+    return function(*own)[0]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck reads it
@@ -24,14 +41,20 @@ def test_opcheck(any_kernel: str, shape: tuple, shared: bool, memory_format: tor
     batch, channels, height, width = shape
     sizes = dict(batch=batch, channels=channels, values=channels if shared else 6, height=height, width=width)
     arguments = inputs(any_kernel, memory_format=memory_format, groups=2, **sizes)
-    options = (2, 1, 0.5, any_kernel)
     if shared:
         arguments[2] = None
     leaves = [None if t is None else t.clone().requires_grad_() for t in arguments]
-    torch.library.opcheck(torch.ops.repgraph.attention.default, (*leaves, *options, True))
-    y, lse, _ = torch.ops.repgraph.attention(*arguments, *options, False)
-    backward = (torch.ones_like(y), None, *arguments, y, lse, *options)
-    torch.library.opcheck(torch.ops.repgraph.attention_backward.default, backward)
+    function, own = operator(any_kernel, *leaves, groups=2, scale=0.5, weights=True)
+    own = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in own]
+    torch.library.opcheck(function.default, tuple(own))
+    function, own = operator(any_kernel, *arguments, groups=2, scale=0.5)
+    y, lse, *rest = function(*own)
+    if any_kernel == "triton":
+        backward = (torch.ones_like(y), None, *own[:4], y, lse, *own[4:-1])
+        torch.library.opcheck(torch.ops.repgraph.attention_backward.default, backward)
+    else:
+        backward = (torch.ones_like(y), None, *own[:5], rest[1], lse, *own[5:-2])
+        torch.library.opcheck(torch.ops.repgraph.levels_backward.default, backward)
 
 
 @pytest.mark.parametrize(("memory_format", "grid"), [(torch.contiguous_format, 2), (torch.channels_last, 1)], ids=str)
@@ -85,7 +108,8 @@ def test_export_keeps_the_operator(kernel: str) -> None:
     query, key, _, offsets = inputs(kernel)
     module = Module(kernel)
     program = torch.export.export(module, (query, key, offsets))
-    assert any("repgraph.attention" in str(node.target) for node in program.graph.nodes)
+    name = operator(kernel, query, key, key, offsets)[0].__name__
+    assert any(f"repgraph.{name}" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(query, key, offsets), module(query, key, offsets))
 
 
@@ -123,7 +147,7 @@ def test_autocast(backend: str, dtype: torch.dtype) -> None:
         y = representative_attention(query, key.to(dtype), value, offsets, backend=backend)
         direct = None
         if backend != "reference":
-            direct, _, _ = torch.ops.repgraph.attention(query, key, value, offsets, 1, 1, 1.0, backend, False)
+            direct = call(backend, query, key, value, offsets)
     want = representative_attention(query.to(dtype), key.to(dtype), value.to(dtype), offsets, backend=backend)
     assert y.dtype == dtype
     torch.testing.assert_close(y, want, rtol=0, atol=0)
@@ -159,14 +183,14 @@ def test_forward_mode_is_an_error(any_kernel: str, which: int) -> None:
         torch.func.jvp(function, (arguments[which],), (tangent,))
     with pytest.raises(RuntimeError, match="forward"), torch.autograd.forward_ad.dual_level():
         arguments[which] = torch.autograd.forward_ad.make_dual(arguments[which], tangent)
-        torch.ops.repgraph.attention(*arguments, 1, 1, 1.0, any_kernel, False)
+        call(any_kernel, *arguments)
 
 
 def test_the_operator_checks_shapes(any_kernel: str) -> None:
     """A traced call comes without the checks of the function."""
     query, key, value, offsets = inputs(any_kernel)
-    with pytest.raises(ValueError, match="offsets has shape"):
-        torch.ops.repgraph.attention(query, key, value, offsets[:, :, 1:], 1, 1, 1.0, any_kernel, False)
+    with pytest.raises(ValueError, match=r"offsets has shape|tensors do not match"):
+        call(any_kernel, query, key, value, offsets[:, :, 1:])
 
 
 def test_vmap(any_kernel: str) -> None:

@@ -82,7 +82,7 @@ def representative_attention(
     check(query, keys, values, offsets, groups, grid, scale, bias, own_nodes)
     grid = min(grid, 2**30)  # larger than any map, and no overflow in kernels
     sets = groups if own_nodes else 1
-    one_map = len(keys) == sets == 1 and bias is None and geometry.same(keys[0].shape[2:], query.shape[2:])
+    one_map = len(keys) == 1 and geometry.same(keys[0].shape[2:], query.shape[2:])
     if backend == "auto" and not one_map and torch.jit.is_tracing():
         backend = "reference"  # a trace cannot pass sizes of maps to an operator
     backend = choose(backend, query.device, query.dtype)
@@ -91,18 +91,15 @@ def representative_attention(
         y = y.contiguous(memory_format=memory_format(query))
     else:
         check_not_forward_mode(query, *keys, *values, offsets, bias)
-        if one_map:
+        options = (grid, float(scale))
+        if backend == "triton" and one_map and sets == 1 and bias is None:
             own_value = None if shared else values[0]
-            y, _, weights = library.attention(
-                query, keys[0], own_value, offsets, groups, grid, float(scale), backend, bool(return_nodes)
-            )
+            y, _, weights = library.attention(query, keys[0], own_value, offsets, groups, *options, bool(return_nodes))
         else:
             flat_values = None if shared else levels.flat(values)
-            sizes = [each.shape[2:] for each in keys]
-            y, weights = levels.attend(
-                query, levels.flat(keys), flat_values, offsets, bias, sizes, groups, sets, grid, float(scale), backend,
-                bool(return_nodes),
-            )  # fmt: skip
+            sizes = [] if one_map else [each.shape[2:] for each in keys]
+            tensors = (query, levels.flat(keys), flat_values, offsets, bias)
+            y, weights = levels.attend(*tensors, sizes, groups, sets, *options, backend, bool(return_nodes))
     if not return_nodes:
         return y
     sizes = [each.shape[2:] for each in keys]

@@ -1,4 +1,4 @@
-"""Attention to nodes on several maps, in PyTorch's dispatcher: schemas, fake tensors, autograd.
+"""Attention to nodes on one or several maps, in PyTorch's dispatcher: schemas, fake tensors, autograd.
 
 The maps are concatenated in a tensor (B, N, C), N = sum of H_l W_l, and one kernel reads them all. Weights
 are computed (representative attention) or given (deformable attention). A backend has two functions::
@@ -10,7 +10,8 @@ are computed (representative attention) or given (deformable attention). A backe
 
 - ``query`` (B, C, H, W); ``key`` and ``value`` (B, N, C) and (B, N, Cv). ``value`` is None if it is the key.
 - ``offsets`` (B, 2 K sum(points), Hc, Wc); ``bias`` (1 or B, G sum(points), 1 or H, 1 or W) or None.
-- ``sizes`` are H_l and W_l of all maps in one list, ``points`` the number of nodes on each map, ``sets`` is K.
+- ``sizes`` are H_l and W_l of all maps in one list, ``points`` the number of nodes on each map, ``sets`` is K. In calls
+  of the operators, an empty list means one map of the query's size, and the same number of nodes on each map.
 - ``lse`` (B, G, H, W) is the logsumexp of the logits, ``response`` is y without rounding to half precision. Both are
   for the backward pass, and empty if the backend or the call does not need them.
 - Given weights: ``query`` and ``key`` are None, ``offsets`` are locations from 0 to 1 over each map, ``bias`` are the
@@ -26,7 +27,7 @@ from repgraph.ops.backends import direct, needs_grad
 from repgraph.ops.checks import check_positive
 from repgraph.ops.formats import empty_map
 from repgraph.ops.geometry import position_dtype
-from repgraph.ops.library import SAVES_OUTPUT, autocast, kernels, no_second_order
+from repgraph.ops.library import autocast_inputs, kernels, no_second_order
 
 _library = torch.library.Library("repgraph", "FRAGMENT")
 _MAPS = "Tensor? query, Tensor? key, Tensor? value, Tensor offsets, Tensor? bias"
@@ -52,9 +53,9 @@ def attend(
     sizes: Sequence[Sequence[int]], groups: int, sets: int, grid: int, scale: float, backend: str, with_weights: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return y and the weights (empty unless ``with_weights``) of attention with computed weights."""
-    points = [offsets.shape[1] // (2 * sets * len(sizes))] * len(sizes)
-    numbers = ([n for size in sizes for n in size], points, groups, sets, grid, scale, backend)
-    y, _, weights, _ = _call(query, key, value, offsets, bias, *numbers, with_weights)
+    numbers = (groups, sets, grid, scale, backend)
+    flat_sizes = [n for size in sizes for n in size]
+    y, _, weights, _ = _call(query, key, value, offsets, bias, flat_sizes, [], *numbers, with_weights)
     return y, weights
 
 
@@ -113,21 +114,31 @@ class _Deform(torch.autograd.Function):
         return rows.view(tensors[0].shape), offsets, bias, None, None
 
 
-def _call(query, key, value, offsets, bias, *options):
+def _call(query, key, value, offsets, bias, sizes, points, groups, sets, grid, scale, backend, with_weights):
     """Call ``repgraph::levels``, without the dispatcher if that makes no difference."""
-    *numbers, backend, with_weights = options
+    numbers = (groups, sets, grid, scale)
     tensors = (query, key, value, offsets, bias)
     training = needs_grad(*tensors)
     if not direct(*tensors):
-        return torch.ops.repgraph.levels(*tensors, *numbers, backend, training, with_weights)
+        training = training or torch.jit.is_tracing()  # torch.jit.trace checks its result without gradients
+        return torch.ops.repgraph.levels(*tensors, sizes, points, *numbers, backend, training, with_weights)
+    numbers = (*_lists(query, offsets, sizes, points, sets), *numbers)
     if training:
         return _Levels.apply(*tensors, *numbers, backend, training, with_weights)
     return kernels(backend).levels_forward(*tensors, *numbers, training, with_weights)
 
 
+def _lists(query, offsets, sizes, points, sets):
+    """Return sizes and points in full."""
+    sizes = sizes or list(query.shape[2:])
+    maps = len(sizes) // 2
+    return sizes, points or [offsets.shape[1] // (2 * sets * maps)] * maps
+
+
 def _forward(query, key, value, offsets, bias, sizes, points, groups, sets, grid, scale, backend, *flags):
     # The only check of a traced call: kernels rely on it.
     check_positive(groups=groups, sets=sets, grid=grid)
+    sizes, points = _lists(query, offsets, sizes, points, sets)
     features = value if key is None else key
     batch, positions, channels = features.shape
     size = offsets.shape[2:] if query is None else query.shape[2:]
@@ -146,11 +157,14 @@ def _forward(query, key, value, offsets, bias, sizes, points, groups, sets, grid
     return kernels(backend).levels_forward(query, key, value, offsets, bias, *options)
 
 
-def _backward(*arguments):
-    return kernels(arguments[-1]).levels_backward(*arguments[:-1])
+def _backward(grad, grad_weights, query, key, value, offsets, bias, response, lse, sizes, points, groups, sets, *rest):
+    tensors = (grad, grad_weights, query, key, value, offsets, bias, response, lse)
+    sizes, points = _lists(query, offsets, sizes, points, sets)
+    *numbers, backend = rest
+    return kernels(backend).levels_backward(*tensors, sizes, points, groups, sets, *numbers)
 
 
-def outputs(query, key, value, offsets, groups, points, backend, training, with_weights):
+def outputs(query, key, value, offsets, groups, sets, backend, training, with_weights):
     """Return uninitialised (y, lse, weights, response)."""
     features = key if value is None else value
     channels, dtype = features.shape[2], position_dtype(features.dtype)
@@ -160,18 +174,22 @@ def outputs(query, key, value, offsets, groups, points, backend, training, with_
         return rows.permute(0, 3, 1, 2), *(rows.new_empty(0, dtype=dtype) for _ in range(3))
     batch, _, height, width = query.shape
     y = empty_map(query, channels)
-    keeps = backend in SAVES_OUTPUT and (training or with_weights)
+    keeps = backend == "triton" and (training or with_weights)
     lse = y.new_empty((batch, groups, height, width) if keeps else 0, dtype=dtype)
-    weights = lse.new_empty((batch, groups, sum(points), height, width) if with_weights else 0)
-    precise = backend in SAVES_OUTPUT and training and y.dtype != dtype
+    weights = lse.new_empty((batch, groups, offsets.shape[1] // (2 * sets), height, width) if with_weights else 0)
+    precise = backend == "triton" and training and y.dtype != dtype
     return y, lse, weights, lse.new_empty((batch, height, width, channels) if precise else 0)
 
 
-def gradients(query, key, value, offsets, bias):
+def gradients(query, key, value, offsets, bias, backend):
     """Return uninitialised gradients of the five tensors; empty for None."""
 
     def like(t: Tensor | None) -> Tensor:
-        return offsets.new_empty(0) if t is None else torch.empty(t.shape, dtype=t.dtype, device=t.device)
+        if t is None:
+            return offsets.new_empty(0)
+        if backend == "cpu" and t.dim() == 3 and t.stride(1) == 1:  # of a contiguous map (B, C, H, W)
+            return torch.empty_like(t.mT, memory_format=torch.contiguous_format).mT
+        return torch.empty_like(t, memory_format=torch.contiguous_format)
 
     grad_query = offsets.new_empty(0) if query is None else empty_map(query)
     if query is not None:
@@ -183,12 +201,12 @@ def gradients(query, key, value, offsets, bias):
 
 @torch.library.register_fake("repgraph::levels", lib=_library)
 def _(query, key, value, offsets, bias, sizes, points, groups, sets, grid, scale, backend, training, with_weights):
-    return outputs(query, key, value, offsets, groups, points, backend, training, with_weights)
+    return outputs(query, key, value, offsets, groups, sets, backend, training, with_weights)
 
 
 @torch.library.register_fake("repgraph::levels_backward", lib=_library)
 def _(grad, grad_weights, query, key, value, offsets, bias, *rest):
-    return gradients(query, key, value, offsets, bias)
+    return gradients(query, key, value, offsets, bias, rest[-1])
 
 
 class _Levels(torch.autograd.Function):
@@ -205,7 +223,7 @@ class _Levels(torch.autograd.Function):
         ctx.inputs, ctx.like = len(arguments), y.detach().new_empty(0)
         ctx.shape = y.shape
         # The backward pass of Triton computes the softmax from y before rounding.
-        own = y if backend in SAVES_OUTPUT and tensors[0] is not None and not response.numel() else response
+        own = y if backend == "triton" and tensors[0] is not None and not response.numel() else response
         ctx.save_for_backward(*tensors, own, lse, weights if with_weights else None)
         ctx.mark_non_differentiable(lse, response)
         ctx.set_materialize_grads(False)
@@ -230,19 +248,9 @@ class _Levels(torch.autograd.Function):
         return *grads, *(None,) * (ctx.inputs - len(grads))
 
 
-def _autocast(device: str) -> None:
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
-
-    def levels(query, key, value, *rest):
-        with torch._C._ExcludeDispatchKeyGuard(keys):
-            return torch.ops.repgraph.levels(autocast(query), autocast(key), autocast(value), *rest)
-
-    _library.impl("levels", levels, f"Autocast{device}")
-
-
 _library.impl("levels", lambda *arguments: _Levels.apply(*arguments), "Autograd")
 torch.library.register_autograd("repgraph::levels_backward", no_second_order, lib=_library)
 for _device in ("CPU", "CUDA"):
     _library.impl("levels", _forward, _device)
     _library.impl("levels_backward", _backward, _device)
-    _autocast(_device)
+    autocast_inputs(_library, "levels", _device)

@@ -1,15 +1,15 @@
-"""The operator in PyTorch's dispatcher: schemas, fake tensors, autograd, autocast.
+"""Attention to one map of the query's size by the Triton kernels in PyTorch's dispatcher: schemas, fakes, autograd.
 
-Kernels are imported at their first call. A backend has two functions::
+Also what all operators need: autocast, and the import of kernels at their first call. (Other calls and backends:
+``repgraph.ops.levels``.) The kernels are two functions::
 
-    forward(query, key, value, offsets, groups, grid, scale, with_weights) -> (y, lse, weights)
-    backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale)
+    forward(query, key, value, offsets, groups, grid, scale, with_weights, with_lse=True) -> (y, lse, weights)
+    backward(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, joint=False)
         -> (grad_query, grad_key, grad_value, grad_offsets)
 
 ``value`` is None if it is the key: this is static, so it survives tracing, and memory is read once. ``lse`` is the
 logsumexp of the logits. Results that were not requested are empty tensors. ``grad_weights`` may be None, and has mean
-zero under the weights. Backends in OPTIONAL_LSE accept ``with_lse=False``; those in SAVES_OUTPUT get ``y`` in backward;
-those in JOINT accept ``joint=True`` if query and key are one tensor, and return the sum of their gradients for both.
+zero under the weights. ``joint``: query and key are one tensor; return the sum of their gradients for both.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -29,18 +29,14 @@ from repgraph.ops.geometry import position_dtype
 # The devices of torch.amp.is_autocast_available, which torch.compile cannot trace.
 AUTOCAST_DEVICES = frozenset(("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "xla", "xpu"))
 
-SAVES_OUTPUT = ("triton",)
-OPTIONAL_LSE = ("triton",)
-JOINT = ("triton",)
-
 _library = torch.library.Library("repgraph", "DEF")
 _library.define(
     "attention(Tensor query, Tensor key, Tensor? value, Tensor offsets, int groups, int grid, float scale, "
-    "str backend, bool with_weights) -> (Tensor y, Tensor lse, Tensor weights)"
+    "bool with_weights) -> (Tensor y, Tensor lse, Tensor weights)"
 )
 _library.define(
     "attention_backward(Tensor grad, Tensor? grad_weights, Tensor query, Tensor key, Tensor? value, "
-    "Tensor offsets, Tensor? y, Tensor lse, int groups, int grid, float scale, str backend) -> "
+    "Tensor offsets, Tensor? y, Tensor lse, int groups, int grid, float scale) -> "
     "(Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_offsets)"
 )
 
@@ -51,16 +47,16 @@ def kernels(backend: str) -> ModuleType:
     return import_module(f"repgraph.ops.{backend}")
 
 
-def _forward(query, key, value, offsets, groups, grid, scale, backend, with_weights):
+def _forward(query, key, value, offsets, groups, grid, scale, with_weights):
     # The only check of a traced call.
     check_shapes(query, (key,), (key if value is None else value,), offsets, groups, grid)
     if key.shape != query.shape:
         raise ValueError(f"key has shape {tuple(key.shape)}; expected the shape of query, {tuple(query.shape)}")
-    return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights)
+    return kernels("triton").forward(query, key, value, offsets, groups, grid, scale, with_weights)
 
 
 def _backward(*arguments):
-    return kernels(arguments[-1]).backward(*arguments[:-1])
+    return kernels("triton").backward(*arguments)
 
 
 def outputs(
@@ -82,12 +78,12 @@ def gradients(query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor)
 
 
 @torch.library.register_fake("repgraph::attention", lib=_library)
-def _(query, key, value, offsets, groups, grid, scale, backend, with_weights):
+def _(query, key, value, offsets, groups, grid, scale, with_weights):
     return outputs(query, key, value, offsets, groups, with_weights)
 
 
 @torch.library.register_fake("repgraph::attention_backward", lib=_library)
-def _(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale, backend):
+def _(grad, grad_weights, query, key, value, offsets, y, lse, groups, grid, scale):
     return gradients(query, key, value, offsets)
 
 
@@ -95,18 +91,17 @@ class _Attention(torch.autograd.Function):
     """Autograd of the operator. Without a jvp it raises for forward-mode tangents; register_autograd drops them."""
 
     @staticmethod
-    def forward(ctx, query, key, value, offsets, groups, grid, scale, backend, with_weights, eager=False):
+    def forward(ctx, query, key, value, offsets, groups, grid, scale, with_weights, eager=False):
         tensors = (query, key, value, offsets)
         if eager:
-            y, lse, weights = kernels(backend).forward(*tensors, groups, grid, scale, with_weights)
+            y, lse, weights = kernels("triton").forward(*tensors, groups, grid, scale, with_weights)
         else:
             with torch._C._AutoDispatchBelowAutograd():
-                y, lse, weights = torch.ops.repgraph.attention(*tensors, groups, grid, scale, backend, with_weights)
-        ctx.options = groups, grid, scale, backend
-        ctx.joint = key is query and backend in JOINT
+                y, lse, weights = torch.ops.repgraph.attention(*tensors, groups, grid, scale, with_weights)
+        ctx.options = groups, grid, scale
+        ctx.joint = key is query
         ctx.values = y.shape[1]
-        own = y if backend in SAVES_OUTPUT else None  # if not saved, y may be modified in place, such as by a ReLU
-        ctx.save_for_backward(query, key, value, offsets, own, lse, weights if with_weights else None)
+        ctx.save_for_backward(query, key, value, offsets, y, lse, weights if with_weights else None)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         return y, lse, weights
@@ -117,7 +112,7 @@ class _Attention(torch.autograd.Function):
         if weights is None:
             grad_weights = None
         if grad is None and grad_weights is None:
-            return (None,) * 10
+            return (None,) * 9
         if grad_weights is not None:  # the softmax is invariant to a constant gradient
             grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
         if grad is None:
@@ -125,27 +120,25 @@ class _Attention(torch.autograd.Function):
         tensors = (grad, grad_weights, query, key, value, offsets, y, lse)
         # with create_graph, call the operator, whose own backward raises
         if direct(grad, query, key, value, offsets) and not torch.is_grad_enabled():
-            *options, backend = ctx.options
-            more = {"joint": True} if ctx.joint else {}
-            grad_query, grad_key, grad_value, grad_offsets = kernels(backend).backward(*tensors, *options, **more)
+            grads = kernels("triton").backward(*tensors, *ctx.options, joint=ctx.joint)
+            grad_query, grad_key, grad_value, grad_offsets = grads
             grad_key = None if ctx.joint else grad_key
         else:
             grads = torch.ops.repgraph.attention_backward(*tensors, *ctx.options)
             grad_query, grad_key, grad_value, grad_offsets = grads
-        return grad_query, grad_key, None if value is None else grad_value, grad_offsets, *(None,) * 6
+        return grad_query, grad_key, None if value is None else grad_value, grad_offsets, *(None,) * 5
 
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
-    backend: str, with_weights: bool,
+    with_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Call ``repgraph::attention``, without the dispatcher if that makes no difference. Arguments have been checked."""
-    options = (groups, grid, scale, backend, with_weights)
+    options = (groups, grid, scale, with_weights)
     if not direct(query, key, value, offsets):
         return torch.ops.repgraph.attention(query, key, value, offsets, *options)
     if not needs_grad(query, key, value, offsets):
-        more = {"with_lse": False} if backend in OPTIONAL_LSE else {}
-        return kernels(backend).forward(query, key, value, offsets, groups, grid, scale, with_weights, **more)
+        return kernels("triton").forward(query, key, value, offsets, *options, with_lse=False)
     return _Attention.apply(query, key, value, offsets, *options, True)
 
 
@@ -169,12 +162,6 @@ def autocasts(t: Tensor) -> bool:
     return enabled and t.is_floating_point() and t.dtype != torch.float64
 
 
-def to_autocast(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Cast features to the autocast dtype if autocast is enabled."""
-    new_key = autocast(key)
-    return autocast(query), new_key, new_key if value is key else autocast(value)
-
-
 def autocasting(t: Any) -> bool:
     """Return whether autocast is enabled on the device of a tensor."""
     return isinstance(t, Tensor) and t.device.type in AUTOCAST_DEVICES and torch.is_autocast_enabled(t.device.type)
@@ -185,18 +172,19 @@ def autocast(t: Any) -> Any:
     return t.to(torch.get_autocast_dtype(t.device.type)) if isinstance(t, Tensor) and autocasts(t) else t
 
 
-def _autocast(device: str) -> None:
+def autocast_inputs(library: torch.library.Library, name: str, device: str) -> None:
+    """Cast query, key and value, the first arguments of an operator, to the autocast dtype."""
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
 
-    def attention(query, key, value, *rest):
-        query, key, value = to_autocast(query, key, value)
+    def run(query, key, value, *rest):
+        tensors = [autocast(t) for t in (query, key, value)]  # without the guard, which disables autocast
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return torch.ops.repgraph.attention(query, key, value, *rest)
+            return getattr(torch.ops.repgraph, name)(*tensors, *rest)
 
-    _library.impl("attention", attention, f"Autocast{device}")
+    library.impl(name, run, f"Autocast{device}")
 
 
 for _device in ("CPU", "CUDA"):
     _library.impl("attention", _forward, _device)
     _library.impl("attention_backward", _backward, _device)
-    _autocast(_device)
+    autocast_inputs(_library, "attention", _device)

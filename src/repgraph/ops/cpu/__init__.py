@@ -1,6 +1,5 @@
-"""The CPU backend: numba kernels and the thread pool that runs them. Reached through ``repgraph.ops.library`` only."""
+"""The CPU backend: numba kernels and the thread pool that runs them. Reached through ``repgraph.ops.levels`` only."""
 
-from repgraph.ops.cpu.launch import backward, forward
-from repgraph.ops.cpu.levels_launch import levels_backward, levels_forward
+from repgraph.ops.cpu.launch import levels_backward, levels_forward
 
-__all__ = ["backward", "forward", "levels_backward", "levels_forward"]
+__all__ = ["levels_backward", "levels_forward"]

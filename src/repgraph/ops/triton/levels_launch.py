@@ -22,7 +22,7 @@ def levels_forward(
 ):  # fmt: skip
     """Return (y, lse, weights, response). Weights are computed from ``lse``."""
     y, lse, weights, response = levels.outputs(
-        query, key, value, offsets, groups, points, "triton", training, with_weights
+        query, key, value, offsets, groups, sets, "triton", training, with_weights
     )
     if y.numel() == 0:
         return y, lse, weights, response
@@ -126,7 +126,7 @@ def levels_backward(
     enabled.
     """
     if grad.numel() == 0:
-        return tuple(t.zero_() for t in levels.gradients(query, key, value, offsets, bias))
+        return tuple(t.zero_() for t in levels.gradients(query, key, value, offsets, bias, "triton"))
     deterministic = torch.are_deterministic_algorithms_enabled()
     dy = grad.contiguous(memory_format=LAST)
     q, k, v, features, _ = _dense(query, key, value, dy)
