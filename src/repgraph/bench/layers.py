@@ -57,12 +57,12 @@ def count_products(block: Candidate, setting: LayerSetting) -> int:
 
     def attention(query: Shape, key: Shape, value: Shape | None, offsets: Shape, *_: Any, **__: Any) -> int:
         batch, channels, height, width = query
-        values = value[2] if value else 0  # none: the key, which is sampled once
-        products = height * width * (channels + (values or key[2]))
+        values = value[1] if value else 0  # none: the key, which is sampled once
+        products = height * width * (channels + (values or key[1]))
         sampling = SAMPLE * offsets[2] * offsets[3] * (channels + values)
         return 2 * batch * (offsets[1] // 2) * (products + sampling)
 
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.repgraph.levels: attention})
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.repgraph.attention: attention})
     layer = prepare(block.build(setting, plain=block.family != REPGRAPH), FORWARD)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), counter:
         layer(make_input(setting))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repgraph.ops import geometry, levels, library, reference
+from repgraph.ops import geometry, library, reference
 from repgraph.ops.backends import choose
 from repgraph.ops.checks import check, check_not_forward_mode
 from repgraph.ops.formats import memory_format
@@ -91,15 +91,11 @@ def representative_attention(
         y = y.contiguous(memory_format=memory_format(query))
     else:
         check_not_forward_mode(query, *keys, *values, offsets, bias)
-        options = (grid, float(scale))
-        if backend == "triton" and one_map and sets == 1 and bias is None:
-            own_value = None if shared else values[0]
-            y, _, weights = library.attention(query, keys[0], own_value, offsets, groups, *options, bool(return_nodes))
-        else:
-            flat_values = None if shared else levels.flat(values)
-            sizes = [] if one_map else [each.shape[2:] for each in keys]
-            tensors = (query, levels.flat(keys), flat_values, offsets, bias)
-            y, weights = levels.attend(*tensors, sizes, groups, sets, *options, backend, bool(return_nodes))
+        features = [keys] if shared else [keys, values]
+        rows = [maps[0] if one_map else library.flat(maps) for maps in features]
+        sizes = [] if one_map else [n for each in keys for n in each.shape[2:]]
+        options = (sizes, groups, sets, grid, float(scale), backend, bool(return_nodes))
+        y, weights = library.attention(query, rows[0], None if shared else rows[1], offsets, bias, *options)
     if not return_nodes:
         return y
     sizes = [each.shape[2:] for each in keys]

@@ -109,11 +109,9 @@ def test_helpers_have_ended_when_the_caller_is_interrupted(moment: str, threads,
 
 def both_passes(tensors: list[torch.Tensor]) -> list[np.ndarray]:
     """Run forward and backward without autograd, whose threads PyTorch does not let a forked child use."""
-    query, key, value, offsets = tensors
-    maps = (query, key.flatten(2).mT, value.flatten(2).mT, offsets, None)
-    numbers = (list(key.shape[2:]), [offsets.shape[1] // 2], 1, 1, 1, 0.3)
-    y, lse, _, response = cpu.levels_forward(*maps, *numbers, True, False)
-    grads = cpu.levels_backward(query, None, *maps, response, lse, *numbers)
+    numbers = ([], [], 1, 1, 1, 0.3)
+    y, lse, _, response = cpu.forward(*tensors, None, *numbers, True, False)
+    grads = cpu.backward(tensors[0], None, *tensors, None, response, lse, *numbers)
     return [t.numpy() for t in (y, *grads[:4])]
 
 

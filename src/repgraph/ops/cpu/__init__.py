@@ -1,5 +1,5 @@
-"""The CPU backend: numba kernels and the thread pool that runs them. Reached through ``repgraph.ops.levels`` only."""
+"""The CPU backend: numba kernels and the thread pool that runs them. Reached through ``repgraph.ops.library`` only."""
 
-from repgraph.ops.cpu.launch import levels_backward, levels_forward
+from repgraph.ops.cpu.launch import backward, forward
 
-__all__ = ["levels_backward", "levels_forward"]
+__all__ = ["backward", "forward"]

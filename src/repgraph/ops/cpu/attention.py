@@ -1,4 +1,4 @@
-"""Attention to nodes on one or several maps, with computed or given weights: see ``repgraph.ops.levels`` and ``nodes``.
+"""Attention to nodes on one or several maps, with computed or given weights (see ``repgraph.ops.library``, ``nodes``).
 
 Key and value are rows of channels with strides of batch, group and position. The others have strides of batch, channel,
 row and column, with adjacent channels; ``attend`` also takes other queries and results, and copies their tiles. A task

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repgraph.ops import levels
+from repgraph.ops import library
 from repgraph.ops.cpu.attention import attend, attend_backward, scatter
 from repgraph.ops.cpu.maps import (
     SLICE,
@@ -36,16 +36,17 @@ READS = 4  # of nodes for each position of the maps, from which on a copy of the
 ROWS, QUERIES = 4, 256  # of a tile; it may have more queries
 
 
-def levels_forward(
+def forward(
     query: Tensor | None, key: Tensor | None, value: Tensor | None, offsets: Tensor, bias: Tensor | None,
     sizes: Sequence[int], points: Sequence[int], groups: int, sets: int, grid: int, scale: float, training: bool,
     with_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return (y, lse, weights, response), of which lse and response are empty; see ``repgraph.ops.levels``."""
-    results = levels.outputs(query, key, value, offsets, groups, sets, "cpu", training, with_weights)
+    """Return (y, lse, weights, response), of which lse and response are empty; see ``repgraph.ops.library``."""
+    results = library.outputs(query, key, value, offsets, bias, sizes, groups, sets, "cpu", training, with_weights)
     y, _, weights, _ = results
     if y.numel() == 0:
         return results
+    key, value, sizes, points = library.flattened(query, key, value, offsets, sizes, points, sets)
     with workspace() as space:
         call = _Call(key, value, offsets, bias, sizes, points, groups, sets, grid, y.shape[2:], query, space)
         q = call.nothing if query is None else flat(query)
@@ -54,18 +55,19 @@ def levels_forward(
     return results
 
 
-def levels_backward(
+def backward(
     grad: Tensor, grad_weights: Tensor | None, query: Tensor | None, key: Tensor | None, value: Tensor | None,
     offsets: Tensor, bias: Tensor | None, response: Tensor, lse: Tensor, sizes: Sequence[int], points: Sequence[int],
     groups: int, sets: int, grid: int, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the five tensors; the softmax is recomputed."""
-    results = levels.gradients(query, key, value, offsets, bias, "cpu")
+    results = library.gradients(query, key, value, offsets, bias)
     grad_query, grad_key, grad_value, grad_offsets, grad_bias = results
     if grad.numel() == 0:
         for each in results:
             each.zero_()
         return results
+    key, value, sizes, points = library.flattened(query, key, value, offsets, sizes, points, sets)
     with workspace() as space:
         call = _Call(key, value, offsets, bias, sizes, points, groups, sets, grid, grad.shape[2:], query, space)
         kind, (batch, vchannels, height, width) = call.dtype, grad.shape
@@ -104,10 +106,10 @@ def levels_backward(
 
 
 def _columns(t: Tensor, nothing: Map) -> Map:
-    """Return a gradient (B, N, C) with strides of batch, channel, 0 and position; an empty one is ``nothing``."""
+    """Return a gradient with strides of batch, channel, 0 and position; an empty one is ``nothing``."""
     if t.numel() == 0:
         return nothing
-    data, (sb, sn, sc) = flat(t)
+    data, (sb, sn, sc) = flat(library.flat([t]) if t.dim() == 4 else t)
     return Map(data, (sb, sc, 0, sn))
 
 
@@ -144,7 +146,7 @@ class _Call:
         self.zeros = np.zeros(max(channels, vchannels) + VECTOR, v.data.dtype)
         nowhere = tuple((self.zeros.ctypes.data - t.data.ctypes.data) // t.data.itemsize for t in (k, v))
         given = query is None
-        tables, steps = _tables(tuple(sizes), tuple(points), None if given else tuple(size), grid, self.dtype)
+        tables, steps = _tables(sizes, points, None if given else tuple(size), grid, self.dtype)
         self.options = tables, steps, self.dims, nowhere
 
     def _rows(self, t, groups, apart, space):
