@@ -188,8 +188,8 @@ def test_empty_batch_and_meta_device(kind: type, training: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (dict(channels=0), ValueError, "channels is 0; expected a positive integer"),
-        (dict(nodes=100000000), ValueError, "nodes is 100000000; expected at most 65536"),
+        (dict(channels=0), ValueError, "channels is 0; expected an integer from 1 to 65536"),
+        (dict(nodes=100000000), ValueError, "nodes is 100000000; expected an integer from 1 to 65536"),
         (dict(grid="all"), TypeError, "grid is 'all'; expected an integer"),
         (dict(groups=3), ValueError, "groups is 3; expected a divisor of the 4 inner channels"),
         (dict(spread="rings"), ValueError, "spread is 'rings'; expected one of 'ring', 'grid', 'default', or one"),

@@ -252,7 +252,7 @@ def test_networks_of_another_class(saved: Path, tmp_path: Path) -> None:
         (dict(context="control"), "context is 'control'; expected one of 'repgraph'"),
         (dict(where={"layer3": 1}), "where and context_options need context"),
         (dict(context="repgraph", where={"layer3": 9}), r"inserted layers: where\['layer3'\] is 9"),
-        (dict(trainable_stages=6), "trainable_stages is 6; expected at most 5"),
+        (dict(trainable_stages=6), "trainable_stages is 6; expected an integer from 0 to 5"),
     ],
 )
 def test_invalid_arguments(options: dict, message: str) -> None:

@@ -193,7 +193,7 @@ def test_rates_of_stages_need_stages() -> None:
         (dict(decoder="pyramid", output_stride=8), "output_stride is 8; a pyramid needs 32"),
         (dict(decoder="pyramid", backbone="test_vit"), "output_stride is 32; timm's 'test_vit' supports 16"),
         (dict(context_options={"node": 9}), "of 'repgraph' has no option 'node'; did you mean 'nodes'?"),
-        (dict(context_options={"nodes": 0}), "context 'repgraph': nodes is 0; expected a positive integer"),
+        (dict(context_options={"nodes": 0}), "context 'repgraph': nodes is 0; expected an integer from 1"),
         (dict(context="dual", fusion="concat"), "context 'dual': fusion is 'concat'; dual attention supports"),
         (dict(inserted={"layer9": 1}), "inserted layers: the model has no module 'layer9'; did you mean"),
         (dict(inserted={"layer3": 1}, inserted_options={"layer": "control"}), "layer in inserted_options is 'control'"),

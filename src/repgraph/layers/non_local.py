@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from repgraph.errors import UsageError
 from repgraph.layers import checks
 from repgraph.layers.pointwise import Fusible, Pointwise, fuse_input, make_norm_act, zero_
 from repgraph.ops.formats import channels_together, memory_format
@@ -15,7 +16,10 @@ ATTENTIONS = ("sdpa", "plain")
 
 
 class ContextLayer(Fusible):
-    """Base class of non-local and RepGraph layers."""
+    """Base class of layers that reduce the channels, and add the result to their input or concatenate it.
+
+    ``mid_channels`` is the inner width C', by default half of the channels; ``groups`` has to divide it.
+    """
 
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}
@@ -29,8 +33,11 @@ class ContextLayer(Fusible):
     def __init__(self, channels: int, mid_channels: int | None, groups: int, fusion: str, scale: float | None) -> None:
         super().__init__()
         self.channels = checks.check_int("channels", channels)
-        self.mid_channels = checks.check_mid_channels(channels, mid_channels, groups)
-        self.groups = groups
+        width = max(1, channels // 2) if mid_channels is None else mid_channels
+        self.mid_channels = checks.check_int("mid_channels", width)
+        self.groups = checks.check_int("groups", groups)
+        if width % groups:
+            raise UsageError(f"groups is {groups}; expected a divisor of the {width} inner channels (mid_channels)")
         self.fusion = checks.check_choice("fusion", fusion, checks.FUSIONS)
         self.out_channels = channels if fusion == "sum" else 2 * channels
         default_scale = (self.mid_channels / groups) ** self.SCALE_POWER

@@ -5,28 +5,28 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError, nearest
 from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, checks, insert, spread
+from repgraph.layers.non_local import ContextLayer
 from repgraph.layers.pointwise import Pointwise, fuse_input
 from repgraph.layers.pooling import PyramidPooling
 from repgraph.layers.pyramid import PyramidRepGraph
 
 
-class Control(nn.Module):
+class Control(ContextLayer):
     """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its attention, as a baseline."""
+
+    NORMALIZED = ("reduce", "expand")
+    INSERTED: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self, channels: int, mid_channels: int | None = None, *, fusion: str = "sum", norm_expand: bool = True
     ) -> None:
-        super().__init__()
-        self.channels = checks.check_int("channels", channels)
-        self.mid_channels = checks.check_mid_channels(channels, mid_channels)
-        self.fusion = checks.check_choice("fusion", fusion, checks.FUSIONS)
-        self.out_channels = channels if fusion == "sum" else 2 * channels
+        super().__init__(channels, mid_channels, 1, fusion, None)
         self.reduce = Pointwise(channels, self.mid_channels, bias=False)
         self.reduce_norm = nn.BatchNorm2d(self.mid_channels)
         self.act = nn.ReLU()
