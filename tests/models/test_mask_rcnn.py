@@ -242,7 +242,7 @@ def test_networks_of_another_class(saved: Path, tmp_path: Path) -> None:
         RGNet.from_pretrained(saved)
     text = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(text.replace("{", '{"network": "Other", ', 1))
-    with pytest.raises(UsageError, match="has a network of class Other; expected RGNet or MaskRCNN"):
+    with pytest.raises(UsageError, match="has a network of class Other; expected MaskRCNN or RGNet"):
         load(tmp_path)
 
 

@@ -44,12 +44,6 @@ def check_size(name: str, value: Any) -> tuple[int, int]:
     return check_int(name, value[0]), check_int(name, value[1])
 
 
-def check_bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; expected True or False")
-    return value
-
-
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
     names = list(choices)
     if not isinstance(value, str) or value not in names:

@@ -50,17 +50,10 @@ def insert(
         layer_options: options of the layer, such as ``nodes`` or ``mid_channels``.
 
     Example:
-        >>> block = lambda: nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
-        >>> network = nn.Sequential(nn.Sequential(block(), block(), block()), nn.AdaptiveAvgPool2d(1))
-        >>> x = torch.randn(2, 16, 13, 9)
-        >>> before = network(x)
-        >>> network = insert(network, {"0": 2}, nodes=5)
+        >>> import torchvision
+        >>> network = insert(torchvision.models.resnet18(), {"layer3": 1}, nodes=5)
         >>> list(inserted(network))
-        ['0.1.0.repgraph', '0.2.0.repgraph']
-        >>> torch.equal(network(x), before)
-        True
-        >>> inserted(remove(network))
-        {}
+        ['layer3.1.repgraph']
     """
     if not isinstance(where, Mapping):
         raise TypeError(f'where is {where!r}; expected a dict from stages to integers, such as {{"layer3": 1}}')

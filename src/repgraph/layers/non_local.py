@@ -25,7 +25,6 @@ class ContextLayer(Fusible):
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}
     # The default scale of the logits is this power of a group's width.
     SCALE_POWER: ClassVar[float] = -0.5
-    NORMALIZED = ("theta", "phi")
 
     theta: nn.Module
     phi: nn.Module | None
@@ -65,7 +64,6 @@ class NonLocal(ContextLayer):
     Query, key and value are ``theta``, ``phi`` and ``g`` (1 x 1, C -> C'), the output projection is ``w_y`` (C' -> C).
 
     Args:
-        channels: channels C of the input.
         mid_channels: inner channels C'. Default: C / 2.
         attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`) or "plain" (matrix products and a
             softmax, with all N x N weights in memory).

@@ -57,13 +57,11 @@ class Offset(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
         weight, bias = self.weight.flatten(1), self.scaled_bias(height, width)
-        if self.grid == 1:
-            offsets = wide_product(x, weight, bias)
-        elif self.grid == "map":
-            offsets = wide_product(x.mean((2, 3), keepdim=True), weight, bias)
-        else:  # the last cells of a row or column may be smaller
-            cells = F.avg_pool2d(x, int(self.grid), ceil_mode=True, count_include_pad=False)
-            offsets = wide_product(cells, weight, bias)
+        if self.grid == "map":
+            x = x.mean((2, 3), keepdim=True)
+        elif self.grid != 1:  # the last cells of a row or column may be smaller
+            x = F.avg_pool2d(x, self.grid, ceil_mode=True, count_include_pad=False)
+        offsets = wide_product(x, weight, bias)
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
         return offsets
@@ -82,6 +80,3 @@ class Offset(nn.Conv2d):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"seen": None}
-
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, spread={self.spread.name!r}"

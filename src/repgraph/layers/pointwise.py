@@ -6,7 +6,7 @@ convolution's input (:mod:`repgraph.ops.normalised`), which has fewer channels t
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,31 +47,20 @@ class Pointwise(nn.Conv2d):
         """Raise for ``torch.jit.script``, of this module or of a network with one."""
         raise UsageError("torch.jit.script is not supported; use torch.export, torch.compile, ONNX or torch.jit.trace")
 
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}" + ("" if self.bias is not None else ", bias=False")
-
 
 class Fusible(nn.Module):
     """Base class of modules with convolutions ``name`` that are followed by normalizations ``name_norm``."""
 
-    NORMALIZED: ClassVar[tuple[str, ...]] = ()  # names of the convolutions
-
     def normalized(self) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
         """Yield the owner and name of each convolution, and the owner and name of its normalization."""
-        for name in self.NORMALIZED:
-            yield self, name, self, f"{name}_norm"
-
-    def fuse(self) -> Self:
-        """Fold batch normalization into the convolutions for inference, in place. This cannot be undone."""
-        return fuse(self)
+        yield from ((self, name, self, f"{name}_norm") for name in self._modules if f"{name}_norm" in self._modules)
 
 
 def fuse(model: Model) -> Model:
     """Fold batch normalization into the convolutions before it, for inference, in place.
 
-    This is done in RepGraph and non-local layers and, in the networks of this package, in heads and ResNets.
-
-    The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
+    This is done in RepGraph and non-local layers and, in the networks of this package, in heads and ResNets, which have
+    to be in evaluation mode. It cannot be undone: load weights before, compile or export after.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, Fusible)]
     for module in (model, *layers):  # check all of them before any is modified

@@ -17,7 +17,6 @@ class PyramidPooling(nn.Module):
     """Pyramid pooling: the map is averaged over ``bins`` x ``bins`` cells, projected, upsampled and concatenated.
 
     Args:
-        channels: channels C of the input.
         mid_channels: channels of each branch. Default: C / number of branches.
         bins: sides of the grids. Default: 1, 2, 3 and 6.
 

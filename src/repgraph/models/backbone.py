@@ -1,5 +1,6 @@
 """Backbones: timm models, dilated to an output stride, that return the maps of their last stages."""
 
+import itertools
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -114,25 +115,21 @@ def check_timm_name(name: Any) -> str:
 def _find_options(name: str, output_stride: int, maps: int) -> tuple[dict[str, Any], int]:
     """Return options for timm that give the output stride, and the multiple to which image sides have to be padded."""
     cfg = timm.get_pretrained_cfg(name)
-    strides, one_size = set(), False
-    features: dict[str, Any] = {"features_only": True, "out_indices": tuple(range(-maps, 0))}
-    for stride in (output_stride, None, *STRIDES):
-        for size_options in _ANY_SIZE if cfg is not None and cfg.fixed_input_size else ({},):
-            options = {**features, **({} if stride is None else {"output_stride": stride}), **size_options}
-            try:
-                body = create_without_data(name, **options)
-            except (TypeError, AssertionError, ValueError, RuntimeError, IndexError, NotImplementedError):
-                continue  # what timm's models raise for options that they do not support
-            reduction = body.feature_info.reduction()[-1]
-            if stride not in (None, reduction):  # some models ignore the option
-                continue
-            strides.add(reduction)
-            if reduction == output_stride:
-                multiple = _size_multiple(body.eval())
-                if multiple is not None:
-                    return options, multiple
-                one_size = True
-    if one_size:
+    sizes = _ANY_SIZE if cfg is not None and cfg.fixed_input_size else ({},)
+    strides, features = set(), {"features_only": True, "out_indices": tuple(range(-maps, 0))}
+    for stride, size_options in itertools.product((output_stride, None, *STRIDES), sizes):  # None: the model's own
+        options = {**features, **size_options, "output_stride": stride}
+        try:
+            body = create_without_data(name, **options)
+        except (TypeError, AssertionError, ValueError, RuntimeError, IndexError, NotImplementedError):
+            continue  # what timm's models raise for options that they do not support
+        reduction = body.feature_info.reduction()[-1]
+        if stride not in (None, reduction):  # some models ignore the option
+            continue
+        strides.add(reduction)
+        if reduction == output_stride and (multiple := _size_multiple(body.eval())) is not None:
+            return options, multiple
+    if output_stride in strides:
         raise UsageError(f"{name!r} takes images of one size only; choose another backbone")
     if not strides:
         raise UsageError(f"{name!r} has fewer than {maps} feature maps in timm; choose another backbone")

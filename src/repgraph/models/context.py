@@ -20,7 +20,6 @@ from repgraph.layers.pyramid import PyramidRepGraph
 class Control(ContextLayer):
     """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its attention, as a baseline."""
 
-    NORMALIZED = ("reduce", "expand")
     INSERTED: ClassVar[dict[str, Any]] = {}
 
     def __init__(
@@ -31,7 +30,7 @@ class Control(ContextLayer):
         self.reduce_norm = nn.BatchNorm2d(self.mid_channels)
         self.act = nn.ReLU()
         self.expand = Pointwise(self.mid_channels, channels, bias=False)
-        self.expand_norm = nn.BatchNorm2d(channels) if checks.check_bool("norm_expand", norm_expand) else nn.Identity()
+        self.expand_norm = nn.BatchNorm2d(channels) if norm_expand else nn.Identity()
         self.final_act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,25 +90,9 @@ def register_context(name: str, layer: Layer | None = None) -> Any:
 
     A saved network stores only the name, so register the layer before loading one. Commands import the modules in
     ``repgraph --import MODULE`` and in the environment variable ``REPGRAPH_IMPORT``.
-
-    Example:
-        >>> @register_context("double")
-        ... class Double(nn.Module):
-        ...     def __init__(self, channels):
-        ...         super().__init__()
-        ...         self.out_channels = channels
-        ...
-        ...     def forward(self, x):
-        ...         return 2 * x
-        >>> make_context("double", 8)
-        Double()
     """
     if layer is None:
         return lambda given: register_context(name, given)
-    if not callable(layer):
-        raise TypeError(f"layer is {layer!r}; expected a class or function that returns a module")
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"name is {name!r}; expected a string")
     known = LAYERS.get(name)
     if known is not None and _origin(known) != _origin(layer):
         raise UsageError(f"context {name!r} is already registered, by {_origin(known)}; choose another name")

@@ -108,8 +108,6 @@ class PyramidHead(Fusible):
         torch.Size([1, 19, 32, 48])
     """
 
-    NORMALIZED = ("fine", "smooth")
-
     def __init__(
         self,
         in_channels: Sequence[int],

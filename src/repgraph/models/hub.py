@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import safetensors.torch
 from huggingface_hub import PyTorchModelHubMixin, constants, hf_hub_download
@@ -35,6 +35,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         built: state-dict keys at construction; ``fuse()``, ``insert()`` and ``remove()`` change them.
     """
 
+    PRETRAINED: ClassVar[str]  # path of the part that pretrained weights are loaded into
     built: frozenset[str]
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:  # of the network's constructor
@@ -53,7 +54,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     @property
     def pretrained(self) -> nn.Module:
         """The part that pretrained weights are loaded into."""
-        raise NotImplementedError
+        return self.get_submodule(self.PRETRAINED)
 
     def save_pretrained(  # type: ignore[override]
         self,
@@ -145,14 +146,6 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         path: the folder of a run, which contains ``model/``; a folder written by :meth:`RGNet.save_pretrained`; a file
             written by ``repgraph export --to safetensors``; or a checkpoint ``.ckpt`` of training.
         kind: the required class, :class:`RGNet` or :class:`MaskRCNN`. Default: either.
-
-    Example:
-        >>> import tempfile
-        >>> from repgraph.models import RGNet
-        >>> with tempfile.TemporaryDirectory() as run:
-        ...     RGNet(21, "resnet18", channels=64).save_pretrained(f"{run}/model")
-        ...     load(run, RGNet).classes
-        21
     """
     path = Path(os.path.expanduser(path))
     if os.path.isdir(path):  # Path.is_dir raises an error for names that are too long
@@ -183,13 +176,10 @@ def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any
 
 def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: object, file: object) -> Any:
     """Build the network that a config describes, and load its weights; ``source`` and ``file`` are for messages."""
-    from repgraph.models.mask_rcnn import MaskRCNN  # these import this module
-    from repgraph.models.rgnet import RGNet
-
     if not isinstance(config, Mapping):
         raise UsageError(f"{source}: the config is a {type(config).__name__}; expected a dict of settings")
     name = str(config.get(NETWORK, "RGNet"))
-    classes: dict[str, type[Hub]] = {"RGNet": RGNet, "MaskRCNN": MaskRCNN}
+    classes: dict[str, type[Hub]] = {each.__name__: each for each in Hub.__subclasses__()}
     expected = list(classes) if kind is None else [kind.__name__]
     if name not in expected:
         raise UsageError(f"{source} has a network of class {name}; expected {' or '.join(expected)}")

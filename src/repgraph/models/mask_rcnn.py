@@ -14,7 +14,7 @@ from torchvision.ops.poolers import LevelMapper
 
 from repgraph.constants import MEAN, STD
 from repgraph.errors import UsageError
-from repgraph.layers.checks import check_bool, check_choice, check_int, check_number
+from repgraph.layers.checks import check_choice, check_int, check_number
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import to_caffe_style
 from repgraph.models.context import INSERTABLE, insert_context
@@ -61,6 +61,8 @@ class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentatio
         (['boxes', 'labels', 'masks', 'scores'], torch.Size([1, 48, 64]))
     """
 
+    PRETRAINED = "detector.backbone.body"
+
     def __init__(
         self,
         classes: int,
@@ -91,7 +93,7 @@ class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentatio
             norm_layer=partial(norm_layer, eps=check_number("norm_eps", norm_eps, 0, 1)),
             trainable_layers=check_int("trainable_stages", trainable_stages, 0, 5),
         )
-        self.caffe_style = check_bool("caffe_style", caffe_style)
+        self.caffe_style = caffe_style
         if caffe_style:
             to_caffe_style(body.body, backbone)
         name = check_choice("context", "none" if context is None else context, CONTEXTS)
@@ -138,10 +140,6 @@ class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentatio
         plain = None if targets is None else [tree_map(_as_tensor, dict(target)) for target in targets]
         return self.detector([_prepare_image(image) for image in images], plain)
 
-    @property
-    def pretrained(self) -> nn.Module:
-        return self.detector.backbone.body
-
 
 def mask_rcnn(
     classes: int,
@@ -169,7 +167,7 @@ def mask_rcnn(
     settings = weight_files.complete(options, found, "caffe_style", "norm_eps", "mean", "std")
     model = MaskRCNN(classes, backbone, **settings)
     if found is not None:
-        weight_files.load_detector(model.detector, found, check_bool("new_predictors", new_predictors))
+        weight_files.load_detector(model.detector, found, new_predictors)
     return model
 
 

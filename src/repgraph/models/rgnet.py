@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repgraph.constants import DECODERS, MEAN, STD
 from repgraph.errors import UsageError
-from repgraph.layers.checks import check_bool, check_choice, check_map, check_size
+from repgraph.layers.checks import check_choice, check_map, check_size
 from repgraph.layers.modes import evaluation_mode
 from repgraph.layers.pyramid import to_pixels
 from repgraph.layers.repgraph import RepGraph
@@ -67,6 +67,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         (torch.Size([2, 21, 33, 47]), torch.Size([2, 21, 33, 47]))
     """
 
+    PRETRAINED = "backbone"
     initial: str = ""
 
     def __init__(
@@ -98,7 +99,6 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         self.decoder, pyramid = decoder, decoder == "pyramid"
         if pyramid and output_stride != stride:
             raise UsageError(f"output_stride is {output_stride}; a pyramid needs {stride}, the stride without dilation")
-        check_bool("caffe_style", caffe_style)
         maps = MAPS if pyramid else 2
         self.backbone = Backbone(backbone, output_stride=output_stride, maps=maps, caffe_style=caffe_style)
         if inserted:
@@ -116,7 +116,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         options = head_options(context, self.config["context_options"])
         self.config["context_options"] = full_options(context, options, self.head.context)
         self.auxiliary = None
-        if check_bool("auxiliary", auxiliary):
+        if auxiliary:
             self.auxiliary = AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
         if not pyramid:
             del self.config["decoder"]
@@ -186,10 +186,6 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         if isinstance(nodes, tuple):
             return tuple(to_pixels(each, steps) for each in nodes), weights
         return to_pixels(nodes, steps), weights
-
-    @property
-    def pretrained(self) -> nn.Module:
-        return self.backbone
 
 
 def _shrinks(layer: RepGraph, size: tuple[int, int]) -> bool:
