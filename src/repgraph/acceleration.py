@@ -56,8 +56,7 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         undo: restore the original modules.
         backend: see :func:`repgraph.representative_attention`.
 
-    Returns:
-        The names of the accelerated modules; with ``undo``, of the restored ones.
+    Returns the names of the accelerated modules; with ``undo``, of the restored ones.
 
     Example::
 

@@ -21,13 +21,8 @@ TOLERANCE = 1e-4  # on the difference between the logits of the file and of the 
 def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> tuple[bytes, float]:
     """Export with ``torch.export``: from normalised images (1, 3, H, W) to logits of the same size.
 
-    Args:
-        model: In evaluation mode, on the CPU.
-        size: (H, W) of the images, or of an example if ``dynamic``.
-        dynamic: Allow any batch size, height and width of which the smallest map has at least two rows and columns.
-
-    Returns:
-        The content of the file, and the difference between its logits and the network's, relative to the largest logit.
+    With ``dynamic``, batch size, height and width can be any for which the smallest map has two rows and columns.
+    Returns the content of the file, and the difference of its logits to the network's, relative to the largest logit.
     """
     axes = (dict.fromkeys(DYNAMIC_AXES, Dim.DYNAMIC),) if dynamic else None
     file = io.BytesIO()

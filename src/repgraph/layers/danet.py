@@ -107,11 +107,6 @@ class DANetHead(nn.Module):
     Shape:
         - Input: (B, in_channels, H, W)
         - Output: (B, num_classes, H, W)
-
-    Example:
-        >>> head = DANetHead(64, 16, num_classes=19).eval()
-        >>> head(torch.randn(1, 64, 17, 23)).shape
-        torch.Size([1, 19, 17, 23])
     """
 
     def __init__(

@@ -57,6 +57,11 @@ class ContextLayer(Fusible):
             return query, query
         return query, self.phi_norm(self.phi(x))
 
+    def extra_repr(self) -> str:
+        names = ("attention", "nodes", "grid", "groups", "fusion", "scale", "node_view", "rounds", "backend")
+        options = [f"{name}={getattr(self, name)!r}" for name in names if hasattr(self, name)]
+        return ", ".join((f"{self.channels}, {self.mid_channels}", *options))
+
 
 class NonLocal(ContextLayer):
     """Non-local layer: each position attends to all positions of the map.
@@ -114,10 +119,6 @@ class NonLocal(ContextLayer):
         """
         query, key = (to_rows(t, self.groups) for t in self.query_and_key(x))
         return attention_weights(query if rows is None else query[:, :, rows], key, self.scale)
-
-    def extra_repr(self) -> str:
-        options = f"attention={self.attention!r}, groups={self.groups}, fusion={self.fusion!r}, scale={self.scale}"
-        return f"{self.channels}, {self.mid_channels}, {options}"
 
 
 def attend(

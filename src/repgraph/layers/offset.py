@@ -20,10 +20,6 @@ class Offset(nn.Conv2d):
     the mean of each cell. The weight starts at zero and the bias at the points of the spread. At every call the bias is
     scaled to the map: a spread in pixels shrinks on maps too small for it, and a relative one is multiplied by half of
     the map's sides.
-
-    Attributes:
-        map_size: height and width of the map to which a spread in pixels is scaled. None: the map of each call.
-        seen: offsets of the last eager call with the height and width of its map, for :func:`repgraph.reach`.
     """
 
     bias: nn.Parameter
@@ -41,8 +37,8 @@ class Offset(nn.Conv2d):
         # Stored: torch.compile does not have to trace it.
         self.extent = 0.0 if spread.relative else spread.extent
         self.grid = grid
-        self.map_size = map_size
-        self.seen: tuple[Tensor, int, int] | None = None
+        self.map_size = map_size  # to which a spread in pixels is scaled; None: the map of each call
+        self.seen: tuple[Tensor, int, int] | None = None  # last eager offsets with the map's size, for repgraph.reach
         super().__init__(channels, 2 * nodes, 1, **factory)
 
     def reset_parameters(self) -> None:

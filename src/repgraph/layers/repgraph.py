@@ -115,11 +115,6 @@ class RepGraph(ContextLayer):
             found.append(nodes)
         return torch.cat((*responses, response), 1), *zip(*found, strict=True)
 
-    def extra_repr(self) -> str:
-        names = ("nodes", "grid", "groups", "fusion", "scale", "node_view", "rounds", "backend")
-        options = [f"{name}={getattr(self, name)!r}" for name in names]
-        return ", ".join((f"{self.channels}, {self.mid_channels}, spread={self.spread.name!r}", *options))
-
 
 class BottleneckRepGraph(RepGraph):
     """Bottleneck RepGraph layer: reduce, attend to representative nodes, expand, fuse with the input.

@@ -22,18 +22,11 @@ Grid = int | Literal["map"]  # side of the cells that share nodes, or a single c
 
 @dataclass(frozen=True)
 class Spread:
-    """Initial offsets (x, y) of the S nodes.
+    """Initial offsets (x, y) of the S nodes, in pixels, which shrink on maps too small for them, or relative."""
 
-    Attributes:
-        name: "ring", "grid", "default" or, for given points, "points".
-        points: one (x, y) per node; None to keep PyTorch's default initialization.
-        relative: whether points are in halves of the map's sides. Otherwise they are in pixels, and shrink on maps
-            that are too small for them (:func:`shrink_factor`).
-    """
-
-    name: str
-    points: tuple[tuple[float, float], ...] | None
-    relative: bool = False
+    name: str  # "ring", "grid", "default" or, for given points, "points"
+    points: tuple[tuple[float, float], ...] | None  # None to keep PyTorch's default initialization
+    relative: bool = False  # points are in halves of the map's sides
 
     @property
     def extent(self) -> float:

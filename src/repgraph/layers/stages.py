@@ -53,12 +53,9 @@ def find_stage(model: nn.Module, name: str) -> str:
         return found[0]
     if found:
         raise UsageError(f"{name!r} matches several stages: {', '.join(map(repr, found))}; give more of the path")
-    known = ", ".join(f"{path!r} ({count})" for path, count in listed.items())
-    known = f"Stages and their blocks: {known}" if listed else "No stages were found: a stage is a list of blocks"
-    if paths:
-        raise UsageError(f"{', '.join(map(repr, paths.values()))} is not a stage (a list of blocks). {known}")
-    ends = {".".join(path.split(".")[-1 - name.count(".") :]) for path in listed}  # with as many parts as the name
-    raise UsageError(f"the model has no module {name!r}{nearest(name, ends, '.')} {known}")
+    problem = "is no stage (a list of blocks)." if paths else f"is no module of the model{nearest(name, listed, '.')}"
+    known = ", ".join(f"{path!r} ({count})" for path, count in listed.items()) or "none"
+    raise UsageError(f"{name!r} {problem} Stages and their blocks: {known}")
 
 
 def _is_stage(model: nn.Module, path: str, listed: dict[str, int]) -> bool:

@@ -54,12 +54,6 @@ class Backbone(Fusible):
         - Input: (B, 3, H, W)
         - Output: the maps (B, C, h, w); by default two, for a ResNet from ``layer3`` and ``layer4``, the paper's
           stages 4 and 5.
-
-    Example:
-        >>> backbone = Backbone("resnet18", output_stride=8)
-        >>> stage4, stage5 = backbone(torch.randn(1, 3, 65, 97))
-        >>> stage4.shape, stage5.shape
-        (torch.Size([1, 256, 9, 13]), torch.Size([1, 512, 9, 13]))
     """
 
     def __init__(
@@ -188,10 +182,7 @@ class NormRelu(BatchNormAct2d):
 
 
 def fuse_norm_relu(model: nn.Module) -> None:
-    """Replace each batch normalization before a ReLU in ResNets of timm by a :class:`NormRelu`, in place.
-
-    Names and values of parameters and buffers do not change.
-    """
+    """Replace each batch normalization before a ReLU in ResNets of timm by a :class:`NormRelu`, in place."""
     for module in model.modules():
         pairs = [("bn1", "act1"), ("bn2", "act2")] if isinstance(module, Bottleneck) else [("bn1", "act1")]
         if not isinstance(module, Bottleneck | BasicBlock | FeatureDictNet):
@@ -212,19 +203,14 @@ default_cfgs = generate_default_cfgs({"repgraph_small": {}})  # timm looks it up
 
 
 class SmallEncoder(nn.Module):
-    """A small encoder for small images on a CPU: "repgraph_small" in timm's registry.
-
-    Its maps have strides 2 and 4. A position of the last one depends on 23 x 23 pixels.
-    """
+    """A small encoder for small images on a CPU, with maps of strides 2 and 4: "repgraph_small" in timm's registry."""
 
     def __init__(self, in_chans: int = 3) -> None:
         super().__init__()
         self.stage1 = _conv_block(in_chans, 24, stride=2)
         self.stage2 = nn.Sequential(_conv_block(24, 48, stride=2), _conv_block(48, 64), _conv_block(64, 64))
-        self.feature_info = [
-            dict(num_chs=24, reduction=2, module="stage1"),
-            dict(num_chs=64, reduction=4, module="stage2"),
-        ]
+        first, second = dict(num_chs=24, reduction=2, module="stage1"), dict(num_chs=64, reduction=4, module="stage2")
+        self.feature_info = [first, second]
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

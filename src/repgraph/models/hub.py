@@ -28,15 +28,12 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
-    mismatches are errors, and a folder is replaced only after everything is written.
-
-    Attributes:
-        config: the arguments as they are written to ``config.json``.
-        built: state-dict keys at construction; ``fuse()``, ``insert()`` and ``remove()`` change them.
+    mismatches are errors, and a folder is replaced only after everything is written. ``config`` has the arguments as
+    they are written to ``config.json``.
     """
 
     PRETRAINED: ClassVar[str]  # path of the part that pretrained weights are loaded into
-    built: frozenset[str]
+    built: frozenset[str]  # state-dict keys at construction; fuse(), insert() and remove() change them
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:  # of the network's constructor
         super().__init__()
@@ -109,12 +106,10 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     def from_pretrained(  # type: ignore[override]
         cls, pretrained_model_name_or_path: str | os.PathLike[str], **download: Any
     ) -> Self:
-        """Load a network from a folder, or from the Hub, on the CPU and in evaluation mode.
+        """Load a network on the CPU and in evaluation mode.
 
-        Args:
-            pretrained_model_name_or_path: a folder written by :meth:`save_pretrained`, read from disk only, or
-                "owner/name" on the Hub.
-            download: arguments of :func:`huggingface_hub.hf_hub_download`, such as ``revision`` or ``token``.
+        The path is a folder written by :meth:`save_pretrained`, or "owner/name" on the Hub; ``download`` are then
+        arguments of :func:`huggingface_hub.hf_hub_download`, such as ``revision`` or ``token``.
         """
         name = os.fspath(pretrained_model_name_or_path)
         if os.path.isdir(name):

@@ -53,12 +53,6 @@ class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentatio
 
     Attributes:
         detector: torchvision's network; parameters keep their names.
-
-    Example:
-        >>> model = MaskRCNN(3, "resnet18", context="repgraph", min_size=64).eval()
-        >>> found = model([torch.rand(3, 48, 64)])[0]
-        >>> sorted(found), found["masks"].shape[1:]
-        (['boxes', 'labels', 'masks', 'scores'], torch.Size([1, 48, 64]))
     """
 
     PRETRAINED = "detector.backbone.body"

@@ -28,8 +28,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
     All arguments are stored in ``config``.
 
     Args:
-        classes: number of classes.
-        backbone: name of a timm model; see :class:`~repgraph.models.Backbone`.
+        backbone, caffe_style: see :class:`~repgraph.models.Backbone`.
         decoder: "dilated" (the paper's: a dilated backbone and :class:`~repgraph.models.SegmentationHead`) or "pyramid"
             (a backbone without dilation, and :class:`~repgraph.models.PyramidHead` on its last four stages).
         output_stride: of the backbone: 8, 16 or 32. Default: 8; a pyramid needs 32.
@@ -45,16 +44,10 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
             "simple", "non_local" or "dual".
         auxiliary: whether there is an auxiliary head.
         dropout: probability of dropping a channel before a classifier.
-        caffe_style: of the backbone.
         map_sizes: ``map_size`` of RepGraph layers by their paths, such as ``{"head.context": (8, 8)}``; see
             :meth:`keep_reach`.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
         mean, std: normalization of the images, RGB from 0 to 1.
-
-    Attributes:
-        backbone: the pretrained part, with the inserted layers (:func:`repgraph.inserted`).
-        head, auxiliary: the heads; the second may be None.
-        initial: set by :func:`rgnet`: which weights were loaded, and which layers are new.
 
     Shape:
         - Input: (B, 3, H, W), normalized
@@ -68,7 +61,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
     """
 
     PRETRAINED = "backbone"
-    initial: str = ""
+    initial: str = ""  # set by rgnet(): which weights were loaded, and which layers are new
 
     def __init__(
         self,
@@ -144,8 +137,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         from where the nodes were trained. Returns the map sizes of the layers it applies to; ``config`` stores them.
         """
         layers = {path: layer for path, layer in self.named_modules() if isinstance(layer, RepGraph)}
-        stride = self.backbone.output_stride  # of the smallest map
-        smallest = -(-height // stride), -(-width // stride)
+        smallest = -(-height // self.backbone.output_stride), -(-width // self.backbone.output_stride)
         if not any(_shrinks(layer, smallest) for layer in layers.values()):
             return {}
         with evaluation_mode(self):
@@ -174,10 +166,9 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
 
         Returns:
             Nodes (B, S, 2, h, w): [x, y] in pixels of the image for each position of the h x w map (for a grid, for
-            each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. Position (i, j) of the
-            map itself is at pixel ((j + 0.5) W / w - 0.5, (i + 0.5) H / h - 0.5). With several rounds, tuples of one
-            tensor for each. For a pyramid, nodes (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S, h, w) of each
-            round: S on each map of strides 8, 16 and 32.
+            each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. With several rounds,
+            tuples of one tensor for each. For a pyramid, nodes (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S,
+            h, w) of each round: S on each map of strides 8, 16 and 32.
         """
         maps = self.backbone(_check_images(x))
         _, nodes, weights = self.head(self._head_input(maps), return_nodes=True)
