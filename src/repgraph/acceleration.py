@@ -57,11 +57,6 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         backend: see :func:`repgraph.representative_attention`.
 
     Returns the names of the accelerated modules; with ``undo``, of the restored ones.
-
-    Example::
-
-        model = AutoModelForObjectDetection.from_pretrained("SenseTime/deformable-detr")
-        repgraph.accelerate(model)
     """
     if backend not in NAMES:
         raise UsageError(f"backend is {backend!r}; expected one of {', '.join(map(repr, NAMES))}")

@@ -258,8 +258,3 @@ def test_networks_of_another_class(saved: Path, tmp_path: Path) -> None:
 def test_invalid_arguments(options: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         MaskRCNN(**{"classes": 3, **SMALL, **options})
-
-
-def test_invalid_images(plain: MaskRCNN) -> None:
-    with pytest.raises(TypeError, match=r"of shape \(1, 3, 8, 8\); expected a list of tensors \(3, H, W\)"):
-        plain([torch.zeros(1, 3, 8, 8)])

@@ -92,7 +92,7 @@ class DualAttention(nn.Module):
 
 
 class DANetHead(nn.Module):
-    """The published head of DANet, from a backbone's features to class logits.
+    """The published head of DANet, from features (B, in_channels, H, W) to class logits (B, num_classes, H, W).
 
     One branch is ``conv5a`` (3 x 3, normalization, ReLU), ``position`` attention and ``conv51``, the other ``conv5c``,
     ``channel`` attention and ``conv52``. ``conv6`` and ``conv7`` classify the branches and ``conv8`` their sum (dropout
@@ -103,10 +103,6 @@ class DANetHead(nn.Module):
         mid_channels: channels of the branches; a quarter of ``in_channels`` in the publication.
         attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
         dropout: probability of dropping a channel before a classifier.
-
-    Shape:
-        - Input: (B, in_channels, H, W)
-        - Output: (B, num_classes, H, W)
     """
 
     def __init__(

@@ -64,8 +64,7 @@ def insert(
             own = blocks(model.get_submodule(stage))
             most, place = (len(own) - 1, "before each block but the first") if len(own) > 1 else (1, "after the block")
             if check_int(f"where[{name!r}]", count) > most:
-                took = f"the stage has {len(own)} blocks and takes up to {most}, {place}"
-                raise UsageError(f"where[{name!r}] is {count}; {took}")
+                raise UsageError(f"where[{name!r}] is {count}; its {len(own)} blocks take up to {most}, {place}")
             width = (channels or {}).get(name)
             for path in list(own)[-count:]:
                 new.append(_insert_one(model, name, stage, path, width, layer, layer_options))
@@ -101,9 +100,7 @@ class _Hook:
     handle: RemovableHandle  # also kept because unpickling it reserves its id: new hooks get other ids
 
     def __init__(self, path: str, before: bool, channels_at_end: bool) -> None:
-        self.path = path
-        self.before = before
-        self.channels_at_end = channels_at_end  # the block's maps are (B, H, W, C)
+        self.path, self.before, self.channels_at_end = path, before, channels_at_end  # at the end: (B, H, W, C)
 
     def attach(self, block: nn.Module, layer: nn.Module) -> None:
         self.holder(block).add_module(NAME, layer)
@@ -197,8 +194,6 @@ def _build(layer: Layer, channels: int, block: nn.Module, path: str, options: di
     maker, bound = (layer.func, layer.keywords) if isinstance(layer, partial) else (layer, {})
     defaults = getattr(getattr(maker, "__self__", maker), "INSERTED", {})  # of the class, for a class method too
     module = layer(channels, **{**defaults, **bound, **options})
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"layer returned a {type(module).__name__} for {path!r}; expected a torch.nn.Module")
     module = module.to(_example(block)).train(block.training)
     kept = (2, channels, PROBE_SIZE, PROBE_SIZE)
     shape = _output_shape(module, _BlockInput(channels))  # None if it cannot be found without data

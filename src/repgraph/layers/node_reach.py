@@ -65,8 +65,7 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
 
 
 def _reach(layer: RepGraph | PyramidRound) -> Reach:
-    assert layer.offset.seen is not None
-    _, height, width = layer.offset.seen
+    _, height, width = layer.offset.seen  # type: ignore[misc]
     offsets = torch.cat([offset.seen[0] for offset in layer.offsets() if offset.seen is not None], 1)
     if isinstance(layer, PyramidRound):
         offsets = layer.in_query_pixels(offsets)

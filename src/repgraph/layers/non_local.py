@@ -16,10 +16,7 @@ ATTENTIONS = ("sdpa", "plain")
 
 
 class ContextLayer(Fusible):
-    """Base class of layers that reduce the channels, and add the result to their input or concatenate it.
-
-    ``mid_channels`` is the inner width C', by default half of the channels; ``groups`` has to divide it.
-    """
+    """Base class of layers with an inner width C' that add a result to their input or concatenate it."""
 
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}

@@ -171,7 +171,7 @@ def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
     return norm.running_mean, norm.running_var
 
 
-def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
+def fold(convolution: Any, norm: Any) -> tuple[nn.Module, nn.Module]:
     """Fold batch normalization, also of :class:`NormAct`, into a copy of the convolution before it.
 
     Both modules are returned unchanged if ``norm`` is no batch norm in evaluation mode with running statistics, if the
@@ -182,7 +182,6 @@ def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
         return convolution, norm
     if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):
         return convolution, norm
-    assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm)
     if not is_plain(convolution, norm) or norm.training or norm.running_mean is None or norm.running_var is None:
         return convolution, norm
     wide = torch.promote_types(norm.running_var.dtype, torch.float32)

@@ -99,11 +99,6 @@ class PyramidRepGraph(nn.Module):
         - Input: ``maps`` tensors (B, C, H_l, W_l), the finest one first
         - Output: (B, C, H_0, W_0), the finest map. With ``return_nodes=True`` also its nodes in each round, (B, groups,
           maps * S, 2, H_0, W_0), [x, y] in pixels of their own map, and their weights (B, groups, maps * S, H_0, W_0).
-
-    Example:
-        >>> layer = PyramidRepGraph(32, maps=2, rounds=2, groups=4)
-        >>> layer([torch.randn(1, 32, 16, 24), torch.randn(1, 32, 8, 12)]).shape
-        torch.Size([1, 32, 16, 24])
     """
 
     def __init__(
@@ -148,10 +143,7 @@ class PyramidRepGraph(nn.Module):
 
 
 def to_pixels(nodes: Tensor, steps: Sequence[tuple[float, float]]) -> Tensor:
-    """Convert nodes (..., maps * S, 2, h, w) from pixels of their maps to pixels of the image.
-
-    ``steps`` are the distances between neighbouring positions of each map in pixels, horizontal and vertical.
-    """
+    """Convert nodes (..., maps * S, 2, h, w) from pixels of their maps, of strides ``steps``, to those of the image."""
     dtype = torch.promote_types(nodes.dtype, torch.float32)
     scale = torch.tensor(steps, dtype=dtype, device=nodes.device)  # [maps, 2]
     scale = scale.repeat_interleave(nodes.shape[-4] // len(steps), 0)[:, :, None, None]

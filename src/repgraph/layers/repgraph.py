@@ -19,8 +19,7 @@ from repgraph.ops.bottleneck import Statistics, Weights, bottleneck, bottleneck_
 from repgraph.ops.product import fork, relu_product
 from repgraph.ops.separable import around
 
-# Of the layers that have a fused pass: fusion, grid, rounds and node_view, and modules and their types.
-FUSED = ("sum", 1, 1, 1)
+# Of the layers that have a fused pass: modules and their types.
 FUSED_MODULES = ("reduce", "reduce_norm", "act", "offset", "expand", "expand_norm", "final_act")
 FUSED_KINDS = {
     (Pointwise, nn.BatchNorm2d, nn.ReLU, Offset, Pointwise, nn.BatchNorm2d, final) for final in (nn.ReLU, nn.Identity)
@@ -158,7 +157,6 @@ class BottleneckRepGraph(RepGraph):
 
     # Query and key are the same feature after a ReLU: products grow with the width, not with its square root.
     SCALE_POWER: ClassVar[float] = -1.0
-    # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True, "final_act": False}
 
     def __init__(
@@ -201,7 +199,8 @@ class BottleneckRepGraph(RepGraph):
 
     def fused(self, x: Tensor) -> Tensor | None:
         """Return the output computed by :func:`repgraph.ops.bottleneck.bottleneck`, None where it does not apply."""
-        if type(self) is not BottleneckRepGraph or (self.fusion, self.grid, self.rounds, self.node_view) != FUSED:
+        options = self.fusion, self.grid, self.rounds, self.node_view
+        if type(self) is not BottleneckRepGraph or options != ("sum", 1, 1, 1):
             return None
         modules: list[Any] = [self._modules[name] for name in FUSED_MODULES]  # faster than nn.Module's attributes
         if tuple(map(type, modules)) not in FUSED_KINDS or not is_plain(*modules):
@@ -253,12 +252,11 @@ class SimpleRepGraph(RepGraph):
     the next, and ``w_y`` (T C' -> C) reads all responses.
 
     Args:
-        mid_channels: inner channels C'. Default: C / 2.
-        nodes, grid, groups, fusion, spread, radius, node_view, rounds, map_size, backend: see
-            :class:`BottleneckRepGraph`.
         scale: factor on the logits. Default: 1 / sqrt(C' / groups). The paper has none (1.0).
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
+
+    The other options are those of :class:`BottleneckRepGraph`.
     """
 
     def __init__(

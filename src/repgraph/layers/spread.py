@@ -60,10 +60,8 @@ def make_spread(spread: str | Points, nodes: int, grid: Grid = 1, radius: float 
     if has_radius(spread, grid):
         return Spread(spread, _centered(ring(nodes, RADIUS if radius is None else float(radius)), grid))
     points = lattice(nodes) if spread == "grid" else ring(nodes)
-    largest = max(math.hypot(x, y) if spread == "ring" else max(abs(x), abs(y)) for x, y in points) or 1.0
     center = 1.0 if grid == "map" else 0.0  # the single cell is anchored at the corner, half a map from its center
-    points = tuple((center + COVERAGE * x / largest, center + COVERAGE * y / largest) for x, y in points)
-    return Spread(spread, points, relative=True)
+    return Spread(spread, tuple((center + COVERAGE * x, center + COVERAGE * y) for x, y in points), relative=True)
 
 
 def make_spreads(

@@ -29,7 +29,6 @@ _ANY_SIZE: tuple[dict[str, Any], ...] = (
     {},
 )
 _NO_POOLING = (nn.Identity, type(None))  # in a block without anti-aliasing
-_MULTIPLES = (1, 32, 64, 128, 224, 256)
 
 
 class Backbone(Fusible):
@@ -46,8 +45,7 @@ class Backbone(Fusible):
 
     Attributes:
         body: the timm model; parameters keep their names.
-        channels: channels of the maps.
-        strides: pixels of the image per position of each map.
+        channels, strides: of each map; a stride is in pixels of the image.
         multiple: images are zero-padded on the right and below to a multiple of this, and the maps cropped.
 
     Shape:
@@ -143,7 +141,7 @@ def create_without_data(name: str, **options: Any) -> Any:
 def _size_multiple(body: nn.Module) -> int | None:
     """Return the smallest multiple to which image sides have to be padded, found by trial."""
     device = next(body.parameters()).device
-    for multiple in _MULTIPLES:
+    for multiple in (1, 32, 64, 128, 224, 256):
         sizes = ((1, 1), (7, 13), (33, 40)) if multiple == 1 else ((multiple, multiple), (multiple, 2 * multiple))
         try:
             with torch.no_grad(), device:
@@ -162,8 +160,7 @@ def to_caffe_style(body: nn.Module, name: str) -> None:
         shortcut = getattr(first, "downsample", None)
         plain = isinstance(shortcut, nn.Sequential) and isinstance(shortcut[0], nn.Conv2d)
         if type(first).__name__ != "Bottleneck" or not plain or not isinstance(getattr(first, "aa", None), _NO_POOLING):
-            needed = "a ResNet of bottlenecks with plain shortcuts, such as 'resnet50'"
-            raise UsageError(f"caffe_style needs {needed}; got {name!r}")
+            raise UsageError(f"caffe_style needs bottlenecks with plain shortcuts, such as 'resnet50'; got {name!r}")
         first.conv1.stride, first.conv2.stride = first.conv2.stride, (1, 1)
         # In timm the first block has the dilation of the previous stage, which is right for a stride on the 3 x 3.
         dilation = getattr(first, "dilation", 1)
@@ -184,19 +181,18 @@ class NormRelu(BatchNormAct2d):
 def fuse_norm_relu(model: nn.Module) -> None:
     """Replace each batch normalization before a ReLU in ResNets of timm by a :class:`NormRelu`, in place."""
     for module in model.modules():
-        pairs = [("bn1", "act1"), ("bn2", "act2")] if isinstance(module, Bottleneck) else [("bn1", "act1")]
         if not isinstance(module, Bottleneck | BasicBlock | FeatureDictNet):
             continue
-        for norm_name, act_name in pairs:
-            norm: Any = getattr(module, norm_name, None)
-            act = getattr(module, act_name, None)
+        for number in (1, 2) if isinstance(module, Bottleneck) else (1,):
+            norm: Any = getattr(module, f"bn{number}", None)
+            act = getattr(module, f"act{number}", None)
             between = getattr(module, "drop_block", None)
             plain = type(norm) is nn.BatchNorm2d and type(act) is nn.ReLU and isinstance(between, _NO_POOLING)
             if plain and norm.affine and norm.track_running_stats and norm.momentum is not None:
                 fused = NormRelu(norm.num_features, eps=norm.eps, momentum=norm.momentum).train(norm.training)
                 fused._parameters, fused._buffers = norm._parameters, norm._buffers
-                setattr(module, norm_name, fused)
-                setattr(module, act_name, nn.Identity())
+                setattr(module, f"bn{number}", fused)
+                setattr(module, f"act{number}", nn.Identity())
 
 
 default_cfgs = generate_default_cfgs({"repgraph_small": {}})  # timm looks it up here; there are no weights

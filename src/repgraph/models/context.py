@@ -81,12 +81,10 @@ _NOT_RECORDED = ("backend", "attention", "final_act", "map_size", "zero_init")
 def register_context(name: str, layer: Layer | None = None) -> Any:
     """Register your own context layer under a name for networks, recipes and the command line.
 
-    Args:
-        name: its name in ``context`` and ``model.context``.
-        layer: a class or function. ``layer(channels, **options)`` returns a module that takes maps (B, channels, H, W),
-            with an attribute ``out_channels``, the number of channels of its output. Its keyword arguments are the
-            options in ``context_options``; ``fusion`` ("concat" or "sum") is passed if it has such an argument.
-            Default: return a decorator.
+    ``layer`` is a class or function: ``layer(channels, **options)`` returns a module for maps (B, channels, H, W), with
+    an attribute ``out_channels``, the channels of its output. Its keyword arguments are the options in
+    ``context_options``; ``fusion`` ("concat" or "sum") is passed if it has such an argument. Without ``layer``, this is
+    a decorator.
 
     A saved network stores only the name, so register the layer before loading one. Commands import the modules in
     ``repgraph --import MODULE`` and in the environment variable ``REPGRAPH_IMPORT``.

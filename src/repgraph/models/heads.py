@@ -108,8 +108,6 @@ class PyramidHead(Fusible):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        if len(in_channels) != MAPS:
-            raise UsageError(f"a pyramid needs a backbone of {MAPS} stages; got {len(in_channels)}")
         first, *coarser = (check_int("in_channels", number) for number in in_channels)
         width = max(1, check_int("channels", channels) // 2)
         self.laterals = nn.ModuleList(initialize(Pointwise(number, channels, bias=False)) for number in coarser)

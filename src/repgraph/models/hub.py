@@ -90,9 +90,8 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         state = self.state_dict()
         changed = sorted(self.built ^ state.keys())
         if changed:
-            what = f"{changed[0]} and {len(changed) - 1} more parameters were added or removed"
-            cause = "as by fuse(), insert() or remove(); save it before"
-            raise UsageError(f"the network does not match its config: {what}, {cause}")
+            what = f"{changed[0]} and {len(changed) - 1} more were added or removed, as by fuse() or insert()"
+            raise UsageError(f"the network does not match its config: {what}; save it before")
         # Copies: safetensors takes neither channels-last nor shared tensors.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
         config = self.config

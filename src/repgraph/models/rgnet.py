@@ -52,12 +52,6 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
     Shape:
         - Input: (B, 3, H, W), normalized
         - Output: logits (B, classes, H, W), at least float32. In training with an auxiliary head: logits of both heads.
-
-    Example:
-        >>> model = RGNet(21, "resnet18", channels=64)
-        >>> logits, auxiliary = model(torch.randn(2, 3, 33, 47))
-        >>> logits.shape, auxiliary.shape
-        (torch.Size([2, 21, 33, 47]), torch.Size([2, 21, 33, 47]))
     """
 
     PRETRAINED = "backbone"
@@ -148,7 +142,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         return small
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        size = _check_images(x).shape[2:]
+        size = check_map(x, 3).shape[2:]
         maps = self.backbone(x)
         logits = upsample(self.head(self._head_input(maps)), size)
         if self.auxiliary is None or not self.training:
@@ -170,7 +164,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
             tuples of one tensor for each. For a pyramid, nodes (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S,
             h, w) of each round: S on each map of strides 8, 16 and 32.
         """
-        maps = self.backbone(_check_images(x))
+        maps = self.backbone(check_map(x, 3))
         _, nodes, weights = self.head(self._head_input(maps), return_nodes=True)
         used = maps[1:] if self.decoder == "pyramid" else maps[-1:]
         steps = [(x.shape[3] / each.shape[3], x.shape[2] / each.shape[2]) for each in used]
@@ -182,12 +176,6 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
 def _shrinks(layer: RepGraph, size: tuple[int, int]) -> bool:
     """Return whether initial nodes of a layer do not fit a map of this size."""
     return any(shrink_factor(offset.extent, *size) < 1 for offset in layer.offsets())
-
-
-def _check_images(x: Tensor) -> Tensor:
-    if not check_map(x, 3).is_floating_point():
-        raise TypeError(f"images are {x.dtype}; expected normalized floating-point images")
-    return x
 
 
 def rgnet(
