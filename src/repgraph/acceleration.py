@@ -6,9 +6,7 @@ attention's ``forward`` calls a function of its Python module, in D-FINE and DEI
 
 import contextlib
 import sys
-import threading
 import types
-import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
@@ -18,17 +16,20 @@ from torch import Tensor, nn
 
 from repgraph.errors import UsageError
 from repgraph.ops import multi_scale_deformable_attention
-from repgraph.ops.backends import NAMES, why_not
+from repgraph.ops.backends import NAMES
 
 MODULE = "MultiScaleDeformableAttention"
 ATTRIBUTE = "ms_deformable_attn_core"
 _PLAIN = ("value", "value_spatial_shapes", "sampling_locations", "attention_weights")
 _V2 = (*_PLAIN, "num_points_list", "method")
-FUNCTIONS = {"multi_scale_deformable_attention": _PLAIN, "multi_scale_deformable_attention_v2": _V2}
-_MODULE_PARAMETERS = (
-    "self", "value", "value_spatial_shapes", "value_spatial_shapes_list", "level_start_index", "sampling_locations",
-    "attention_weights", "im2col_step",
-)  # fmt: skip
+_CALLED = {"multi_scale_deformable_attention": _PLAIN, "multi_scale_deformable_attention_v2": _V2, ATTRIBUTE: _V2}
+# Parameters of what computes the attention: the module's forward, or what the forward calls.
+_PARAMETERS = _CALLED | {
+    "forward": (
+        "self", "value", "value_spatial_shapes", "value_spatial_shapes_list", "level_start_index",
+        "sampling_locations", "attention_weights", "im2col_step",
+    ),
+}  # fmt: skip
 
 
 class Accelerated(nn.Module):
@@ -48,90 +49,57 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     The families are Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM Grounding
     DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients stay the same but for rounding.
     Only this instance changes. Parameters, ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and
-    ``torch.compile`` work as before. For models on the CPU, this compiles the kernels, once per machine.
+    ``torch.compile`` work as before.
 
     Args:
         model: a model of transformers, or a module that contains one.
         undo: restore the original modules.
         backend: see :func:`repgraph.representative_attention`.
 
-    Returns:
-        The names of the accelerated modules; with ``undo``, of the restored ones. Modules that sample the nearest
-        neighbour (``decoder_method="discrete"``) are left alone, with a warning that names them.
-
-    Example::
-
-        model = AutoModelForObjectDetection.from_pretrained("SenseTime/deformable-detr")
-        repgraph.accelerate(model)
+    Returns the names of the accelerated modules; with ``undo``, of the restored ones.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if backend not in NAMES:
         raise UsageError(f"backend is {backend!r}; expected one of {', '.join(map(repr, NAMES))}")
-    found = {name: module for name, module in model.named_modules() if _core(module) is not None}
+    found = {name: module for name, module in model.named_modules() if _core(_original(module)) is not None}
     if not found:
         raise UsageError(f"{type(model).__name__} has no deformable attention of transformers: nothing to accelerate")
-    if undo:
-        done = [name for name, module in found.items() if isinstance(module, Accelerated)]
-        for name in done:
-            _restore(found[name])
-        return done
-    left = [name for name, module in found.items() if _method(module) != "default"]
-    for name in left:
-        _restore(found[name])
-    if left:
-        names = f"{', '.join(left)}: the method is {_method(found[left[0]])!r}, and only bilinear sampling is supported"
-        if len(left) == len(found):
-            raise UsageError(f"cannot accelerate {names}")
-        warnings.warn(f"not accelerated: {names}", stacklevel=2)
-    chosen = {name: module for name, module in found.items() if name not in left}
-    for module in chosen.values():  # before anything is changed
-        core: Any = _core(module)
-        if "forward" in vars(module) and ATTRIBUTE not in vars(module):
-            raise UsageError(f"the forward of this {core[0].__name__} was replaced, for example by use_kernels=True")
-        _check_function(*core)
+    chosen = {name: module for name, module in found.items() if not undo or isinstance(module, Accelerated)}
+    for name, module in chosen.items() if not undo else ():  # before anything is changed
+        _check(name, module)
     for module in chosen.values():
-        _restore(module)
         # The class of the instance is what deepcopy, pickle, replicas and Dynamo all respect. A function stored in the
         # instance would stay bound to the original of a copy.
-        cls: Any = type(module)
-        module.__class__ = _accelerated(cls, backend)
-    if backend in ("auto", "cpu"):
-        _compile_kernels(model)
+        cls: Any = _original(module)
+        module.__class__ = cls if undo else _accelerated(cls, backend)
     return list(chosen)
 
 
-def _core(module: nn.Module) -> tuple[type, Callable[..., Tensor], tuple[str, ...]] | None:
-    """Return the class that defines ``forward``, the function that computes its attention, and the known parameters."""
-    owner = _owner(module.original if isinstance(module, Accelerated) else type(module))
+def _original(module: nn.Module) -> type[nn.Module]:
+    return module.original if isinstance(module, Accelerated) else type(module)
+
+
+def _core(cls: type[nn.Module]) -> tuple[type, str] | None:
+    """Return the class that defines ``forward`` and the name of what computes its attention, None if nothing does."""
+    owner = next(base for base in cls.__mro__ if "forward" in vars(base))
     if not owner.__module__.startswith("transformers.models."):
         return None
-    forward = vars(owner)["forward"]
     if owner.__name__ == MODULE:
-        return owner, forward, _MODULE_PARAMETERS
-    if ATTRIBUTE in vars(module):
-        return owner, vars(module)[ATTRIBUTE], _V2
-    name = _function(owner)
-    return None if name is None else (owner, forward.__globals__[name], FUNCTIONS[name])
-
-
-def _owner(cls: type[nn.Module]) -> type:
-    return next(base for base in cls.__mro__ if "forward" in vars(base))
-
-
-def _function(owner: type) -> str | None:
-    """Return the name of the function of deformable attention that ``forward`` calls, None if it calls none."""
+        return owner, "forward"
     called = getattr(getattr(vars(owner)["forward"], "__code__", None), "co_names", ())
-    return next((name for name in FUNCTIONS if name in called), None)
+    return next(((owner, name) for name in _CALLED if name in called), None)
 
 
-def _method(module: nn.Module) -> str:
-    return getattr(module, "method", getattr(module, "decoder_method", "default"))
-
-
-def _restore(module: nn.Module) -> None:
-    if isinstance(module, Accelerated):
-        object.__setattr__(module, "__class__", module.original)
+def _check(name: str, module: nn.Module) -> None:
+    """Raise if a module cannot be accelerated."""
+    owner, core = _core(_original(module))  # type: ignore[misc]
+    method = getattr(module, "method", getattr(module, "decoder_method", "default"))
+    if method != "default":
+        raise UsageError(f"cannot accelerate {name}: the method is {method!r}; only bilinear sampling is supported")
+    if "forward" in vars(module):
+        raise UsageError(f"the forward of this {owner.__name__} was replaced, for example by use_kernels=True")
+    forward = vars(owner)["forward"]
+    function = forward if core == "forward" else vars(module).get(core) or forward.__globals__[core]
+    _check_function(owner, function, _PARAMETERS[core])
 
 
 def _rebuild(original: Any, backend: str) -> nn.Module:
@@ -152,7 +120,7 @@ def _accelerated(original: type[nn.Module], backend: str) -> type[Accelerated]:
         method: str = "default",
     ) -> Tensor:
         if method != "default":
-            raise UsageError(f"the method is {method!r}, which repgraph cannot compute: call repgraph.accelerate again")
+            raise UsageError(f"repgraph cannot compute the method {method!r}; call repgraph.accelerate(..., undo=True)")
         return multi_scale_deformable_attention(
             value, value_spatial_shapes, sampling_locations, attention_weights, points=num_points_list, backend=backend
         ).contiguous()
@@ -171,13 +139,13 @@ def _accelerated(original: type[nn.Module], backend: str) -> type[Accelerated]:
 
     members: dict[str, Any] = dict(original=original, backend=backend, __module__=original.__module__)
     members |= dict(__qualname__=original.__qualname__, __doc__=original.__doc__)
-    owner = _owner(original)
-    if owner.__name__ == MODULE:
+    owner, core = _core(original)  # type: ignore[misc]
+    if core == "forward":
         members["forward"] = forward
-    elif (name := _function(owner)) is not None:
-        members["forward"] = _with_global(vars(owner)["forward"], name, attend)
-    else:
+    elif core == ATTRIBUTE:
         members[ATTRIBUTE] = property(lambda self: attend)  # precedes the attribute of the instance
+    else:
+        members["forward"] = _with_global(vars(owner)["forward"], core, attend)
     return type(original.__name__, (Accelerated, original), members)
 
 
@@ -204,28 +172,8 @@ def _check_function(owner: type, function: Callable[..., Tensor], expected: tupl
     if expected is _V2:
         given |= dict(sampling_locations=locations.flatten(3, 4), attention_weights=weights.flatten(3))
     ours = multi_scale_deformable_attention(value, sizes, locations, weights, backend="reference")
-    with contextlib.suppress(
-        TypeError, ValueError, RuntimeError
-    ):  # it has other parameters, or a result of another shape
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # other parameters, or a result of another shape
         if torch.allclose(function(*(given[name] for name in expected)), ours):
             return
     where = f"{owner.__module__}.{owner.__name__} of transformers {sys.modules['transformers'].__version__}"
     raise UsageError(f"{where} has other parameters ({', '.join(expected)} are supported) or other results")
-
-
-def _compile_kernels(model: nn.Module) -> None:
-    """Compile the CPU kernels if they are not yet in the cache, so that the first call of the model is fast."""
-    message = "repgraph: compiling kernels for the CPU, once for this machine ..."
-    timer = threading.Timer(1.0, print, [message], dict(file=sys.stderr, flush=True))  # not if they are in the cache
-    timer.start()
-    layers = [p for name, p in model.named_parameters() if "sampling_offsets" in name]
-    try:
-        with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
-            for dtype in {p.dtype for p in layers if why_not("cpu", p.device, p.dtype) is None}:
-                # two heads and many points, so that values are copied
-                shapes = (1, 4, 2, 8), (1, 16, 2, 1, 1, 2), (1, 16, 2, 1, 1)
-                value, *rest = (torch.full(shape, 0.5, dtype=dtype, requires_grad=True) for shape in shapes)
-                y = multi_scale_deformable_attention(value, [(2, 2)], *rest, backend="cpu")
-                torch.autograd.grad(y.sum(), [value, *rest])
-    finally:
-        timer.cancel()
