@@ -1,7 +1,10 @@
 """repgraph.accelerate: outputs of Hugging Face models do not change, and neither does anything else."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -219,18 +222,39 @@ def test_exports_to_onnx(tmp_path):
     torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_nearest_neighbours_are_refused():
+def test_nearest_neighbours_are_left_alone():
     discrete, bilinear = build("rt_detr_v2", decoder_method="discrete"), build("rt_detr_v2")
     with pytest.raises(UsageError, match=r"cannot accelerate model\.decoder.*'discrete'"):
         accelerate(discrete)
     with pytest.raises(UsageError, match="discrete"):
         accelerate(build("d_fine", decoder_method="discrete"))
-    accelerate(bilinear)
+    with pytest.warns(UserWarning, match=r"cannot accelerate 0\.model\.decoder\.layers\.0\.encoder_attn, 0\.model"):
+        names = accelerate(nn.ModuleList([discrete, bilinear]))
+    assert len(names) == 2 and all(name.startswith("1.") for name in names)
+    assert not is_accelerated(discrete)
     attention(bilinear).method = "discrete"
     with pytest.raises(UsageError, match=r"cannot compute the method 'discrete'"):
         outputs(bilinear, "rt_detr_v2")
-    accelerate(bilinear, undo=True)
+    with pytest.warns(UserWarning, match="encoder_attn: only bilinear"):
+        assert accelerate(bilinear) == ["model.decoder.layers.1.encoder_attn"]
     outputs(bilinear, "rt_detr_v2")
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_at_once(tmp_path):
+    script = """
+import repgraph
+from repgraph.ops.cpu import jit
+from tests.families import build, inputs
+
+model = build("deformable_detr")
+repgraph.accelerate(model)
+jit._Cache.save_overload = lambda *arguments: print("compiled in the first call")
+model(**inputs("deformable_detr")).last_hidden_state.sum().backward()
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert "compiling kernels for the CPU, once for this machine" in done.stderr and done.stdout == ""
 
 
 def test_errors():

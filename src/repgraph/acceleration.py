@@ -6,7 +6,9 @@ attention's ``forward`` calls a function of its Python module, in D-FINE and DEI
 
 import contextlib
 import sys
+import threading
 import types
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from repgraph.errors import UsageError
 from repgraph.ops import multi_scale_deformable_attention
-from repgraph.ops.backends import NAMES
+from repgraph.ops.backends import NAMES, why_not
 
 MODULE = "MultiScaleDeformableAttention"
 ATTRIBUTE = "ms_deformable_attn_core"
@@ -52,7 +54,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     ``torch.compile`` work as before.
 
     Args:
-        model: a model of transformers, or a module that contains one.
+        model: a model of transformers, or a module that contains one. Modules with nearest-neighbour sampling
+            (``decoder_method="discrete"``) are left as they are, with a warning that names them.
         undo: restore the original modules.
         backend: see :func:`repgraph.representative_attention`.
 
@@ -63,15 +66,31 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     found = {name: module for name, module in model.named_modules() if _core(_original(module)) is not None}
     if not found:
         raise UsageError(f"{type(model).__name__} has no deformable attention of transformers: nothing to accelerate")
-    chosen = {name: module for name, module in found.items() if not undo or isinstance(module, Accelerated)}
-    for name, module in chosen.items() if not undo else ():  # before anything is changed
-        _check(name, module)
+    if undo:
+        chosen = {name: module for name, module in found.items() if isinstance(module, Accelerated)}
+    else:
+        chosen = {name: module for name, module in found.items() if _is_bilinear(module)}
+        if left := [name for name in found if name not in chosen]:
+            message = f"cannot accelerate {', '.join(left)}: only bilinear sampling is supported, not 'discrete'"
+            if not chosen:
+                raise UsageError(message)
+            warnings.warn(message, stacklevel=2)
+            for name in left:  # accelerated before its method changed
+                found[name].__class__ = _original(found[name])
+        for module in chosen.values():  # before anything is changed
+            _check(module)
     for module in chosen.values():
         # The class of the instance is what deepcopy, pickle, replicas and Dynamo all respect. A function stored in the
         # instance would stay bound to the original of a copy.
         cls: Any = _original(module)
         module.__class__ = cls if undo else _accelerated(cls, backend)
+    if not undo and backend in ("auto", "cpu"):
+        _compile_kernels(model)
     return list(chosen)
+
+
+def _is_bilinear(module: nn.Module) -> bool:
+    return getattr(module, "method", getattr(module, "decoder_method", "default")) == "default"
 
 
 def _original(module: nn.Module) -> type[nn.Module]:
@@ -89,12 +108,9 @@ def _core(cls: type[nn.Module]) -> tuple[type, str] | None:
     return next(((owner, name) for name in _CALLED if name in called), None)
 
 
-def _check(name: str, module: nn.Module) -> None:
+def _check(module: nn.Module) -> None:
     """Raise if a module cannot be accelerated."""
     owner, core = _core(_original(module))  # type: ignore[misc]
-    method = getattr(module, "method", getattr(module, "decoder_method", "default"))
-    if method != "default":
-        raise UsageError(f"cannot accelerate {name}: the method is {method!r}; only bilinear sampling is supported")
     if "forward" in vars(module):
         raise UsageError(f"the forward of this {owner.__name__} was replaced, for example by use_kernels=True")
     forward = vars(owner)["forward"]
@@ -177,3 +193,21 @@ def _check_function(owner: type, function: Callable[..., Tensor], expected: tupl
             return
     where = f"{owner.__module__}.{owner.__name__} of transformers {sys.modules['transformers'].__version__}"
     raise UsageError(f"{where} has other parameters ({', '.join(expected)} are supported) or other results")
+
+
+def _compile_kernels(model: nn.Module) -> None:
+    """Compile the CPU kernels if they are not yet in the cache, so that the first call of the model is fast."""
+    message = "repgraph: compiling kernels for the CPU, once for this machine ..."
+    timer = threading.Timer(1.0, print, [message], dict(file=sys.stderr, flush=True))  # not if they are in the cache
+    timer.start()
+    layers = [p for name, p in model.named_parameters() if "sampling_offsets" in name]
+    try:
+        with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
+            for dtype in {p.dtype for p in layers if why_not("cpu", p.device, p.dtype) is None}:
+                # two heads and many points, so that values are copied
+                shapes = (1, 4, 2, 8), (1, 16, 2, 1, 1, 2), (1, 16, 2, 1, 1)
+                value, *rest = (torch.full(shape, 0.5, dtype=dtype, requires_grad=True) for shape in shapes)
+                y = multi_scale_deformable_attention(value, [(2, 2)], *rest, backend="cpu")
+                torch.autograd.grad(y.sum(), [value, *rest])
+    finally:
+        timer.cancel()

@@ -33,10 +33,10 @@ def assert_raises(model: nn.Module, message: str, *args, error: type[Exception] 
 INVALID = [
     (["stage1"], {}, TypeError, "where is ['stage1']; expected a dict from stages to integers"),
     ({"stage2": 1, "stage1": 0}, {}, ValueError, "where['stage1'] is 0; expected an integer from 1"),
-    ({"stage1": 3}, {}, ValueError, "where['stage1'] is 3; its 3 blocks take up to 2"),
-    ({"stage3": 2}, {}, ValueError, "its 1 blocks take up to 1, after the block"),
-    ({"stge2": 1}, {}, ValueError, f"'stge2' is no module of the model; did you mean 'stage2'? {STAGES}"),
-    ({"stage1.0": 1}, {}, ValueError, f"'stage1.0' is no stage (a list of blocks). {STAGES}"),
+    ({"stage1": 3}, {}, ValueError, "where['stage1'] is 3; the stage has room for 2"),
+    ({"stage3": 2}, {}, ValueError, "the stage has room for 1, after the block"),
+    ({"stge2": 1}, {}, ValueError, f"'stge2' is not a module of the model; did you mean 'stage2'? {STAGES}"),
+    ({"stage1.0": 1}, {}, ValueError, f"'stage1.0' is not a stage (a list of blocks). {STAGES}"),
     (EVERYWHERE, dict(layer=partial(SimpleRepGraph, fusion="concat")), ValueError, SHAPE),
     (EVERYWHERE, dict(node=3), TypeError, "unexpected keyword argument 'node'"),
     (EVERYWHERE, dict(layer={8: nn.Identity()}.__getitem__), KeyError, "12"),  # an error in the second stage

@@ -80,7 +80,7 @@ def test_names():
     outer = nn.ModuleDict({"first": model, "second": model})
     assert find_stage(outer, "stage1") == "first.stage1" and find_stage(outer, "second.stage1") == "second.stage1"
     model = nn.ModuleDict({"body": nn.Sequential(network().stage1, nn.Sequential(Block(8, 8), Block(8, 8)))})
-    with pytest.raises(ValueError, match=r"'body' is no stage .* 'body.0' \(3\), 'body.1' \(2\)"):
+    with pytest.raises(ValueError, match=r"'body' is not a stage .* 'body.0' \(3\), 'body.1' \(2\)"):
         find_stage(model, "body")
 
 

@@ -81,6 +81,9 @@ class DeformableAttention(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             projection.bias.zero_()
 
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}, levels={self.levels}, points={self.points}"
+
     def forward(
         self,
         query: Tensor,

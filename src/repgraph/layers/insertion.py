@@ -64,7 +64,7 @@ def insert(
             own = blocks(model.get_submodule(stage))
             most, place = (len(own) - 1, "before each block but the first") if len(own) > 1 else (1, "after the block")
             if check_int(f"where[{name!r}]", count) > most:
-                raise UsageError(f"where[{name!r}] is {count}; its {len(own)} blocks take up to {most}, {place}")
+                raise UsageError(f"where[{name!r}] is {count}; the stage has room for {most}, {place}")
             width = (channels or {}).get(name)
             for path in list(own)[-count:]:
                 new.append(_insert_one(model, name, stage, path, width, layer, layer_options))
@@ -171,20 +171,24 @@ def _insert_one(
             channels = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
     if channels is None:
         raise UsageError(f"cannot find the channels at {path!r}; for maps, pass them: channels={{{name!r}: 1024}}")
-    hook = _Hook(_find_place(model, block, path), before, taken is not None and taken.layout == "BHWC")
+    hook = _Hook(_find_place(model, block, taken, path), before, taken is not None and taken.layout == "BHWC")
     hook.attach(block, _build(layer, channels, block, path, options))
     return block, hook
 
 
-def _find_place(model: nn.Module, block: nn.Module, path: str) -> str:
-    """Return the path of a new layer in a block: a child of its first module that is not a list of modules.
+def _find_place(model: nn.Module, block: nn.Module, taken: _BlockInput | None, path: str) -> str:
+    """Return the path of a new layer in a block: a child of its first module that does not call all its children.
 
-    Lists would call the layer, too. In modules that are used elsewhere in the network, the layer would be there twice.
+    In modules that are used elsewhere in the network, the layer would be there twice.
     """
     uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for inner, module in block.named_modules():
         shared = uses[id(module)] > uses[id(block)]
-        if not (isinstance(module, CONTAINERS) or shared or hasattr(module, NAME)):
+        if isinstance(module, CONTAINERS) or shared or hasattr(module, NAME):
+            continue
+        twin, child = _meta_copy(block), nn.Identity()
+        twin.get_submodule(inner).add_module(NAME, child)
+        if taken is None or not _first_arguments(child, twin, taken):
             return join(inner, NAME)
     raise UsageError(f"no module in {path!r} can hold a layer: it has only lists of modules or shared modules")
 
@@ -246,11 +250,16 @@ def _output_shape(module: nn.Module, taken: _BlockInput) -> torch.Size | None:
 def _not_a_tensor(stage: nn.Module, path: str) -> str | None:
     """Describe what the block at ``path`` of a stage gets; None if it is a tensor or unknown."""
     twin, first = _meta_copy(stage), _block_input(next(iter(blocks(stage).values())))
-    calls: list[Any] = []
-    twin.get_submodule(path).register_forward_pre_hook(lambda _, args: calls.extend(args[:1]))
-    if first is not None:
-        _probe(twin, first)
+    calls = [] if first is None else _first_arguments(twin.get_submodule(path), twin, first)
     return f"a {type(calls[0]).__name__}" if calls and not isinstance(calls[0], Tensor) else None
+
+
+def _first_arguments(module: nn.Module, twin: nn.Module, taken: _BlockInput) -> list[Any]:
+    """Return the first argument of each call of a module when the copy that it is part of runs."""
+    calls: list[Any] = []
+    module.register_forward_pre_hook(lambda _, args: calls.extend(args[:1]))
+    _probe(twin, taken)
+    return calls
 
 
 def _probe(twin: nn.Module, taken: _BlockInput) -> Any:

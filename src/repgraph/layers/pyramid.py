@@ -79,6 +79,9 @@ class PyramidRound(Fusible):
         parts = offsets.unflatten(1, (self.groups, self.maps, self.nodes, 2))
         return (parts * units[:, None, :, None, None]).flatten(1, 4)
 
+    def extra_repr(self) -> str:
+        return f"{self.channels}, maps={self.maps}, nodes={self.nodes}, groups={self.groups}, backend={self.backend!r}"
+
 
 class PyramidRepGraph(nn.Module):
     """RepGraph over several maps: positions of each map attend to nodes on that map and on all coarser ones.

@@ -53,7 +53,9 @@ def find_stage(model: nn.Module, name: str) -> str:
         return found[0]
     if found:
         raise UsageError(f"{name!r} matches several stages: {', '.join(map(repr, found))}; give more of the path")
-    problem = "is no stage (a list of blocks)." if paths else f"is no module of the model{nearest(name, listed, '.')}"
+    problem = (
+        "is not a stage (a list of blocks)." if paths else f"is not a module of the model{nearest(name, listed, '.')}"
+    )
     known = ", ".join(f"{path!r} ({count})" for path, count in listed.items()) or "none"
     raise UsageError(f"{name!r} {problem} Stages and their blocks: {known}")
 
