@@ -23,7 +23,7 @@ from repgraph import distributed, files
 from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
 from repgraph.inference import NotFinite
-from repgraph.progress import Progress
+from repgraph.progress import Progress, format_duration
 from repgraph.recipes import AnyRecipe, from_dict, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
@@ -34,8 +34,8 @@ from repgraph.train.stream import seed_from
 from repgraph.train.task import Validation, explained_errors
 
 NOT_FINITE = 3  # exit code
-SLOW = 4 * 3600  # seconds of training on a CPU above which a warning is printed
-FASTER = "training is slow without a GPU; use fewer --iterations, a smaller --batch, or the recipe laptop-r50-pyramid"
+SLOW = 2 * 3600  # seconds of training on a CPU above which a warning is printed
+FASTER = "use fewer --iterations, a smaller --batch, or the recipe laptop-r50-pyramid"
 MIN_LOSS_SCALE = 2.0**-10  # in fp16: reached when gradients have overflowed many times in a row
 
 
@@ -166,7 +166,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             progress.update(now, line=now == start + 1)
             seconds = (last - now) * (time.perf_counter() - begin)
             if show and now == start + 1 and where.kind == "cpu" and seconds > SLOW:
-                progress.print(f"warning: {FASTER}")
+                time_left = format_duration(seconds)
+                progress.print(f"warning: without a GPU, training will take about {time_left}; {FASTER}")
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
             if not (log_now or period_ends or (where.world_size == 1 and signals)):
