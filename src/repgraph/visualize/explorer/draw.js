@@ -22,7 +22,7 @@ function drawBase(canvas, view, underlay) {
   const box = view.box(image.width, image.height);
   context.imageSmoothingQuality = "high";
   context.imageSmoothingEnabled = view.scale * image.width < 6 * image.photo.naturalWidth;
-  if (image.photo.complete && image.photo.naturalWidth) context.drawImage(image.photo, ...box);
+  context.drawImage(image.photo, ...box); // nothing before it is loaded
   if (!underlay) return;
   context.imageSmoothingEnabled = false;
   context.globalAlpha = OPACITY;
@@ -67,45 +67,31 @@ function drawBoxes(context, view, underlay) {
   }
 }
 
-/** Return the radius of a node; small weights stay visible. */
-function nodeRadius(view, weight) {
-  const unit = Math.min(640, view.fitting * Math.min(view.image.width, view.image.height));
-  return Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight)));
-}
-
-/** Draw all pins and the current position; return the position's nodes with their place on the screen. */
+/** Draw all pins and the current position with their nodes. */
 function drawMarks(canvas, view, layer, pins, current, windows, walked) {
   const context = clear(canvas, view);
-  const nodes = (position) => {
-    const drawn = position.nodes.map((node) => {
-      const [across, down] = view.toScreen(node.x, node.y);
-      return { ...node, across, down, radius: nodeRadius(view, node.weight) };
-    });
-    if (layer.kind === "affinity") drawCells(context, view, layer, drawn);
-    else drawNodes(context, view, position, drawn);
-    return drawn;
-  };
-  const same = (position) => position.row === current.row && position.column === current.column;
+  const drawOne = layer.kind === "affinity" ? drawCells : drawNodes;
   context.globalAlpha = 0.8;
-  pins.filter((position) => !same(position)).forEach(nodes);
+  for (const position of pins) drawOne(context, view, layer, position);
   context.globalAlpha = 1;
   if (windows) drawWindows(context, view, layer, current.nodes); // not those of pins, nor their paths
   drawPaths(context, view, walked);
-  const drawn = nodes(current);
+  drawOne(context, view, layer, current);
+  drawPosition(context, view, layer, current, "");
   pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
-  if (!pins.some(same)) drawPosition(context, view, layer, current, "");
-  return drawn;
 }
 
-function drawNodes(context, view, position, drawn) {
+function drawNodes(context, view, layer, position) {
   const start = view.toScreen(position.x, position.y);
-  const weakestFirst = [...drawn].reverse();
-  for (const { across, down, weight } of weakestFirst) {
-    line(context, start, [across, down], 1 + 4 * weight, `rgba(${NODE}, ${0.45 + 0.5 * weight})`);
+  const unit = Math.min(640, view.fitting * Math.min(view.image.width, view.image.height));
+  const weakestFirst = [...position.nodes].reverse();
+  for (const { x, y, weight } of weakestFirst) {
+    line(context, start, view.toScreen(x, y), 1 + 4 * weight, `rgba(${NODE}, ${0.45 + 0.5 * weight})`);
   }
-  for (const { across, down, radius, weight } of weakestFirst) {
-    disc(context, [across, down], radius, `rgba(${NODE}, ${0.72 + 0.2 * weight})`, 1.5);
-    disc(context, [across, down], 1.2, OUTLINE); // the exact point
+  for (const { x, y, weight } of weakestFirst) {
+    const radius = Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight))); // small weights stay visible
+    disc(context, view.toScreen(x, y), radius, `rgba(${NODE}, ${0.72 + 0.2 * weight})`, 1.5);
+    disc(context, view.toScreen(x, y), 1.2, OUTLINE); // the exact point
   }
 }
 
@@ -123,38 +109,40 @@ function drawPaths(context, view, walked) {
   });
 }
 
+/** Return the rectangle on the screen of side x side positions of the map around a pixel. */
+function square(view, layer, { x, y }, side = 1) {
+  const [across, down] = view.toScreen(x, y);
+  const [width, height] = layer.step.map((step) => side * view.scale * step);
+  return [across - width / 2, down - height / 2, width, height];
+}
+
 /** Draw the windows that nodes in the image average, more opaque for more weight. */
 function drawWindows(context, view, layer, nodes) {
-  const [width, height] = layer.step.map((step) => view.scale * step * layer.node_view);
   context.save();
   context.rect(...view.box(view.image.width, view.image.height));
   context.clip();
   context.lineWidth = 1.5;
-  for (const node of nodes.filter((one) => !layer.isOutside(one)).reverse()) {
-    const [x, y] = view.toScreen(node.x, node.y);
+  for (const node of nodes.filter((one) => one.inside).reverse()) {
     context.strokeStyle = `rgba(${NODE}, ${0.4 + 0.6 * Math.sqrt(node.weight)})`;
-    context.strokeRect(x - width / 2, y - height / 2, width, height);
+    context.strokeRect(...square(view, layer, node, layer.node_view));
   }
   context.restore();
 }
 
 /** Draw the strongest positions of a layer that attends to all positions, more opaque for more weight. */
-function drawCells(context, view, layer, drawn) {
-  const top = drawn[0].weight || 1;
-  const [width, height] = layer.step.map((step) => view.scale * step);
-  for (const { across, down, weight } of drawn) {
-    context.fillStyle = `rgba(${NODE}, ${0.15 + (0.75 * weight) / top})`;
-    context.fillRect(across - width / 2, down - height / 2, width, height);
+function drawCells(context, view, layer, { nodes }) {
+  const top = nodes[0].weight || 1;
+  for (const node of nodes) {
+    context.fillStyle = `rgba(${NODE}, ${0.15 + (0.75 * node.weight) / top})`;
+    context.fillRect(...square(view, layer, node));
   }
 }
 
 /** Draw a position: a blue dot, and its outline in the map. */
 function drawPosition(context, view, layer, position, text) {
   const [x, y] = view.toScreen(position.x, position.y);
-  const [across, down] = layer.step.map((step) => view.scale * step);
-  context.lineWidth = 1.5;
-  context.strokeStyle = POSITION;
-  context.strokeRect(x - across / 2, y - down / 2, across, down);
+  Object.assign(context, { lineWidth: 1.5, strokeStyle: POSITION });
+  context.strokeRect(...square(view, layer, position));
   disc(context, [x, y], text ? 9 : 6, POSITION, 2);
   const font = "700 11px system-ui, sans-serif";
   Object.assign(context, { font, textAlign: "center", textBaseline: "middle", fillStyle: OUTLINE });
