@@ -65,8 +65,8 @@ def test_affinity_of_an_image(networks, photo, tmp_path, capsys):
     for name in STATISTICS:
         assert record[name]["mean"] == pytest.approx(getattr(found, name).mean, rel=1e-5)
         assert record[name]["quantiles"]["0.5"] == pytest.approx(getattr(found, name).median, rel=2e-3)
-        assert record["one_position"][name] == pytest.approx(position.statistics[name], rel=1e-5)
-    assert record["one_position"]["map"] == [9, 13] and record["top_count"] == 5 and record["positions"] == 117
+        assert record["one_position"]["statistics"][name] == pytest.approx(position.statistics[name], rel=1e-5)
+    assert np.shape(record["one_position"]["weights"]) == (1, 9, 13) and record["top_count"] == 5
     table = {row["statistic"]: row for row in rows_of(out / "affinity.csv")}
     assert float(table["top 5"]["mean"]) == record["top"]["mean"] and float(table["effective"]["uniform"]) == 117
     assert sum(float(row["mass"]) for row in rows_of(out / "histogram.csv")) == pytest.approx(1)
@@ -81,7 +81,7 @@ def test_affinity_of_a_split(networks, data, tmp_path):
     options = ["--format", "svg", "--out", tmp_path, "--width", 4.8]
     assert command("affinity", networks / "nl", *split, *options) == 0
     record = json.loads((tmp_path / "affinity.json").read_text())
-    assert record["images"] == 3 and record["data"] == "folder val, 3 images"
+    assert len(record["images"]) == 3 and record["data"] == "folder val, 3 images"
     rows = rows_of(tmp_path / "images.csv")
     assert [row["image"] for row in rows] == ["0", "1", "2"] and not (tmp_path / "affinity.png").exists()
 

@@ -6,17 +6,16 @@ from dataclasses import replace
 import matplotlib.style
 import numpy as np
 import pytest
+from PIL import Image
 
-from repgraph.data.coco import masks
 from repgraph.errors import UsageError
-from repgraph.inference import Detections
 from repgraph.visualize import figures
 from repgraph.visualize.affinity import AffinityStatistics, Histogram, PositionAffinity, Summary, uniform
-from repgraph.visualize.collect import PositionNodes
+from repgraph.visualize.collect import PositionNodes, paint_objects
 from repgraph.visualize.nodes_figure import MIN_POINTS, POSITION_POINTS, Cell, choose_positions, draw_nodes
 
 SIZE = (30, 40)
-PICTURE = np.full((*SIZE, 3), 128, np.uint8)
+PICTURE = Image.new("RGB", SIZE[::-1], (128, 128, 128))
 NODES = PositionNodes(10, 20, ((31, 4, 0.7), (2.5, 25, 0.2999), (20, 10, 0.0001), (50, 10, 0.0)))
 
 
@@ -70,7 +69,7 @@ def test_files_do_not_depend_on_the_users_style(tmp_path):
 
 
 def test_rows():
-    wide = Cell(np.zeros((10, 40, 3), np.uint8), (10, 40))
+    wide = Cell(Image.new("RGB", (40, 10)), (10, 40))
     figure = draw([wide, Cell(PICTURE, SIZE)], [wide], width=3.5)
     boxes = [axis.get_position() for axis in figure.axes[:3]]
     assert figure.get_figwidth() == 3.5 and len({round(box.width, 9) for box in boxes}) == 1
@@ -83,24 +82,22 @@ def test_rows():
         draw([wide] * 30, width=4)
 
 
+BOXES = ((10, 20, 60, 80), (12, 21, 62, 81), (100, 40, 130, 70))
 EDGES = tuple(10.0 ** (k / 2) for k in range(-8, 7))
 
 
 def test_chosen_positions_differ():
     classes = np.zeros((100, 150), int)
     classes[30:60, 20:50], classes[5, 140] = 1, 2  # an object, and a speck
-    chosen = choose_positions(classes, classes.shape, 4)
+    chosen = choose_positions(classes, 4)
     assert [classes[int(y), int(x)] for x, y in chosen] == [0, 1, 0, 0]
     apart = [np.hypot(a[0] - b[0], a[1] - b[1]) for i, a in enumerate(chosen) for b in chosen[:i]]
-    assert min(apart) > 30 and choose_positions(classes, classes.shape, 4) == chosen
-    boxes = np.array([[10, 20, 60, 80], [12, 21, 62, 81], [100, 40, 130, 70], [0, 0, 9, 9]], float)
-    painted = np.zeros((4, 100, 150))
-    for mask, (left, top, right, bottom) in zip(painted, boxes.astype(int), strict=True):
-        mask[top:bottom, left:right] = 1
-    scores = np.array([0.9, 0.8, 0.7, 0.1])  # the second covers the first, the last is not shown
-    found = Detections(classes.shape, boxes, np.ones(4, int), scores, [masks.encode(mask) for mask in painted])
-    on = [painted[:, int(y), int(x)].tolist() for x, y in choose_positions(found, classes.shape, 3)]
-    assert on == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    assert min(apart) > 30 and choose_positions(classes, 4) == chosen
+    painted = np.zeros((3, 100, 150))
+    for mask, (left, top, right, bottom) in zip(painted, BOXES, strict=True):
+        mask[top:bottom, left:right] = 1  # the second covers the first
+    chosen = choose_positions(paint_objects(classes.shape, painted), 3)
+    assert [painted[:, int(y), int(x)].tolist() for x, y in chosen] == [[1, 1, 0], [0, 0, 1], [0, 0, 0]]
 
 
 def histogram(weights, mass):
@@ -113,7 +110,7 @@ def draw_affinity(first, second, shape=(4, 6)):
     weights = np.full((1, *shape), 1 / np.prod(shape))
     position = PositionAffinity(0, 1, (12.0, 7.0), (8.0, 8.0), weights, uniform(24), uniform(24), second)
     with figures.figure_style(5):
-        figure = figures.draw_affinity(statistics, position, PICTURE, width=5)
+        figure = figures.draw_affinity(statistics, position, np.asarray(PICTURE), width=5)
         figure.draw_without_rendering()
     return figure
 

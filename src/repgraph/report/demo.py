@@ -245,7 +245,7 @@ def _draw_nodes(model: RGNet, examples: Sequence[Example]) -> Picture:
             depth = ndimage.distance_transform_edt(np.pad(np.isin(mask, classes), 1))[1:-1, 1:-1]
             y, x = np.unravel_index(depth.argmax(), depth.shape)
             nodes = layer.nodes_at(float(x), float(y))
-            cells.append(Cell(np.asarray(as_picture(picture)), depth.shape, nodes, f"{title}: {what}"))
+            cells.append(Cell(as_picture(picture), depth.shape, nodes, f"{title}: {what}"))
     rows = [cells[start : start + COLUMNS] for start in range(0, len(cells), COLUMNS)]
     return nodes_picture(rows, "Positions on boats and on the shore (blue), and their nodes (red).")
 

@@ -1,7 +1,6 @@
 """Matplotlib figures for papers: style, size and files, and the figure of a non-local layer's attention weights."""
 
 import io
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,17 +21,14 @@ from repgraph.visualize.affinity import AffinityStatistics, Histogram, PositionA
 WIDTH = 6.9  # inches: the text of a page with two columns
 POSITION_COLOUR, NODE_COLOUR, OUTLINE = "#1466d8", "#e2212f", "#fff"
 TEXT, GREY, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"  # the last two of Okabe and Ito's colours
-MAX_HEIGHT = 200  # inches: of a page of PDF
 MAX_SIDE, MAX_PIXELS = 2**16, 2**28  # of images that Matplotlib draws; about 1 GiB
 HIDDEN = 1e-3  # share of the smallest weights that the histogram's first bar absorbs
 AXIS_START, MAP_MIN = 1e-5, 0.1  # smallest weight times N on the axis, and in the colours of the map
 
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-_SIZES = {
-    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
-}
 _STYLE: dict[str, Any] = {
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), "small"),
+    "axes.titlesize": "medium",
     "axes.linewidth": 0.6,
     "axes.edgecolor": GREY,
     "axes.spines.top": False,
@@ -40,14 +36,12 @@ _STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,  # text stays text, as many publishers require
     "svg.hashsalt": "repgraph",  # reproducible files
 }
-_LOCK = threading.RLock()  # Matplotlib's style is global
 
 
 @contextmanager
 def figure_style(width: float = WIDTH) -> Iterator[None]:
     """Draw and save figures in the style of a paper, independent of the user's matplotlibrc."""
-    sizes = {name: size * font_scale(width) for name, size in _SIZES.items()}
-    with _LOCK, matplotlib.style.context(["default", _STYLE | sizes]):
+    with matplotlib.style.context(["default", _STYLE | {"font.size": 8 * font_scale(width)}]):
         yield
 
 
@@ -65,14 +59,12 @@ def file_format(path: Path) -> str:
 
 
 def save(figure: Figure, path: Path, dpi: float) -> Path:
-    """Write a figure in the format of the path's suffix; raise an error if it is too large to be printed or drawn."""
+    """Write a figure in the format of the path's suffix; raise an error if it is too large to be drawn."""
     width, height = figure.get_size_inches()
     across, down = round(width * dpi), round(height * dpi)
-    if height > MAX_HEIGHT or max(across, down) >= MAX_SIDE or across * down > MAX_PIXELS:
-        raise UsageError(
-            f"the figure would be {width:.3g} x {height:.3g} inches, {across} x {down} pixels; "
-            "use a smaller --width or --dpi, fewer images, or images that are less tall"
-        )
+    if max(across, down) >= MAX_SIDE or across * down > MAX_PIXELS:
+        size = f"{across} x {down} pixels"
+        raise UsageError(f"the figure would have {size}; use a smaller --width or --dpi, or fewer images")
     suffix, buffer = file_format(path), io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # Matplotlib draws a box
