@@ -65,10 +65,10 @@ class Picture:
     is_label_map: bool = False
 
 
-def photo(image: Any, caption: str) -> Picture:
-    """Return an image, uint8 (H, W, 3) or (3, H, W), as a JPEG with sides of at most ``MAX_SIDE`` pixels."""
+def photo(image: Any, caption: str, side: int = MAX_SIDE) -> Picture:
+    """Return an image, uint8 (H, W, 3) or (3, H, W), as a JPEG with sides of at most ``side`` pixels."""
     picture = as_picture(image)
-    picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.BOX)
+    picture.thumbnail((side, side), Image.Resampling.BOX)
     return Picture(data_uri(picture, photo=True), *picture.size, caption, caption)
 
 
