@@ -1,7 +1,6 @@
 """Figures: marks and bars match the data, texts are escaped, and files are reproducible."""
 
 import re
-from dataclasses import replace
 
 import matplotlib.style
 import numpy as np
@@ -74,10 +73,6 @@ def test_rows():
     boxes = [axis.get_position() for axis in figure.axes[:3]]
     assert figure.get_figwidth() == 3.5 and len({round(box.width, 9) for box in boxes}) == 1
     assert boxes[2].y1 < boxes[1].y0 <= boxes[0].y0, "the second row is below both pictures of the first"
-    figure = draw([Cell(PICTURE, SIZE, replace(NODES, window=(12, 6)))], windows=True)
-    squares = {tuple(patch.get_bbox().extents.tolist()): patch.get_alpha() for patch in figure.axes[0].patches}
-    (first, second, third) = sorted(squares, key=lambda square: -squares[square])  # not of the node outside
-    assert [first, second, third] == [(25, 1, 37, 7), (-3.5, 22, 8.5, 28), (14, 7, 26, 13)] and squares[third] > 0.2
     with pytest.raises(UsageError, match="30 columns do not fit into 4 inches"):
         draw([wide] * 30, width=4)
 
@@ -119,9 +114,9 @@ def test_affinity_bars_and_map():
     first = histogram({0: 0.0004, 3: 0.6, 9: 0.3996}, {3: 0.1, 9: 0.9})
     left, middle, place = draw_affinity(first, histogram({6: 0.5, 12: 0.5}, {6: 0.2, 12: 0.8})).axes
     weights, mass = (patch.get_data() for patch in left.patches)
-    assert weights.edges[0] == pytest.approx(EDGES[3]) and weights.edges[-1] == pytest.approx(EDGES[13])
-    assert weights.values.sum() == pytest.approx(1) and weights.values[0] == pytest.approx(0.6004)
-    assert mass.values[0] == pytest.approx(0.1) and mass.values[6] == pytest.approx(0.9)
+    assert left.get_xlim() == pytest.approx((EDGES[3], EDGES[13]))
+    assert weights.values.sum() == pytest.approx(1) and weights.values[3] == pytest.approx(0.6)
+    assert mass.values[3] == pytest.approx(0.1) and mass.values[9] == pytest.approx(0.9)
     assert left.get_xlim() == middle.get_xlim() and left.get_ylim() == middle.get_ylim()
     assert place.images[1].get_extent() == [-0.5, 47.5, 31.5, -0.5], "a detector's map reaches into the padding"
     assert place.get_xlim() == (-0.5, 39.5) and place.get_ylim() == (29.5, -0.5)

@@ -29,8 +29,8 @@ STATISTICS = ("top", "percent", "effective", "effective_share")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # Bins of the statistics for quantiles: logarithms from 1e-10 to 1e10 in steps of 0.001.
 LOG_STEP, LOG_BINS = 1e-3, 23026
-# Bins of the histogram: powers of ten of the weight times N, bins per power.
-LOWEST, HIGHEST, PER_DECADE = -8, 7, 10
+# Bins of the histogram: powers of ten of the weight times N, bins per power. The first has all smaller weights.
+LOWEST, HIGHEST, PER_DECADE = -5, 7, 10
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +38,6 @@ class PositionNodes:
     x: float
     y: float
     nodes: tuple[tuple[float, float, float], ...]  # x, y, attention weight
-    window: tuple[float, float] = (0.0, 0.0)  # width and height of what a node averages
 
     def describe(self) -> str:
         """Describe the nodes: number, reach and largest weight."""
@@ -62,7 +60,6 @@ class LayerAttention:
     """
 
     path: str  # of the layer in the network
-    title: str
     kind: Literal["nodes", "affinity"]
     nodes: np.ndarray  # x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid))
     weights: np.ndarray  # float32 (groups, S, h, w); their sum over S is 1, or less for "affinity"
@@ -83,7 +80,7 @@ class LayerAttention:
         places = self.nodes[:, :, row // self.grid, column // self.grid].tolist()
         weights = self.weights[:, :, row, column].mean(0).tolist()
         nodes = tuple((a, b, weight) for (a, b), weight in zip(places, weights, strict=True))
-        return PositionNodes(*centre, nodes, (self.node_view * self.step[0], self.node_view * self.step[1]))
+        return PositionNodes(*centre, nodes)
 
 
 @dataclass(frozen=True)
@@ -270,10 +267,9 @@ def _layer_attention(path: str, layer: Any, maps: list[Tensor], frame: Frame, st
         weights = weights[..., :rows, :columns].float()
         if not (places.isfinite().all() and weights.isfinite().all()):
             raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
-        title = _title(path, layer, f", round {number}" if len(rounds) > 1 else "")
         arrays, size = (places.cpu().numpy(), weights.cpu().numpy()), (rows, columns)
         more = grid, getattr(layer, "node_view", 1), number, len(rounds)
-        entries.append(LayerAttention(path, title, kind, *arrays, size, steps[0], *more))
+        entries.append(LayerAttention(path, kind, *arrays, size, steps[0], *more))
     return entries
 
 
@@ -292,12 +288,3 @@ def _nodes(layer: RepGraph | PyramidRepGraph, maps: list[Tensor]) -> list[tuple[
         return [(nodes[0], weights.flatten(1, 2) / layer.groups) for nodes, weights in zip(*found, strict=True)]
     _, *found = layer.forward(maps[0], return_nodes=True)
     return [(nodes[0], weights[0]) for nodes, weights in (zip(*found, strict=True) if layer.rounds > 1 else [found])]
-
-
-def _title(path: str, layer: Layer, number: str) -> str:
-    """Return stage, round, kind and nodes, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
-    if stage := re.search(r"layer(\d)\.\d+", path):
-        path = f"{stage.group()} (res{int(stage.group(1)) + 1})"
-    title = f"{path.removesuffix('.context')}{number}: {type(layer).__name__.removesuffix('RepGraph')}"
-    title += f", {layer.nodes} nodes" if hasattr(layer, "nodes") else ""
-    return title + (f", grid {layer.grid}" if getattr(layer, "grid", 1) != 1 else "")

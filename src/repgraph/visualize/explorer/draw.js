@@ -68,13 +68,12 @@ function drawBoxes(context, view, underlay) {
 }
 
 /** Draw all pins and the current position with their nodes. */
-function drawMarks(canvas, view, layer, pins, current, windows, walked) {
+function drawMarks(canvas, view, layer, pins, current, walked) {
   const context = clear(canvas, view);
   const drawOne = layer.kind === "affinity" ? drawCells : drawNodes;
   context.globalAlpha = 0.8;
   for (const position of pins) drawOne(context, view, layer, position);
   context.globalAlpha = 1;
-  if (windows) drawWindows(context, view, layer, current.nodes); // not those of pins, nor their paths
   drawPaths(context, view, walked);
   drawOne(context, view, layer, current);
   drawPosition(context, view, layer, current, "");
@@ -109,24 +108,11 @@ function drawPaths(context, view, walked) {
   });
 }
 
-/** Return the rectangle on the screen of side x side positions of the map around a pixel. */
-function square(view, layer, { x, y }, side = 1) {
+/** Return the rectangle on the screen of a position of the map. */
+function rectangle(view, layer, { x, y }) {
   const [across, down] = view.toScreen(x, y);
-  const [width, height] = layer.step.map((step) => side * view.scale * step);
+  const [width, height] = layer.step.map((step) => view.scale * step);
   return [across - width / 2, down - height / 2, width, height];
-}
-
-/** Draw the windows that nodes in the image average, more opaque for more weight. */
-function drawWindows(context, view, layer, nodes) {
-  context.save();
-  context.rect(...view.box(view.image.width, view.image.height));
-  context.clip();
-  context.lineWidth = 1.5;
-  for (const node of nodes.filter((one) => one.inside).reverse()) {
-    context.strokeStyle = `rgba(${NODE}, ${0.4 + 0.6 * Math.sqrt(node.weight)})`;
-    context.strokeRect(...square(view, layer, node, layer.node_view));
-  }
-  context.restore();
 }
 
 /** Draw the strongest positions of a layer that attends to all positions, more opaque for more weight. */
@@ -134,7 +120,7 @@ function drawCells(context, view, layer, { nodes }) {
   const top = nodes[0].weight || 1;
   for (const node of nodes) {
     context.fillStyle = `rgba(${NODE}, ${0.15 + (0.75 * node.weight) / top})`;
-    context.fillRect(...square(view, layer, node));
+    context.fillRect(...rectangle(view, layer, node));
   }
 }
 
@@ -142,7 +128,7 @@ function drawCells(context, view, layer, { nodes }) {
 function drawPosition(context, view, layer, position, text) {
   const [x, y] = view.toScreen(position.x, position.y);
   Object.assign(context, { lineWidth: 1.5, strokeStyle: POSITION });
-  context.strokeRect(...square(view, layer, position));
+  context.strokeRect(...rectangle(view, layer, position));
   disc(context, [x, y], text ? 9 : 6, POSITION, 2);
   const font = "700 11px system-ui, sans-serif";
   Object.assign(context, { font, textAlign: "center", textBaseline: "middle", fillStyle: OUTLINE });

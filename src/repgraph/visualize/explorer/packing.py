@@ -77,8 +77,7 @@ def _pack_layer(layer: LayerAttention, size: tuple[int, int], strongest: int | N
     sides = np.array([size[1], size[0]])[:, None, None]
     places = (nodes / sides + OUTSIDE) / (1 + 2 * OUTSIDE)
     return {
-        "path": layer.path,
-        "title": layer.title,
+        "name": layer.name,
         "kind": layer.kind,
         "rows": layer.shape[0],
         "columns": layer.shape[1],

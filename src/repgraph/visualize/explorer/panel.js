@@ -17,17 +17,13 @@ const chip = (colour) => element("span", "", { className: "chip", style: `--colo
 function fillSelect(select, titles, index) {
   select.replaceChildren(...titles.map((title) => element("option", title)));
   select.selectedIndex = index;
-  select.disabled = titles.length < 2;
 }
 
 /** Update the controls for the chosen image, layer and underlay. */
 function fillChoices(state, image, layer) {
   fillSelect(find("image"), data.images.map((one) => one.name), state.image);
-  fillSelect(find("layer"), image.layers.map((one) => one.title), state.layer);
+  fillSelect(find("layer"), image.layers.map((one) => one.name), state.layer);
   fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
-  find("layer").title = layer.path;
-  find("windows-field").hidden = layer.node_view < 2;
-  find("windows").checked = state.windows;
   find("walk-field").hidden = !layer.before;
   find("walk").checked = state.walk;
 }
