@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from repgraph.drawing.page import read_asset
 from repgraph.report.charts import COLOURS, draw_chart, draw_charts, style_of
 from repgraph.report.page import STYLE
 
@@ -88,7 +89,8 @@ def lab(colour):
 @pytest.mark.parametrize("scheme", [0, 1])
 def test_colours_differ_and_have_contrast(scheme, vision):
     pattern = r"--{}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)"
-    values = {name: re.findall(pattern.format(name), STYLE)[0][scheme] for name in (*COLOURS, "ground")}
+    style = read_asset("repgraph.drawing", "base.css") + STYLE
+    values = {name: re.findall(pattern.format(name), style)[0][scheme] for name in (*COLOURS, "ground")}
     ground = linear(values.pop("ground")) @ (0.2126, 0.7152, 0.0722) + 0.05
     seen = [lab(np.array(VISION[vision]) @ linear(value)) for value in values.values()]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 14

@@ -35,10 +35,11 @@ def render(
 ) -> str:
     """Render a template of a package.
 
-    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates; ``style`` (CSS) and
-    ``script`` (JavaScript) are trusted. The page's content policy allows no requests, no other styles and scripts, and
-    ``style`` attributes only with ``style_attributes``. Use ``{{ name | tojson }}`` for data in a ``<script>`` element.
+    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates; ``style`` (CSS, added
+    to ``base.css``) and ``script`` (JavaScript) are trusted. The page's content policy allows no requests, no other
+    styles and scripts, and ``style`` attributes only with ``style_attributes``.
     """
+    style = read_asset(__package__, "base.css") + style
     styles, scripts = "'unsafe-inline'" if style_attributes else _hash(style), _hash(script) if script else "'none'"
     policy = f"default-src 'none'; img-src data:; style-src {styles}; script-src {scripts}"
     trusted = {"style": Markup(style), "script": Markup(script)}

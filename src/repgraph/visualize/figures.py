@@ -100,9 +100,8 @@ def draw_affinity(
         axis.set_xlabel("\n".join(["weight x N", *format_lines(values, even, found.top_count)]), linespacing=1.35)
     left.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     _draw_map(figure, map_axis, position, image)
-    figure.legend(
-        *left.get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False, borderaxespad=0.2
-    )
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False, borderaxespad=0.2)
     return figure
 
 
