@@ -24,24 +24,18 @@ def read_asset(package: str, name: str) -> str:
 
 
 def render(
-    template: str,
-    package: str = __package__,
-    *,
-    title: str,
-    style: str,
-    script: str = "",
-    style_attributes: bool = False,
-    **values: Any,
+    template: str, package: str = __package__, *, title: str, style: str, script: str = "", **values: Any
 ) -> str:
     """Render a template of a package.
 
-    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates; ``style`` (CSS, added
-    to ``base.css``) and ``script`` (JavaScript) are trusted. The page's content policy allows no requests, no other
-    styles and scripts, and ``style`` attributes only with ``style_attributes``.
+    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates; ``style`` (CSS, added to
+    ``base.css``) and ``script`` (JavaScript) are trusted. The page's content policy allows no requests, and no other
+    styles and scripts except for ``style`` attributes.
     """
     style = read_asset(__package__, "base.css") + style
-    styles, scripts = "'unsafe-inline'" if style_attributes else _hash(style), _hash(script) if script else "'none'"
-    policy = f"default-src 'none'; img-src data:; style-src {styles}; script-src {scripts}"
+    styles = f"style-src-elem {_hash(style)}; style-src-attr 'unsafe-inline'"
+    scripts = _hash(script) if script else "'none'"
+    policy = f"default-src 'none'; img-src data:; {styles}; script-src {scripts}"
     trusted = {"style": Markup(style), "script": Markup(script)}
     return _environment(package).get_template(template).render(title=title, policy=policy, **trusted, **values)
 

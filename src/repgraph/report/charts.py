@@ -65,9 +65,8 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
 
     The y axis starts at zero unless all values are far from it; a few very large values are cut off.
     """
-    note, title = "", TITLES.get(column, column)
-    if column.startswith(REACH):
-        title = f"Mean reach of the nodes of {column.removeprefix(REACH)} (positions)"
+    reach = f"Mean reach of the nodes of {column.removeprefix(REACH)} (positions)"
+    note, title = "", TITLES.get(column, reach)
     lines = {i: points for i, run in enumerate(runs) if (points := finite(run.get(column, ())))}
     values = np.array([y for points in lines.values() for _, y in points])
     limit = 5 * float(np.quantile(values, 0.95))
@@ -79,10 +78,9 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
         figure = Figure(figsize=(4.6, 2.5), layout="constrained")
         axis = figure.add_subplot()
         for run, points in lines.items():
-            style: dict[str, Any] = dict(color=_RUNS[run % len(_RUNS)], linewidth=1.8, markersize=4)
-            dashes = [float(number) for number in style_of(run)[1].split()]
-            style |= dict(linestyle=(0, dashes) if dashes else "-", marker="o" if len(points) == 1 else "")
-            axis.plot(*zip(*points, strict=True), **style)
+            dashes = tuple(map(float, style_of(run)[1].split())) or None
+            style: dict[str, Any] = dict(color=_RUNS[run % len(_RUNS)], linewidth=1.8, linestyle=(0, dashes))
+            axis.plot(*zip(*points, strict=True), marker="o" if len(points) == 1 else "", markersize=4, **style)
         axis.set_ylim(0 if 0 <= low < 0.6 * high or low == high > 0 else low - margin, high + margin)
         axis.set_xlim(left=0)
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))

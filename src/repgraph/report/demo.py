@@ -181,7 +181,6 @@ def render_page(
         __package__,
         title="RepGraph demo",
         style=STYLE,
-        style_attributes=True,
         photos=photos,
         networks=networks,
         heads=[(one["title"], one["style"]) for one in networks],

@@ -51,7 +51,6 @@ def render_report(logs: Sequence[RunLog], results: Sequence[Result], pictures: i
         __package__,
         title=f"{heading} {', '.join(log.name for log in logs)}",
         style=STYLE,
-        style_attributes=True,
         runs=runs,
         charts=draw_charts([log.series for log in logs]),
         comparisons=[_compare(group, pictures) for group in groups.values()],
@@ -99,12 +98,11 @@ def choose_images(scores: Sequence[Sequence[float]], count: int) -> list[tuple[s
     table = np.array(scores, dtype=float)  # [runs, images]
     known = [int(i) for i in np.flatnonzero(np.isfinite(table).all(0))]
     ordered = sorted(known, key=lambda i: -float(table[:, i].mean()))
-    best = ordered[: min(count, (len(known) + 1) // 2)]  # no image is both among the best and the worst
-    worst = ordered[::-1][: min(count, len(known) // 2)]
+    best, worst = ordered[:count], ordered[count:][::-1][:count]
     chosen = [("Best images", best), ("Worst images", worst)]
     if len(table) > 1:
-        rest = [i for i in known if i not in (*best, *worst)]
-        chosen.append(("Largest differences", sorted(rest, key=lambda i: -float(np.ptp(table[:, i])))[:count]))
+        rest = sorted({*known} - {*best, *worst}, key=lambda i: (-float(np.ptp(table[:, i])), i))
+        chosen.append(("Largest differences", rest[:count]))
     return [(title, indices) for title, indices in chosen if indices]
 
 

@@ -58,8 +58,6 @@ def read_runs(folders: Sequence[Path]) -> list[RunLog]:
 def read_run(folder: Path) -> RunLog:
     """Read the folder of a run; only a folder without a recipe is an error."""
     path = folder / RECIPE
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; expected the folder of a run")
     if not path.is_file():
         raise UsageError(f"{folder} is not the folder of a run: there is no {path}")
     problems: list[str] = []

@@ -50,18 +50,14 @@ function line(context, start, end, lineWidth, strokeStyle) {
 
 function drawBoxes(context, view, underlay) {
   context.font = "600 12px system-ui, sans-serif";
-  for (let i = underlay.boxes.length - 1; i >= 0; i--) {
-    const [left, top] = view.toScreen(...underlay.boxes[i].slice(0, 2));
-    const [right, bottom] = view.toScreen(...underlay.boxes[i].slice(2));
+  for (const [i, [x, y, endX, endY]] of [...underlay.boxes.entries()].reverse()) {
     const { name, colour } = underlay.entries[i];
-    for (const [lineWidth, strokeStyle] of [[4, "rgba(0, 0, 0, 0.55)"], [2, `rgb(${colour})`]]) {
-      Object.assign(context, { lineWidth, strokeStyle });
-      context.strokeRect(left, top, right - left, bottom - top);
-    }
-    const width = context.measureText(name).width + 10;
-    const above = Math.max(0, Math.min(top - 18, view.height - 18));
-    context.fillStyle = "rgba(12, 14, 18, 0.78)";
-    context.fillRect(left, above, width, 18);
+    const [left, top] = view.toScreen(x, y);
+    const [right, bottom] = view.toScreen(endX, endY);
+    const above = clamp(top - 18, 0, view.height - 18);
+    Object.assign(context, { lineWidth: 2, strokeStyle: `rgb(${colour})`, fillStyle: "rgba(12, 14, 18, 0.78)" });
+    context.strokeRect(left, top, right - left, bottom - top);
+    context.fillRect(left, above, context.measureText(name).width + 10, 18);
     context.fillStyle = OUTLINE;
     context.fillText(name, left + 5, above + 13);
   }
@@ -70,17 +66,16 @@ function drawBoxes(context, view, underlay) {
 /** Draw all pins and the current position with their nodes. */
 function drawMarks(canvas, view, layer, pins, current, walked) {
   const context = clear(canvas, view);
-  const drawOne = layer.kind === "affinity" ? drawCells : drawNodes;
   context.globalAlpha = 0.8;
-  for (const position of pins) drawOne(context, view, layer, position);
+  for (const position of pins) drawNodes(context, view, position);
   context.globalAlpha = 1;
   drawPaths(context, view, walked);
-  drawOne(context, view, layer, current);
+  drawNodes(context, view, current);
   drawPosition(context, view, layer, current, "");
   pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
 }
 
-function drawNodes(context, view, layer, position) {
+function drawNodes(context, view, position) {
   const start = view.toScreen(position.x, position.y);
   const unit = Math.min(640, view.fitting * Math.min(view.image.width, view.image.height));
   const weakestFirst = [...position.nodes].reverse();
@@ -108,27 +103,12 @@ function drawPaths(context, view, walked) {
   });
 }
 
-/** Return the rectangle on the screen of a position of the map. */
-function rectangle(view, layer, { x, y }) {
-  const [across, down] = view.toScreen(x, y);
-  const [width, height] = layer.step.map((step) => view.scale * step);
-  return [across - width / 2, down - height / 2, width, height];
-}
-
-/** Draw the strongest positions of a layer that attends to all positions, more opaque for more weight. */
-function drawCells(context, view, layer, { nodes }) {
-  const top = nodes[0].weight || 1;
-  for (const node of nodes) {
-    context.fillStyle = `rgba(${NODE}, ${0.15 + (0.75 * node.weight) / top})`;
-    context.fillRect(...rectangle(view, layer, node));
-  }
-}
-
 /** Draw a position: a blue dot, and its outline in the map. */
 function drawPosition(context, view, layer, position, text) {
   const [x, y] = view.toScreen(position.x, position.y);
+  const [width, height] = layer.step.map((step) => view.scale * step);
   Object.assign(context, { lineWidth: 1.5, strokeStyle: POSITION });
-  context.strokeRect(...rectangle(view, layer, position));
+  context.strokeRect(x - width / 2, y - height / 2, width, height);
   disc(context, [x, y], text ? 9 : 6, POSITION, 2);
   const font = "700 11px system-ui, sans-serif";
   Object.assign(context, { font, textAlign: "center", textBaseline: "middle", fillStyle: OUTLINE });

@@ -40,7 +40,7 @@ function choose(change) {
   state.layer = clamp(state.layer, 0, image().layers.length - 1);
   if (!underlay()) state.underlay = 0;
   fillChoices(state, image(), layer());
-  fillLegend(layer(), underlay());
+  fillLegend(underlay());
   draw(true);
 }
 

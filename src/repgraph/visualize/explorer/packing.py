@@ -76,20 +76,16 @@ def _pack_layer(layer: LayerAttention, size: tuple[int, int], strongest: int | N
     nodes, weights = layer.nodes[:strongest], layer.weights.mean(0)[:strongest]
     sides = np.array([size[1], size[0]])[:, None, None]
     places = (nodes / sides + OUTSIDE) / (1 + 2 * OUTSIDE)
-    return {
-        "name": layer.name,
-        "kind": layer.kind,
-        "rows": layer.shape[0],
-        "columns": layer.shape[1],
-        "step": layer.step,
-        "grid": layer.grid,
-        "node_view": layer.node_view,
-        "round": layer.round,
-        "count": len(nodes),
-        "cells": nodes.shape[3],
-        "nodes": _fractions(places.transpose(2, 3, 0, 1)),  # [cell rows, cells, S, 2]
-        "weights": _fractions(np.sqrt(weights).transpose(1, 2, 0)),  # [h, w, S]
-    }
+    about = {key: getattr(layer, key) for key in ("name", "kind", "step", "grid", "node_view", "round")}
+    sizes = {"rows": layer.shape[0], "columns": layer.shape[1], "count": len(nodes), "cells": nodes.shape[3]}
+    return (
+        about
+        | sizes
+        | {
+            "nodes": _fractions(places.transpose(2, 3, 0, 1)),  # [cell rows, cells, S, 2]
+            "weights": _fractions(np.sqrt(weights).transpose(1, 2, 0)),  # [h, w, S]
+        }
+    )
 
 
 def _fractions(values: np.ndarray) -> str:

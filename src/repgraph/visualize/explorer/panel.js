@@ -71,10 +71,8 @@ function showStatus(image, point) {
   find("status").replaceChildren(...parts);
 }
 
-/** Explain the marks and colours of the picture. */
-function fillLegend(layer, underlay) {
-  find("node").hidden = layer.kind === "affinity";
-  find("cell").hidden = layer.kind !== "affinity";
+/** Explain the colours of the underlay. */
+function fillLegend(underlay) {
   const entries = (underlay?.entries ?? []).filter(({ share }) => share > 0);
   find("legend").replaceChildren(...entries.map(({ colour, name, share }) => {
     return element("li", [chip(colour), element("b", name, { title: name }), percent(share)]);
