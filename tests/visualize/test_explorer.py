@@ -28,7 +28,7 @@ def layer(size=(512, 512), rows=64, columns=64, nodes=9, groups=1, grid=1, kind=
     if kind == "affinity":
         weights = -np.sort(-weights, 1) * np.float32(0.8)
     step = size[1] / columns, size[0] / rows
-    return LayerAttention("head.context", kind, places.astype(np.float32), weights, (rows, columns), step, grid)
+    return LayerAttention("head", "head", kind, places.astype(np.float32), weights, (rows, columns), step, grid)
 
 
 def unpack(text, kind):

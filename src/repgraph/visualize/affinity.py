@@ -95,7 +95,7 @@ def affinity_statistics(
     *,
     layer: str | None = None,
     top: int = TOP,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> AffinityStatistics:
     """Return statistics of the attention weights of a network's non-local layer over images, uint8 RGB (3, H, W).
 
@@ -120,8 +120,7 @@ def affinity_statistics(
                     raise NotFinite(f"the weights of {path} are not finite for image {number}; check the network")
                 parts.append(bins.add(weights).flatten(1))
         found.append({"positions": x.shape[2] * x.shape[3], **_named(torch.cat(parts, 1).mean(1).tolist())})
-        if progress is not None:
-            progress(number)
+        progress(number)
     if not found:
         raise ValueError("images is empty; expected at least one image")
     counts = [image["positions"] for image in found]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +60,8 @@ class LayerAttention:
     """
 
     path: str  # of the layer in the network
-    kind: Literal["nodes", "affinity"]
+    name: str  # the path, and the round of a layer with several
+    kind: str  # "nodes" or "affinity"
     nodes: np.ndarray  # x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid))
     weights: np.ndarray  # float32 (groups, S, h, w); their sum over S is 1, or less for "affinity"
     shape: tuple[int, int]  # (h, w)
@@ -68,11 +69,6 @@ class LayerAttention:
     grid: int = 1
     node_view: int = 1  # a node is the mean of node_view x node_view positions
     round: int = 1  # nodes read the output of the round before
-    rounds: int = 1
-
-    @property
-    def name(self) -> str:
-        return self.path if self.rounds == 1 else f"{self.path}, round {self.round}"
 
     def nodes_at(self, x: float, y: float) -> PositionNodes:
         """Return the nodes of the position at a pixel, with the mean weights of all groups."""
@@ -181,9 +177,8 @@ def run_with_inputs(
 ) -> tuple[dict[str, list[Tensor]], Frame, Any]:
     """Run an image, uint8 RGB (3, H, W), through a network in evaluation mode.
 
-    Returns:
-        The inputs of the layers at ``paths`` in the order they run, each a list of maps (1, C, h, w); the sizes of the
-        image; and the network's output for the batch.
+    Returns the inputs of the layers at ``paths`` in the order they run, each a list of maps (1, C, h, w); the sizes of
+    the image; and the network's output for the batch.
     """
     if image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
         raise UsageError(f"the image is {tuple(image.shape)} {image.dtype}; expected a uint8 tensor (3, height, width)")
@@ -258,7 +253,7 @@ def _layer_attention(path: str, layer: Any, maps: list[Tensor], frame: Frame, st
     """Return an entry for each round of a layer; layers that attend to all positions have one round."""
     shape, steps = maps[0].shape[2:], [frame.step(each.shape[2:]) for each in maps]
     rows, columns = frame.valid(shape)
-    kind: Literal["nodes", "affinity"] = "affinity" if isinstance(layer, DenseLayer) else "nodes"
+    kind = "affinity" if isinstance(layer, DenseLayer) else "nodes"
     grid = max(shape) if getattr(layer, "grid", 1) == "map" else getattr(layer, "grid", 1)
     rounds = _strongest(layer, maps[0], strongest) if kind == "affinity" else _nodes(layer, maps)
     entries = []
@@ -267,9 +262,10 @@ def _layer_attention(path: str, layer: Any, maps: list[Tensor], frame: Frame, st
         weights = weights[..., :rows, :columns].float()
         if not (places.isfinite().all() and weights.isfinite().all()):
             raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
+        name = f"{path}, round {number}" if len(rounds) > 1 else path
         arrays, size = (places.cpu().numpy(), weights.cpu().numpy()), (rows, columns)
-        more = grid, getattr(layer, "node_view", 1), number, len(rounds)
-        entries.append(LayerAttention(path, kind, *arrays, size, steps[0], *more))
+        more = grid, getattr(layer, "node_view", 1), number
+        entries.append(LayerAttention(path, name, kind, *arrays, size, steps[0], *more))
     return entries
 
 

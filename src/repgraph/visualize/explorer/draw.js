@@ -19,7 +19,7 @@ function clear(canvas, view) {
 function drawBase(canvas, view, underlay) {
   const { image } = view;
   const context = clear(canvas, view);
-  const box = view.box(image.width, image.height);
+  const box = [view.left, view.top, view.scale * image.width, view.scale * image.height];
   context.imageSmoothingQuality = "high";
   context.imageSmoothingEnabled = view.scale * image.width < 6 * image.photo.naturalWidth;
   context.drawImage(image.photo, ...box); // nothing before it is loaded

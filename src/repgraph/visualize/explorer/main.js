@@ -54,11 +54,9 @@ function point(x, y) {
 
 /** Pin the position, or remove its pin. */
 function pin() {
-  const { x, y, row, column } = current();
-  const others = image().pins.filter((one) => {
-    const position = layer().positionAt(one.x, one.y);
-    return position.row !== row || position.column !== column;
-  });
+  const position = (one) => JSON.stringify(layer().positionAt(one.x, one.y));
+  const others = image().pins.filter((one) => position(one) !== position(state.point));
+  const { x, y } = current();
   setPins(others.length < image().pins.length ? others : [...others, { x, y }]);
 }
 
@@ -114,13 +112,12 @@ surface.addEventListener("pointermove", (event) => {
   draw(true);
 });
 
-function release(event) {
-  const clicked = pressed.delete(event.pointerId) && event.type === "pointerup" && event.pointerType === "mouse";
-  if (clicked && travelled < 4 && point(...view.toImage(...place(event)))) pin();
-}
+surface.addEventListener("pointerup", (event) => {
+  const clicked = pressed.delete(event.pointerId) && event.pointerType === "mouse" && travelled < 4;
+  if (clicked && point(...view.toImage(...place(event)))) pin();
+});
 
-surface.addEventListener("pointerup", release);
-surface.addEventListener("pointercancel", release);
+surface.addEventListener("pointercancel", (event) => pressed.delete(event.pointerId));
 surface.addEventListener("wheel", (event) => {
   event.preventDefault();
   const pixels = event.deltaY * (event.deltaMode === 1 ? 30 : 1);

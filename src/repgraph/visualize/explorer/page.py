@@ -16,7 +16,6 @@ from repgraph.data.labels import Labels
 from repgraph.drawing.detections import SCORE
 from repgraph.drawing.overlay import as_picture
 from repgraph.drawing.page import data_uri, read_asset, render
-from repgraph.errors import UsageError
 from repgraph.inference import Detections, Trained
 from repgraph.inference.network import memory_hints
 from repgraph.visualize.collect import LayerAttention, attention_and_output, to_prediction
@@ -44,7 +43,7 @@ def explore(
     about: str = "",
     layers: Sequence[str] | None = None,
     score: float = SCORE,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> str:
     """Return the explorer page of a network as HTML, in one self-contained file.
 
@@ -67,10 +66,7 @@ def explore(
         if image.truth is not None:
             underlays.append(_true(image.truth, size, labels))
         packed.append(pack_image(image, list(attention.values()), underlays))
-        if progress:
-            progress(len(packed))
-    if not packed:
-        raise UsageError("images is empty; expected at least one image")
+        progress(len(packed))
     return make_page(packed, title, about)
 
 

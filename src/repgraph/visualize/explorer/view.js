@@ -19,11 +19,6 @@ class View {
     this.top = (this.height - this.scale * image.height) / 2;
   }
 
-  /** Return left, top, width and height on the screen of an area at the image's corner. */
-  box(width, height) {
-    return [this.left, this.top, this.scale * width, this.scale * height];
-  }
-
   toScreen(x, y) {
     return [this.left + this.scale * (x + 0.5), this.top + this.scale * (y + 0.5)];
   }
