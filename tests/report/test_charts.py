@@ -16,7 +16,7 @@ LINE = [(float(i), 1.0 / i) for i in range(1, 30)]
 
 
 def ticks(chart):
-    axis = chart.svg.split('id="matplotlib.axis_2"')[1]
+    axis = chart["svg"].split('id="matplotlib.axis_2"')[1]
     return [float(text) for text in re.findall(r">([\d.]+)</text>", axis)]
 
 
@@ -33,23 +33,25 @@ def test_columns():
     ]
     loss, miou, reach = draw_charts(runs)
     titles = ["Training loss", "mIoU on the validation images", "Mean reach of the nodes of x (positions)"]
-    assert [chart.title for chart in (loss, miou, reach)] == titles
-    assert "var(--first)" in loss.svg and "var(--second)" in loss.svg
-    assert "var(--second)" in reach.svg and "var(--first)" not in reach.svg  # each run has the same colour everywhere
-    assert ">45 %<" in miou.svg
+    assert [chart["title"] for chart in (loss, miou, reach)] == titles
+    assert "var(--first)" in loss["svg"] and "var(--second)" in loss["svg"]
+    assert (
+        "var(--second)" in reach["svg"] and "var(--first)" not in reach["svg"]
+    )  # each run has the same colour everywhere
+    assert ">45 %<" in miou["svg"]
     assert draw_charts([{"loss": [(1.0, math.nan)]}]) == []
 
 
 def test_svg_is_an_element_in_the_colours_of_the_page():
     chart = draw_chart([{"loss": LINE}], "loss")
-    assert ElementTree.fromstring(chart.svg).tag.endswith("svg")
-    assert not re.search(r"#[0-9a-f]{6}\b", chart.svg.replace("#ffffff", ""))
-    assert "<style" not in chart.svg and "metadata" not in chart.svg
+    assert ElementTree.fromstring(chart["svg"]).tag.endswith("svg")
+    assert not re.search(r"#[0-9a-f]{6}\b", chart["svg"].replace("#ffffff", ""))
+    assert "<style" not in chart["svg"] and "metadata" not in chart["svg"]
 
 
 def test_a_few_large_values_do_not_determine_the_axis():
     chart = draw_chart([{"loss": [*LINE, (30.0, 5e19)]}], "loss")
-    assert max(ticks(chart)) < 10 and "above the axis" in chart.note
+    assert max(ticks(chart)) < 10 and "above the axis" in chart["note"]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def nodes(
     labels = network.labels or found.labels
     rows = []
     for number, name in enumerate(found.names):
-        own = pixels[number % len(pixels)] if pixels else None
+        own = pixels[number % len(pixels)] if pixels else ()
         with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
             image = found.read(number)[0]
             added = nodes_figure.figure_rows(network.model, name, image, layer, labels, own, count=positions)

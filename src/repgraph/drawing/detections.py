@@ -20,7 +20,6 @@ OPACITY = 0.45  # of masks
 SCORE = 0.5
 MIN_SIDE = 480  # pixels: smaller pictures are enlarged to keep the text legible
 FONT_SIZES = (13, 64)  # pixels: smallest and largest
-WHITE = (255, 255, 255)
 LIGHT = 100  # colours with a higher luma have dark text
 COVERED = 0.3  # share of an object that all labels together may cover
 
@@ -102,7 +101,7 @@ def _with_labels(
         left, top, right, bottom = place.tolist()
         pen.rectangle((left, top, right - 1, bottom - 1), fill=own, outline=TEXT)
         light = 0.299 * own[0] + 0.587 * own[1] + 0.114 * own[2] > LIGHT
-        pen.text((left + pad, top + height / 2), text, fill=TEXT if light else WHITE, font=font, anchor="lm")
+        pen.text((left + pad, top + height / 2), text, fill=TEXT if light else BACKGROUND, font=font, anchor="lm")
     return canvas
 
 

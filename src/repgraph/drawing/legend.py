@@ -39,9 +39,8 @@ def with_legend(picture: Image.Image, entries: Sequence[Entry]) -> Image.Image:
         left = margin + (index // rows) * (cell + between)
         middle = picture.height + margin + (index % rows) * line + line / 2
         top = round(middle - size / 2)
-        outline = tuple(part * 7 // 10 for part in entry.colour) if entry.colour else GREY
         box = (left, top, left + size - 1, top + size - 1)
-        draw.rounded_rectangle(box, radius=size // 5, fill=entry.colour or BACKGROUND, outline=outline)
+        draw.rounded_rectangle(box, radius=size // 5, fill=entry.colour or BACKGROUND, outline=GREY)
         draw.text((left + size + gap, middle), name, fill=TEXT, font=font, anchor="lm")
         draw.text((left + cell, middle), text, fill=GREY, font=font, anchor="rm")
     return canvas

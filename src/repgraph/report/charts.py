@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.style
@@ -39,29 +38,20 @@ _STYLE = {
 }
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A drawn column of the metrics."""
-
-    title: str
-    svg: Markup
-    note: str
-
-
 def style_of(run: int) -> tuple[str, str]:
     """Return the CSS class and the dashes of a run, by its index."""
     return COLOURS[run % len(COLOURS)], DASHES[run % len(DASHES)]
 
 
-def draw_charts(runs: Sequence[Mapping[str, Points]]) -> list[Chart]:
+def draw_charts(runs: Sequence[Mapping[str, Points]]) -> list[dict[str, str]]:
     """Draw the main columns of the runs' metrics."""
     columns = dict.fromkeys(name for series in runs for name in series if finite(series[name]))
     reach = [name for name in columns if name.startswith(REACH)]
     return [draw_chart(runs, name) for name in (*TITLES, *reach) if name in columns]
 
 
-def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
-    """Draw one column of the runs that have it; the only text of the SVG is numbers.
+def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> dict[str, str]:
+    """Return title, SVG and note of one column, drawn for the runs that have it; the only text of the SVG is numbers.
 
     The y axis starts at zero unless all values are far from it; a few very large values are cut off.
     """
@@ -95,4 +85,4 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
     text = re.sub(r"<(metadata|style).*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for colour, name in _VARIABLES.items():
         text = text.replace(colour, f"var(--{name})")
-    return Chart(title, Markup(text), note)
+    return {"title": title, "svg": Markup(text), "note": note}

@@ -5,7 +5,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,10 +166,7 @@ def _example(name: str, data: Scenes, scene: Scene) -> ExplorerImage:
 
 
 def render_page(
-    results: Mapping[str, Sequence[DemoNetwork]],
-    data: Scenes,
-    examples: Sequence[ExplorerImage],
-    photos: Sequence[Picture],
+    results: dict[str, list[DemoNetwork]], data: Scenes, examples: Sequence[ExplorerImage], photos: Sequence[Picture]
 ) -> str:
     """Return the first page as HTML; ``results`` are by name, and ``examples`` are test images."""
     first = {name: group[0] for name, group in results.items()}

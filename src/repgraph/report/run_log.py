@@ -168,6 +168,5 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             found |= flatten(value, f"{prefix}{name}.")
         elif prefix or name not in ("name", "description"):
-            text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
-            found[f"{prefix}{name}"] = value if isinstance(value, str) and value else text
+            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value)
     return found

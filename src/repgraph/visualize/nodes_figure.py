@@ -44,22 +44,14 @@ class Cell:
 
 
 def figure_rows(
-    model: nn.Module,
-    name: str,
-    image: Tensor,
-    layer: str,
-    labels: Labels,
-    at: Sequence[Pixel] | None = None,
-    *,
-    count: int = 4,
+    model: nn.Module, name: str, image: Tensor, layer: str, labels: Labels, at: Sequence[Pixel] = (), count: int = 4
 ) -> list[list[Cell]]:
     """Return the rows of an image, one for each round of the layer: the prediction, and the nodes of each position.
 
-    Args:
-        at: Positions, as pixels x, y; by default ``count`` positions are chosen.
+    ``at`` are positions, as pixels x, y; if there is none, ``count`` positions are chosen.
     """
     size = (image.shape[1], image.shape[2])
-    for pixel in at or ():
+    for pixel in at:
         collect.check_inside(pixel, size, name)
     attention, output = collect.attention_and_output(model, image, layers=[layer])
     prediction = collect.to_prediction(output, size, name)
