@@ -18,7 +18,6 @@ from repgraph.visualize.collect import LayerAttention, paint_objects
 MAX_SIDE = 2048  # of photographs and underlays in the page; coordinates stay those of the image
 OUTSIDE = 1  # nodes farther outside of the image than this many times its sides are moved there
 MAX_STRONGEST = 400_000  # nodes in all layers of an image that attend to all positions
-MIN_STRONGEST = 9  # nodes of a position that are kept in any case
 WHOLE = 65535
 
 
@@ -68,7 +67,7 @@ def pack_runs(values: np.ndarray) -> dict[str, str]:
 def pack_layers(layers: Sequence[LayerAttention], size: tuple[int, int]) -> list[dict[str, Any]]:
     """Pack the layers of one image of ``size`` (H, W)."""
     positions = sum(layer.shape[0] * layer.shape[1] for layer in layers if layer.kind == "affinity")
-    strongest = max(MIN_STRONGEST, MAX_STRONGEST // max(positions, 1))
+    strongest = max(9, MAX_STRONGEST // max(positions, 1))
     return [_pack_layer(layer, size, strongest if layer.kind == "affinity" else None) for layer in layers]
 
 

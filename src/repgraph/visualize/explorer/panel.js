@@ -51,12 +51,11 @@ function note(layer, position) {
       `which have ${percent(position.share)} of this position's weight; reach considers only these.`
     );
   }
-  const { grid, node_view: side, rows, columns } = layer;
-  const cell = grid < Math.max(rows, columns) ? `Cells of ${grid} × ${grid} positions` : "All positions";
+  const { grid, node_view: side } = layer;
   const notes = [];
   if (layer.before) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
   if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
-  if (grid > 1) notes.push(`${cell} share these nodes; each has its own weights.`);
+  if (grid > 1) notes.push(`Cells of ${grid} × ${grid} positions share these nodes; each has its own weights.`);
   return notes.join(" ");
 }
 
