@@ -24,6 +24,7 @@ function fillChoices(state, image, layer) {
   fillSelect(find("image"), data.images.map((one) => one.name), state.image);
   fillSelect(find("layer"), image.layers.map((one) => one.name), state.layer);
   fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
+  find("layer").title = layer.name; // it can be longer than the control
   find("walk-field").hidden = !layer.before;
   find("walk").checked = state.walk;
 }
