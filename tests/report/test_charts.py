@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from repgraph.drawing.page import read_asset
 from repgraph.report.charts import COLOURS, draw_chart, draw_charts, style_of
 from repgraph.report.page import STYLE
 
@@ -15,7 +16,7 @@ LINE = [(float(i), 1.0 / i) for i in range(1, 30)]
 
 
 def ticks(chart):
-    axis = chart.svg.split('id="matplotlib.axis_2"')[1]
+    axis = chart["svg"].split('id="matplotlib.axis_2"')[1]
     return [float(text) for text in re.findall(r">([\d.]+)</text>", axis)]
 
 
@@ -32,23 +33,25 @@ def test_columns():
     ]
     loss, miou, reach = draw_charts(runs)
     titles = ["Training loss", "mIoU on the validation images", "Mean reach of the nodes of x (positions)"]
-    assert [chart.title for chart in (loss, miou, reach)] == titles
-    assert "var(--first)" in loss.svg and "var(--second)" in loss.svg
-    assert "var(--second)" in reach.svg and "var(--first)" not in reach.svg  # each run has the same colour everywhere
-    assert ">45 %<" in miou.svg
+    assert [chart["title"] for chart in (loss, miou, reach)] == titles
+    assert "var(--first)" in loss["svg"] and "var(--second)" in loss["svg"]
+    assert (
+        "var(--second)" in reach["svg"] and "var(--first)" not in reach["svg"]
+    )  # each run has the same colour everywhere
+    assert ">45 %<" in miou["svg"]
     assert draw_charts([{"loss": [(1.0, math.nan)]}]) == []
 
 
 def test_svg_is_an_element_in_the_colours_of_the_page():
     chart = draw_chart([{"loss": LINE}], "loss")
-    assert ElementTree.fromstring(chart.svg).tag.endswith("svg")
-    assert not re.search(r"#[0-9a-f]{6}\b", chart.svg.replace("#ffffff", ""))
-    assert "<style" not in chart.svg and "metadata" not in chart.svg
+    assert ElementTree.fromstring(chart["svg"]).tag.endswith("svg")
+    assert not re.search(r"#[0-9a-f]{6}\b", chart["svg"].replace("#ffffff", ""))
+    assert "<style" not in chart["svg"] and "metadata" not in chart["svg"]
 
 
 def test_a_few_large_values_do_not_determine_the_axis():
     chart = draw_chart([{"loss": [*LINE, (30.0, 5e19)]}], "loss")
-    assert max(ticks(chart)) < 10 and "above the axis" in chart.note
+    assert max(ticks(chart)) < 10 and "above the axis" in chart["note"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,8 @@ def lab(colour):
 @pytest.mark.parametrize("scheme", [0, 1])
 def test_colours_differ_and_have_contrast(scheme, vision):
     pattern = r"--{}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)"
-    values = {name: re.findall(pattern.format(name), STYLE)[0][scheme] for name in (*COLOURS, "ground")}
+    style = read_asset("repgraph.drawing", "base.css") + STYLE
+    values = {name: re.findall(pattern.format(name), style)[0][scheme] for name in (*COLOURS, "ground")}
     ground = linear(values.pop("ground")) @ (0.2126, 0.7152, 0.0722) + 0.05
     seen = [lab(np.array(VISION[vision]) @ linear(value)) for value in values.values()]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 14

@@ -191,7 +191,7 @@ def test_folder_name_that_is_not_text(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{}/nowhere"], "repgraph report: {}/nowhere: no such folder; expected the folder of a run"),
+        (["{}/nowhere"], "repgraph report: {}/nowhere is not the folder of a run: there is no {}/nowhere/recipe.json"),
         (["{}"], "{} is not the folder of a run: there is no {}/recipe.json"),
         (["{}", "--out", "{}/file/page.html"], "cannot write {}/file/page.html: Not a directory"),
         (["{}", "--out", "{}/recipe.json"], "recipe.json; expected a file name that ends in .html"),

@@ -12,10 +12,11 @@ from repgraph.report.run_log import read_run
 
 def test_facts(tmp_path):
     log = read_run(stopped_run(tmp_path / "run"))
-    assert log.problems == [] and log.last_iteration == 40 and log.state == run_log.STOPPED and log.network is None
+    assert log.problems == [] and log.state == run_log.STOPPED and log.network is None
     assert log.series["loss"] == [(10, 2.5), (20, 1.25), (30, 1), (40, 0.75)]
     assert log.series["val_miou"] == [(20, 0.25), (40, 0.2)]
-    facts = run_log.facts(log, 1234567)
+    log.parameters = 1234567
+    facts = run_log.facts(log)
     assert facts["recipe"] == "folder-r50-rgnet" and facts["state"] == "stopped at iteration 40 of 40"
     assert facts["last validation"] == "mIoU 20.00 % at iteration 40"
     assert facts["best validation"] == "25.00 % at iteration 20"
@@ -57,7 +58,7 @@ def test_missing_files_are_reported(tmp_path):
     (run / "versions.json").write_text("{")
     log = read_run(run)
     assert len(log.problems) == 2 and "No such file" in log.problems[0] and "versions.json" in log.problems[1]
-    assert log.last_iteration == 0 and run_log.describe_outcomes(log) == []
+    assert "at iteration 0 of" in run_log.facts(log)["state"] and run_log.describe_outcomes(log) == []
     assert "last validation" not in run_log.facts(log)
     write_logs(run, {"versions": 3, "ended": "no"})
     assert "versions.json is missing or damaged" in report([run], Options(evaluate=False))

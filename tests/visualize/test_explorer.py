@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 
 from repgraph.data.labels import Labels
 from repgraph.visualize.collect import LayerAttention
@@ -27,7 +28,7 @@ def layer(size=(512, 512), rows=64, columns=64, nodes=9, groups=1, grid=1, kind=
     if kind == "affinity":
         weights = -np.sort(-weights, 1) * np.float32(0.8)
     step = size[1] / columns, size[0] / rows
-    return LayerAttention("head.context", "head", kind, places.astype(np.float32), weights, (rows, columns), step, grid)
+    return LayerAttention("head", "head", kind, places.astype(np.float32), weights, (rows, columns), step, grid)
 
 
 def unpack(text, kind):
@@ -46,12 +47,12 @@ def nodes_of(packed, shape, size):
 @pytest.mark.parametrize("grid", [1, 3])
 def test_nodes(size, grid):
     given = layer(size, 11, 7, grid=grid)
-    packed = packing.pack_layer(given, size, 64)
+    packed = packing.pack_layers([given], size)[0]
     assert abs(nodes_of(packed, given.nodes.shape[2:], size) - given.nodes).max() < 0.1
     assert packed["cells"] == given.nodes.shape[3] and packed["grid"] == grid and packed["node_view"] == 1
     far = replace(given, nodes=given.nodes.copy(), node_view=5)
     far.nodes[0, :, 0, 0] = 1e7, -1e7  # is moved to one image outside
-    packed = packing.pack_layer(far, size, 64)
+    packed = packing.pack_layers([far], size)[0]
     back = nodes_of(packed, given.nodes.shape[2:], size)
     np.testing.assert_allclose(back[0, :, 0, 0], [2 * size[1], -size[0]], atol=0.1)
     assert abs(back[1:] - given.nodes[1:]).max() < 0.1 and packed["node_view"] == 5
@@ -59,7 +60,7 @@ def test_nodes(size, grid):
 
 def test_weights():
     given = layer(rows=6, columns=8, groups=4)
-    packed = packing.pack_layer(given, (512, 512), 64)
+    packed = packing.pack_layers([given], (512, 512))[0]
     weights = fractions(packed["weights"], 6, 8, 9).transpose(2, 0, 1) ** 2
     np.testing.assert_allclose(weights, given.weights.mean(0), atol=1e-5, rtol=1e-3)
 
@@ -82,20 +83,20 @@ def test_runs(shape):
 def test_objects():
     masks = np.zeros((2, 8, 8))
     masks[0, 2:6, 2:6], masks[1, 0:4] = 1, 1
-    made = packing.object_underlay("x", (8, 8), [[2, 2, 6, 6], [0, 0, 8, 4]], [1, 0], masks, LABELS, [0.9, 0.75])
+    made = packing.pack_objects("x", (8, 8), [[2, 2, 6, 6], [0, 0, 8, 4]], [2, 1], masks, LABELS, [0.9, 0.75])
     assert [entry["name"] for entry in made["entries"]] == ["sea 0.90", f"{SCRIPT} 0.75"]
     assert made["boxes"][0] == [1.5, 1.5, 5.5, 5.5]  # pixel centres are at integers
     runs = made["runs"]
     values = unpack(runs["values"], "u1").repeat(unpack(runs["lengths"], "<u4")).reshape(8, 8)
     assert values[3, 3] == 0 and values[0, 0] == 1 and values[7, 7] == 255
-    none = packing.object_underlay("x", (8, 8), np.zeros((0, 4)), [], np.zeros((0, 8, 8)), LABELS)
+    none = packing.pack_objects("x", (8, 8), np.zeros((0, 4)), [], np.zeros((0, 8, 8)), LABELS)
     assert unpack(none["runs"]["values"], "u1").tolist() == [255] and none["entries"] == none["boxes"] == []
 
 
 def page_of(size, *layers, name="x", title=""):
     random = np.random.default_rng(0)
     blocks = random.integers(0, 2, (-(-size[0] // 8), -(-size[1] // 8))).repeat(8, 0).repeat(8, 1)
-    underlay = packing.class_underlay("prediction", blocks[: size[0], : size[1]], LABELS)
+    underlay = packing.pack_classes("prediction", blocks[: size[0], : size[1]], LABELS)
     pixels = torch.from_numpy(random.integers(0, 256, (3, *size), np.uint8))
     page = make_page([pack_image(ExplorerImage(name, pixels), layers, [underlay])], title=title)
     return page, json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
@@ -104,8 +105,8 @@ def page_of(size, *layers, name="x", title=""):
 def test_names_are_data():
     page, data = page_of((40, 60), layer((40, 60), 5, 6), name=SCRIPT, title=SCRIPT)
     assert "alert" in page and "<script>alert" not in page and len(re.findall("<script", page)) == 2
-    assert "<!--" not in page and "\u2028" not in page.split("</title>")[1]
-    assert data["images"][0]["name"] == data["title"] == SCRIPT
+    assert "<!--" not in page and "\u2028" not in page.split("</header>")[1]
+    assert data["images"][0]["name"] == SCRIPT and page.count(escape(SCRIPT)) == 2  # the title, and the heading
     assert {entry["name"] for entry in data["images"][0]["underlays"][0]["entries"]} == set(LABELS.names)
     assert not re.search(r"https?://|@import|url\(", page)
 

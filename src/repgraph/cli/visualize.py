@@ -114,7 +114,6 @@ def nodes(
     ] = None,
     positions: Annotated[int, option("Number of positions to choose without --at.", min=1, max=20)] = 4,
     layer: Layer = None,
-    windows: Annotated[bool, option("Draw the windows that nodes average.", "--windows")] = False,
     width: Width = 6.9,
     dpi: Dpi = 300,
 ) -> int:
@@ -154,7 +153,7 @@ def nodes(
     labels = network.labels or found.labels
     rows = []
     for number, name in enumerate(found.names):
-        own = pixels[number % len(pixels)] if pixels else None
+        own = pixels[number % len(pixels)] if pixels else ()
         with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
             image = found.read(number)[0]
             added = nodes_figure.figure_rows(network.model, name, image, layer, labels, own, count=positions)
@@ -165,7 +164,7 @@ def nodes(
         rows += added
     node = "attended position" if isinstance(network.model.get_submodule(layer), DenseLayer) else "node"
     with figures.figure_style():
-        figure = nodes_figure.draw_nodes(rows, width=width, node=node, windows=windows)
+        figure = nodes_figure.draw_nodes(rows, width=width, node=node)
         written = [figures.save(figure, path, dpi) for path in paths]
     print(f"layer {layer}; written: {', '.join(map(str, written))}")
     return 0

@@ -20,7 +20,6 @@ OPACITY = 0.45  # of masks
 SCORE = 0.5
 MIN_SIDE = 480  # pixels: smaller pictures are enlarged to keep the text legible
 FONT_SIZES = (13, 64)  # pixels: smallest and largest
-WHITE = (255, 255, 255)
 LIGHT = 100  # colours with a higher luma have dark text
 COVERED = 0.3  # share of an object that all labels together may cover
 
@@ -37,7 +36,7 @@ def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, 
     """Draw objects over an image: masks, outlines, boxes, names and scores.
 
     Small images are enlarged by an integer factor to at least 480 pixels on the longer side. Labels do not cover each
-    other; without enough room, a label has no score or is left out. Objects with high scores are labelled first.
+    other; without enough room, a label is left out. Objects with high scores are labelled first.
 
     Args:
         image: A Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB.
@@ -78,34 +77,31 @@ def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, 
     texts = []
     for k in shown:
         label, percent = int(found.labels[k]), math.floor(100 * float(found.scores[k]))  # 99.6 % is not 100 %
-        name = drawable(names[label - 1], font) or f"class {label}"
-        texts.append((f"{name} {percent} %", name))
+        texts.append(f"{drawable(names[label - 1], font) or f'class {label}'} {percent} %")
     return _with_labels(drawn, texts, boxes, palette, font)
 
 
 def _with_labels(
-    picture: Image.Image, texts: Sequence[tuple[str, str]], boxes: np.ndarray, palette: Sequence[Colour], font: Any
+    picture: Image.Image, texts: Sequence[str], boxes: np.ndarray, palette: Sequence[Colour], font: Any
 ) -> Image.Image:
-    """Write a label at each box: the first of its texts that fits. Narrow pictures get a margin."""
+    """Write a label at each box where there is room. Narrow pictures get a margin."""
     pad = max(2, font.size // 5)
     height = math.ceil(1.25 * font.size) + 2 * (pad // 2)
-    widths = [[math.ceil(font.getlength(text)) + 2 * pad for text in each] for each in texts]
-    room = max([picture.width, *(width for width, _ in widths)]), max(picture.height, 2 * height if texts else 0)
+    widths = [math.ceil(font.getlength(text)) + 2 * pad for text in texts]
+    room = max([picture.width, *widths]), max(picture.height, 2 * height if texts else 0)
     canvas = Image.new("RGB", room, BACKGROUND)
     canvas.paste(picture)
     pen = ImageDraw.Draw(canvas)
     taken = np.empty((0, 4), int)
-    for k, own in enumerate(palette):
-        for text, width in zip(texts[k], widths[k], strict=True):
-            place = _free_place(boxes[k], (width, height), boxes, taken, room)
-            if place is None:
-                continue
-            taken = np.vstack([taken, place])
-            left, top, right, bottom = place.tolist()
-            pen.rectangle((left, top, right - 1, bottom - 1), fill=own, outline=TEXT)
-            light = 0.299 * own[0] + 0.587 * own[1] + 0.114 * own[2] > LIGHT
-            pen.text((left + pad, top + height / 2), text, fill=TEXT if light else WHITE, font=font, anchor="lm")
-            break
+    for box, own, text, width in zip(boxes, palette, texts, widths, strict=True):
+        place = _free_place(box, (width, height), boxes, taken, room)
+        if place is None:
+            continue
+        taken = np.vstack([taken, place])
+        left, top, right, bottom = place.tolist()
+        pen.rectangle((left, top, right - 1, bottom - 1), fill=own, outline=TEXT)
+        light = 0.299 * own[0] + 0.587 * own[1] + 0.114 * own[2] > LIGHT
+        pen.text((left + pad, top + height / 2), text, fill=TEXT if light else BACKGROUND, font=font, anchor="lm")
     return canvas
 
 

@@ -31,7 +31,6 @@ def with_legend(picture: Image.Image, entries: Sequence[Entry]) -> Image.Image:
     cell = math.ceil(size + gap + name_width + 2 * gap + share_width)
     columns = max(1, min((picture.width - 2 * margin + between) // (cell + between), len(entries)))
     rows = math.ceil(len(entries) / columns)
-    columns = math.ceil(len(entries) / rows)  # no column stays empty
     width = max(picture.width, columns * (cell + between) - between + 2 * margin)
     canvas = Image.new("RGB", (width, picture.height + 2 * margin + rows * line), BACKGROUND)
     canvas.paste(picture, ((width - picture.width) // 2, 0))
@@ -40,9 +39,8 @@ def with_legend(picture: Image.Image, entries: Sequence[Entry]) -> Image.Image:
         left = margin + (index // rows) * (cell + between)
         middle = picture.height + margin + (index % rows) * line + line / 2
         top = round(middle - size / 2)
-        outline = tuple(part * 7 // 10 for part in entry.colour) if entry.colour else GREY
         box = (left, top, left + size - 1, top + size - 1)
-        draw.rounded_rectangle(box, radius=size // 5, fill=entry.colour or BACKGROUND, outline=outline)
+        draw.rounded_rectangle(box, radius=size // 5, fill=entry.colour or BACKGROUND, outline=GREY)
         draw.text((left + size + gap, middle), name, fill=TEXT, font=font, anchor="lm")
         draw.text((left + cell, middle), text, fill=GREY, font=font, anchor="rm")
     return canvas
@@ -56,12 +54,8 @@ def plain(name: str, most: int = MAX_LENGTH) -> str:
 
 def drawable(name: str, font: Any) -> str:
     """Return a plain name without accents, and with "?" for characters that the font lacks; empty if it lacks all."""
-
-    def has_glyph(letter: str) -> bool:
-        return letter == " " or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
-
-    text, found = plain(name), ""
+    missing, text, found = bytes(font.getmask("\U0010ffff")), plain(name), ""
     for letter in text:
-        base = unicodedata.normalize("NFKD", letter)[0]
-        found += next(filter(has_glyph, (letter, base)), "?")
+        letters = (letter, unicodedata.normalize("NFKD", letter)[0])
+        found += next((each for each in letters if each == " " or bytes(font.getmask(each)) != missing), "?")
     return found if found.strip("? ") or not text.strip("? ") else ""

@@ -39,8 +39,7 @@ def overlay(image: Any, labels: Any, info: Labels, *, legend: bool = True, side:
         classes = np.asarray(Image.fromarray(classes).resize(picture.size, Image.Resampling.NEAREST))
     colours = Image.fromarray(colour(classes, info.palette))
     painted = Image.blend(picture, colours, OPACITY)
-    cross = ndimage.generate_binary_structure(2, 1)
-    edges = ndimage.morphological_gradient(classes, footprint=cross) > 0
+    edges = ndimage.morphological_gradient(classes, footprint=ndimage.generate_binary_structure(2, 1)) > 0
     painted.paste(colours, mask=Image.fromarray(edges))
     unchanged = ~np.asarray(colours).any(2)  # unlabelled pixels, and black classes such as VOC's background
     painted.paste(picture, mask=Image.fromarray(unchanged))

@@ -24,23 +24,18 @@ def read_asset(package: str, name: str) -> str:
 
 
 def render(
-    template: str,
-    package: str = __package__,
-    *,
-    title: str,
-    style: str,
-    script: str = "",
-    style_attributes: bool = False,
-    **values: Any,
+    template: str, package: str = __package__, *, title: str, style: str, script: str = "", **values: Any
 ) -> str:
     """Render a template of a package.
 
-    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates; ``style`` (CSS) and
-    ``script`` (JavaScript) are trusted. The page's content policy allows no requests, no other styles and scripts, and
-    ``style`` attributes only with ``style_attributes``. Use ``{{ name | tojson }}`` for data in a ``<script>`` element.
+    Values are escaped, unless they are ``markupsafe.Markup``, and never parsed as templates; ``style`` (CSS, added to
+    ``base.css``) and ``script`` (JavaScript) are trusted. The page's content policy allows no requests, and no other
+    styles and scripts except for ``style`` attributes.
     """
-    styles, scripts = "'unsafe-inline'" if style_attributes else _hash(style), _hash(script) if script else "'none'"
-    policy = f"default-src 'none'; img-src data:; style-src {styles}; script-src {scripts}"
+    style = read_asset(__package__, "base.css") + style
+    styles = f"style-src-elem {_hash(style)}; style-src-attr 'unsafe-inline'"
+    scripts = _hash(script) if script else "'none'"
+    policy = f"default-src 'none'; img-src data:; {styles}; script-src {scripts}"
     trusted = {"style": Markup(style), "script": Markup(script)}
     return _environment(package).get_template(template).render(title=title, policy=policy, **trusted, **values)
 
@@ -65,10 +60,10 @@ class Picture:
     is_label_map: bool = False
 
 
-def photo(image: Any, caption: str) -> Picture:
-    """Return an image, uint8 (H, W, 3) or (3, H, W), as a JPEG with sides of at most ``MAX_SIDE`` pixels."""
+def photo(image: Any, caption: str, side: int = MAX_SIDE) -> Picture:
+    """Return an image, uint8 (H, W, 3) or (3, H, W), as a JPEG with sides of at most ``side`` pixels."""
     picture = as_picture(image)
-    picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.BOX)
+    picture.thumbnail((side, side), Image.Resampling.BOX)
     return Picture(data_uri(picture, photo=True), *picture.size, caption, caption)
 
 

@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.style
@@ -39,35 +38,25 @@ _STYLE = {
 }
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A drawn column of the metrics."""
-
-    title: str
-    svg: Markup
-    note: str
-
-
 def style_of(run: int) -> tuple[str, str]:
     """Return the CSS class and the dashes of a run, by its index."""
     return COLOURS[run % len(COLOURS)], DASHES[run % len(DASHES)]
 
 
-def draw_charts(runs: Sequence[Mapping[str, Points]]) -> list[Chart]:
+def draw_charts(runs: Sequence[Mapping[str, Points]]) -> list[dict[str, str]]:
     """Draw the main columns of the runs' metrics."""
     columns = dict.fromkeys(name for series in runs for name in series if finite(series[name]))
     reach = [name for name in columns if name.startswith(REACH)]
     return [draw_chart(runs, name) for name in (*TITLES, *reach) if name in columns]
 
 
-def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
-    """Draw one column of the runs that have it; the only text of the SVG is numbers.
+def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> dict[str, str]:
+    """Return title, SVG and note of one column, drawn for the runs that have it; the only text of the SVG is numbers.
 
     The y axis starts at zero unless all values are far from it; a few very large values are cut off.
     """
-    note, title = "", TITLES.get(column, column)
-    if column.startswith(REACH):
-        title = f"Mean reach of the nodes of {column.removeprefix(REACH)} (positions)"
+    reach = f"Mean reach of the nodes of {column.removeprefix(REACH)} (positions)"
+    note, title = "", TITLES.get(column, reach)
     lines = {i: points for i, run in enumerate(runs) if (points := finite(run.get(column, ())))}
     values = np.array([y for points in lines.values() for _, y in points])
     limit = 5 * float(np.quantile(values, 0.95))
@@ -79,10 +68,9 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
         figure = Figure(figsize=(4.6, 2.5), layout="constrained")
         axis = figure.add_subplot()
         for run, points in lines.items():
-            style: dict[str, Any] = dict(color=_RUNS[run % len(_RUNS)], linewidth=1.8, markersize=4)
-            dashes = [float(number) for number in style_of(run)[1].split()]
-            style |= dict(linestyle=(0, dashes) if dashes else "-", marker="o" if len(points) == 1 else "")
-            axis.plot(*zip(*points, strict=True), **style)
+            dashes = tuple(map(float, style_of(run)[1].split())) or None
+            style: dict[str, Any] = dict(color=_RUNS[run % len(_RUNS)], linewidth=1.8, linestyle=(0, dashes))
+            axis.plot(*zip(*points, strict=True), marker="o" if len(points) == 1 else "", markersize=4, **style)
         axis.set_ylim(0 if 0 <= low < 0.6 * high or low == high > 0 else low - margin, high + margin)
         axis.set_xlim(left=0)
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -97,4 +85,4 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> Chart:
     text = re.sub(r"<(metadata|style).*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for colour, name in _VARIABLES.items():
         text = text.replace(colour, f"var(--{name})")
-    return Chart(title, Markup(text), note)
+    return {"title": title, "svg": Markup(text), "note": note}

@@ -8,13 +8,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from scipy import ndimage
-from torch import Tensor
 
 from repgraph import files, recipes
 from repgraph.constants import MODEL, PHOTOS, RECIPE, SHIPPED
@@ -22,7 +20,7 @@ from repgraph.data.files import read_image
 from repgraph.data.scenes import FAR, LABELS, Scene, Scenes
 from repgraph.data.scenes.painting import INBOUND, OUTBOUND, SAND, SNOW
 from repgraph.drawing.overlay import as_picture
-from repgraph.drawing.page import Picture, data_uri, label_map, photo, render
+from repgraph.drawing.page import Picture, label_map, photo, render
 from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import mean
 from repgraph.inference import Settings, predict
@@ -30,8 +28,8 @@ from repgraph.inference.network import load
 from repgraph.models import RGNet
 from repgraph.progress import Progress, format_duration
 from repgraph.report.charts import style_of
-from repgraph.report.page import STYLE, compare, draw_large, render_report
-from repgraph.report.run_log import RunLog, read_run, total_seconds
+from repgraph.report.page import STYLE, draw_large, render_report
+from repgraph.report.run_log import RunLog, read_runs, total_seconds
 from repgraph.report.validation import Result, evaluate_segmentation
 from repgraph.train import resume, run_folder, train
 from repgraph.visualize.collect import collect_attention, find_layer
@@ -78,18 +76,6 @@ class DemoNetwork:
         return {**about, **self.result.scores.to_dict(LABELS.names)}
 
 
-Results = dict[str, list[DemoNetwork]]  # by name; one for each seed
-
-
-class Example(NamedTuple):
-    """A scene at the size of the networks' input, and larger for the page."""
-
-    title: str
-    image: Tensor
-    mask: Tensor
-    picture: Tensor
-
-
 def run_demo(
     folder: Path,
     networks: Sequence[str] = ("baseline", "rgnet"),
@@ -117,21 +103,18 @@ def run_demo(
     for number, (run, (name, seed)) in enumerate(runs.items(), 1):
         print(f"network {number} of {len(runs)}: {name}, seed {seed}", file=sys.stderr, flush=True)
         train_network(run, name, [*settings, f"train.seed={seed}"])
-    tested = [evaluate_network(i, run, *named, data) for i, (run, named) in enumerate(runs.items())]
+    logs = read_runs(list(runs))
+    tested = [evaluate_network(log, *named, data) for log, named in zip(logs, runs.values(), strict=True)]
     results = {name: [one for one in tested if one.name == name] for name in networks}
-    for name, group in results.items():
-        miou, far = (percent_range([one.iou(names) for one in group]) for names in (LABELS.names, FAR))
-        print(f"{TITLES[name]}: {miou} % mIoU, {far} % on the classes with a distant cue")
+    for group in results.values():
+        print("{title}: {miou} % mIoU, {far} % on the classes with a distant cue".format(**_describe(group)))
     files.write(folder / "scores.json", json.dumps([one.to_dict() for one in tested], indent=2) + "\n")
-    logs, models = [one.log for one in tested], [one.model for one in tested]
-    comparisons = compare([one.result for one in tested], [log.folder.name for log in logs], REPORT_PICTURES)
-    files.write(folder / "report.html", render_report(logs, models, comparisons))
+    files.write(folder / "report.html", render_report(logs, [one.result for one in tested], REPORT_PICTURES))
     examples = [_example(f"Test image {i}", data, data.scene(i)) for i in range(min(pictures, len(data)))]
     explored = next((results[name][0] for name in ("rgnet", "nl") if name in results), None)
     if explored is not None:
-        images = [ExplorerImage(f"image {i}", *example[1:]) for i, example in enumerate(examples)]
         title, about = "RepGraph demo: what the layer attends to", f"{TITLES[explored.name]} on test images of the demo"
-        files.write(folder / "explore.html", explore(explored.model, images, LABELS, title=title, about=about))
+        files.write(folder / "explore.html", explore(explored.model, examples, LABELS, title=title, about=about))
     files.write(path, render_page(results, data, examples, segment_photos(folder)))
     print(f"the command took {format_duration(time.perf_counter() - start)}", file=sys.stderr, flush=True)
     return path
@@ -154,11 +137,12 @@ def train_network(folder: Path, name: str, settings: Sequence[str]) -> None:
         raise Stopped(outcome.stop.reason + hint, outcome.exit_code)
 
 
-def evaluate_network(run: int, folder: Path, name: str, seed: int, data: Scenes) -> DemoNetwork:
-    model = RGNet.from_pretrained(folder / MODEL).eval()
+def evaluate_network(log: RunLog, name: str, seed: int, data: Scenes) -> DemoNetwork:
+    model = RGNet.from_pretrained(log.folder / MODEL).eval()
+    log.parameters = sum(parameter.numel() for parameter in model.parameters())
     with Progress(f"testing {name}, seed {seed}", len(data), sys.stderr) as meter:
-        result = evaluate_segmentation(run, model, data, Settings(), progress=lambda done, _: meter.update(done))
-    return DemoNetwork(name, seed, read_run(folder), model, result, swap_cues(model, data, min(SWAPPED, len(data))))
+        result = evaluate_segmentation(log, model, data, Settings(), progress=lambda done, _: meter.update(done))
+    return DemoNetwork(name, seed, log, model, result, swap_cues(model, data, min(SWAPPED, len(data))))
 
 
 def swap_cues(model: RGNet, data: Scenes, count: int) -> float:
@@ -177,30 +161,26 @@ def swap_cues(model: RGNet, data: Scenes, count: int) -> float:
     return changed / pixels
 
 
-def percent_range(values: Sequence[float]) -> str:
-    """Return the mean in percent, and the range if there is one."""
-    low, high = f"{100 * min(values):.1f}", f"{100 * max(values):.1f}"
-    return low if low == high else f"{100 * mean(values):.1f} ({low} to {high})"
+def _example(name: str, data: Scenes, scene: Scene) -> ExplorerImage:
+    return ExplorerImage(name, *data.draw(scene), draw_large(data, scene))
 
 
-def _example(title: str, data: Scenes, scene: Scene) -> Example:
-    return Example(title, *data.draw(scene), draw_large(data, scene)[0])
-
-
-def render_page(results: Results, data: Scenes, examples: Sequence[Example], photos: Sequence[Picture]) -> str:
-    """Return the first page as HTML; ``examples`` are its test images."""
+def render_page(
+    results: dict[str, list[DemoNetwork]], data: Scenes, examples: Sequence[ExplorerImage], photos: Sequence[Picture]
+) -> str:
+    """Return the first page as HTML; ``results`` are by name, and ``examples`` are test images."""
     first = {name: group[0] for name, group in results.items()}
     scene = data.scene(0)
     swapped = scene.swapped(sky=True, lights=tuple(range(len(scene.lighthouses))))
+    networks = [_describe(group) for group in results.values()]
     return render(
         "demo.html",
         __package__,
         title="RepGraph demo",
         style=STYLE,
-        style_attributes=True,
         photos=photos,
-        networks=[_describe(i, group) for i, group in enumerate(results.values())],
-        heads=[(TITLES[name], style_of(i)[0]) for i, name in enumerate(results)],
+        networks=networks,
+        heads=[(one["title"], one["style"]) for one in networks],
         has_explorer="rgnet" in results or "nl" in results,
         labels=LABELS,
         swaps=_predictions(first.values(), [_example("Original", data, scene), _example("Swapped", data, swapped)]),
@@ -216,69 +196,68 @@ def render_page(results: Results, data: Scenes, examples: Sequence[Example], pho
     )
 
 
-def _describe(index: int, group: Sequence[DemoNetwork]) -> dict[str, str]:
+def _describe(group: Sequence[DemoNetwork]) -> dict[str, str]:
+    """Return title, colour and scores of a network, over its seeds."""
     return {
         "title": TITLES[group[0].name],
-        "style": style_of(index)[0],
-        "miou": percent_range([one.iou(LABELS.names) for one in group]),
-        "far": percent_range([one.iou(FAR) for one in group]),
-        "changed": percent_range([one.changed for one in group]),
+        "style": style_of(group[0].log.index)[0],
+        "miou": _percent([one.iou(LABELS.names) for one in group]),
+        "far": _percent([one.iou(FAR) for one in group]),
+        "changed": _percent([one.changed for one in group]),
     }
 
 
-def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[Example]) -> list[Picture]:
+def _percent(values: Sequence[float]) -> str:
+    """Return the mean in percent, and the range if there is one."""
+    low, high = f"{100 * min(values):.1f}", f"{100 * max(values):.1f}"
+    return low if low == high else f"{100 * mean(values):.1f} ({low} to {high})"
+
+
+def _predictions(networks: Iterable[DemoNetwork], examples: Sequence[ExplorerImage]) -> list[Picture]:
     """Return images, their ground truth, and the predictions of the networks."""
     pictures = []
-    for title, image, mask, picture in examples:
-        maps = {"Ground truth": mask} | {TITLES[one.name]: predict(one.model, image) for one in networks}
-        pictures.append(photo(picture, title))
-        pictures += [label_map(found, LABELS.palette, name, f"{title}: {name}") for name, found in maps.items()]
+    for each in examples:
+        maps = {"Ground truth": each.truth} | {TITLES[one.name]: predict(one.model, each.image) for one in networks}
+        pictures.append(photo(each.picture, each.name))
+        pictures += [label_map(found, LABELS.palette, name, f"{each.name}: {name}") for name, found in maps.items()]
     return pictures
 
 
-def _draw_nodes(model: RGNet, examples: Sequence[Example]) -> Picture:
+def _draw_nodes(model: RGNet, examples: Sequence[ExplorerImage]) -> Picture:
     """Draw the nodes of a position on a boat and of one on the shore, in the middle of the region."""
     cells = []
-    for title, image, mask, picture in examples:
-        *_, layer = collect_attention(model, image).values()  # of the head, in its last round
+    for each in examples:
+        *_, layer = collect_attention(model, each.image).values()  # of the head, in its last round
         for what, classes in (("boat", (INBOUND, OUTBOUND)), ("shore", (SAND, SNOW))):
-            depth = ndimage.distance_transform_edt(np.pad(np.isin(mask, classes), 1))[1:-1, 1:-1]
+            depth = ndimage.distance_transform_edt(np.pad(np.isin(each.truth, classes), 1))[1:-1, 1:-1]
             y, x = np.unravel_index(depth.argmax(), depth.shape)
             nodes = layer.nodes_at(float(x), float(y))
-            cells.append(Cell(np.asarray(as_picture(picture)), depth.shape, nodes, f"{title}: {what}"))
+            cells.append(Cell(as_picture(each.picture), depth.shape, nodes, f"{each.name}: {what}"))
     rows = [cells[start : start + COLUMNS] for start in range(0, len(cells), COLUMNS)]
-    return nodes_picture(rows, "Positions on boats and on the shore (blue), and their nodes (red).")
+    return _nodes_picture(rows, "Positions on boats and on the shore (blue), and their nodes (red).")
 
 
 def segment_photos(folder: Path) -> list[Picture]:
     """Return a figure of each photo in ``examples/photos``, with the nodes of a few positions.
 
     Also writes ``photos.html``, the explorer page of the photos. The result is empty outside of a clone of the
-    repository, which has the photos and the network, and if one of them cannot be read.
+    repository, which has the photos and the network.
     """
     weights, photos = files.in_clone(SHIPPED), files.in_clone(PHOTOS)
-    paths = sorted(photos.glob("*.jpg")) if photos else []
-    if weights is None or not paths:
+    if weights is None or photos is None:
         return []
-    try:
-        network = load(weights)
-        images = {path.stem: read_image(path, upright=True) for path in paths}
-    except UsageError as error:
-        print(f"the first page has no photos: {error}", file=sys.stderr)
-        return []
+    network = load(weights)
     model, labels = network.model, network.labels_or_numbers()
-    shown = [ExplorerImage(name, image) for name, image in images.items()]
+    shown = [ExplorerImage(path.stem, read_image(path, upright=True)) for path in sorted(photos.glob("*.jpg"))]
     page = explore(model, shown, labels, title="RepGraph demo: photos", about="RGNet, trained on PASCAL VOC")
     files.write(folder / "photos.html", page)
     layer = find_layer(model)
-    rows = [figure_rows(model, name, image, layer, labels, count=3)[-1] for name, image in images.items()]
+    rows = [figure_rows(model, each.name, each.image, layer, labels, count=3)[-1] for each in shown]
     caption = "The prediction, and the nodes (red) of three positions (blue) in the last round of attention."
-    return [nodes_picture([row], caption) for row in rows]
+    return [_nodes_picture([row], caption) for row in rows]
 
 
-def nodes_picture(rows: Sequence[Sequence[Cell]], caption: str) -> Picture:
-    """Draw the nodes of positions for a page."""
+def _nodes_picture(rows: Sequence[Sequence[Cell]], caption: str) -> Picture:
     with figure_style():
         draw_nodes(rows, width=10).savefig(buffer := io.BytesIO(), format="png", dpi=120)
-    with Image.open(buffer) as picture:
-        return Picture(data_uri(picture.convert("RGB"), photo=True), *picture.size, caption, caption)
+    return photo(Image.open(buffer), caption, side=1200)

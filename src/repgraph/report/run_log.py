@@ -25,7 +25,7 @@ SCORES = "val_"  # prefix of the columns with scores
 MAIN_SCORES = {"val_miou": "mIoU", "val_mask_ap": "mask AP", "val_box_ap": "box AP"}  # the first one is in the summary
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunLog:
     folder: Path
     recipe: AnyRecipe | None  # None if it is not valid
@@ -33,11 +33,9 @@ class RunLog:
     sessions: Sequence[SessionRecord]
     state: str  # FINISHED, RUNNING or STOPPED
     problems: list[str]  # sentences about missing or damaged files
-
-    @property
-    def last_iteration(self) -> int:
-        """The last iteration with metrics, or 0."""
-        return int(max((points[-1][0] for points in self.series.values() if points), default=0))
+    name: str
+    index: int = 0  # on the page; decides the colour
+    parameters: int | None = None  # of the network, if it was loaded
 
     @property
     def network(self) -> Path | None:
@@ -48,11 +46,18 @@ class RunLog:
         return path if path.is_file() else None
 
 
+def read_runs(folders: Sequence[Path]) -> list[RunLog]:
+    """Read the folders of runs; their names on the page are those of the folders, or paths if names are not unique."""
+    logs = [read_run(folder) for folder in folders]
+    unique = len({log.name for log in logs}) == len(logs)
+    for index, log in enumerate(logs):
+        log.index, log.name = index, log.name if unique else str(log.folder)
+    return logs
+
+
 def read_run(folder: Path) -> RunLog:
     """Read the folder of a run; only a folder without a recipe is an error."""
     path = folder / RECIPE
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; expected the folder of a run")
     if not path.is_file():
         raise UsageError(f"{folder} is not the folder of a run: there is no {path}")
     problems: list[str] = []
@@ -67,17 +72,16 @@ def read_run(folder: Path) -> RunLog:
         problems.append(f"{VERSIONS} is missing or damaged; commands and versions are unknown.")
     state = FINISHED if (folder / MODEL / "config.json").is_file() else STOPPED
     state = RUNNING if run_folder.is_locked(folder) else state
-    return RunLog(folder, recipe, series, sessions, state, problems)
+    return RunLog(folder, recipe, series, sessions, state, problems, folder.absolute().name)
 
 
 def _read_metrics(path: Path, problems: list[str]) -> dict[str, Points]:
     try:
         files.check_regular(path)
-        text = path.read_text(encoding="utf-8", errors="replace")
+        header, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
     except OSError as error:
         problems.append(f"{METRICS} cannot be read ({error.strerror or error}); there are no curves.")
         return {}
-    header, *lines = text.splitlines() or [""]
     first, *columns = header.split(",")
     if first != "iteration":
         problems.append(f"{METRICS} has no header; there are no curves.")
@@ -108,9 +112,12 @@ def finite(points: Points) -> Points:
     return [point for point in points if abs(point[1]) < MAX_VALUE]
 
 
-def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
+def facts(log: RunLog) -> dict[str, str]:
     """Return the rows of the summary table, without unknown ones."""
-    found: dict[str, str | None] = {"state": _state(log)}
+    iterations = "unknown" if log.recipe is None else log.recipe.train.iterations
+    last = int(max((points[-1][0] for points in log.series.values() if points), default=0))
+    finished = f"finished after {iterations} iterations"
+    found = {"state": finished if log.state == FINISHED else f"{log.state} at iteration {last} of {iterations}"}
     if log.recipe is not None:
         found["recipe"] = log.recipe.name
         data, train, model = log.recipe.data, log.recipe.train, log.recipe.model
@@ -120,29 +127,23 @@ def facts(log: RunLog, parameters: int | None = None) -> dict[str, str]:
     column = next((name for name in MAIN_SCORES if finite(log.series.get(name, ()))), None)
     if column is not None:
         points = finite(log.series[column])
-        last, best = points[-1], max(points, key=lambda point: point[1])
-        found["last validation"] = f"{MAIN_SCORES[column]} {100 * last[1]:.2f} % at iteration {last[0]:.0f}"
+        best = max(points, key=lambda point: point[1])
+        found["last validation"] = f"{MAIN_SCORES[column]} {100 * points[-1][1]:.2f} % at iteration {points[-1][0]:.0f}"
         found["best validation"] = f"{100 * best[1]:.2f} % at iteration {best[0]:.0f}"
-    found["parameters"] = None if parameters is None else f"{parameters:,}"
-    speeds = [value for _, value in finite(log.series.get("images_per_second", ())) if value > 0]
-    found["speed"] = f"{statistics.median(speeds):.3g} images/s (median)" if speeds else None
-    memory = [value for _, value in finite(log.series.get("peak_memory_mib", ()))]
-    found["peak memory"] = f"{max(memory) / 1024:.2f} GiB" if memory else None
-    seconds = total_seconds(log)
-    found["training time"] = None if seconds is None else format_duration(seconds)
+    if log.parameters is not None:
+        found["parameters"] = f"{log.parameters:,}"
+    if speeds := [value for _, value in finite(log.series.get("images_per_second", ())) if value > 0]:
+        found["speed"] = f"{statistics.median(speeds):.3g} images/s (median)"
+    if memory := [value for _, value in finite(log.series.get("peak_memory_mib", ()))]:
+        found["peak memory"] = f"{max(memory) / 1024:.2f} GiB"
+    if (seconds := total_seconds(log)) is not None:
+        found["training time"] = format_duration(seconds)
     if log.sessions:
         versions = {name: value for name, value in log.sessions[-1].versions.items() if value is not None}
         gpu, threads = versions.pop("gpu", None), versions.pop("threads", None)
         found["hardware"] = gpu or f"CPU, {threads} thread{'s' * (threads != '1')}"
         found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
-    return {name: value for name, value in found.items() if value}
-
-
-def _state(log: RunLog) -> str:
-    iterations = "unknown" if log.recipe is None else log.recipe.train.iterations
-    if log.state == FINISHED:
-        return f"finished after {iterations} iterations"
-    return f"{log.state} at iteration {log.last_iteration} of {iterations}"
+    return found
 
 
 def total_seconds(log: RunLog) -> float | None:
@@ -153,14 +154,10 @@ def total_seconds(log: RunLog) -> float | None:
 
 def describe_outcomes(log: RunLog) -> list[str]:
     """Return the outcome of each session."""
-    found = []
-    for number, session in enumerate(log.sessions):
-        if session.ended:
-            found.append(session.ended.reason)
-        elif number + 1 < len(log.sessions) or log.state == STOPPED:
-            found.append("stopped, no reason was recorded; it may have been killed")
-        else:
-            found.append(log.state)
+    unknown = "stopped, no reason was recorded; it may have been killed"
+    found = [session.ended.reason if session.ended else unknown for session in log.sessions]
+    if log.state != STOPPED and found and found[-1] == unknown:
+        found[-1] = log.state
     return found
 
 
@@ -171,6 +168,5 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             found |= flatten(value, f"{prefix}{name}.")
         elif prefix or name not in ("name", "description"):
-            text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
-            found[f"{prefix}{name}"] = value if isinstance(value, str) and value else text
+            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value)
     return found

@@ -36,7 +36,7 @@ class Options:
 class Column:
     """Scores of a run's network, as fractions."""
 
-    run: int
+    log: RunLog
     summary: str
     values: Sequence[float]  # of each class
     label: str = ""  # if a run has several columns
@@ -47,7 +47,6 @@ class Column:
 class Result:
     """A run's network on the first images of a data set."""
 
-    run: int  # index of the run on the page
     data: Any
     scores: Any
     count: int  # number of images
@@ -64,9 +63,7 @@ class Result:
         return self.measure, self.data.name, self.data.split, tuple(self.data.labels.names), names
 
 
-def evaluate_segmentation(
-    run: int, model: nn.Module, data: Any, settings: Settings, note: str = "", **options: Any
-) -> Result:
+def evaluate_segmentation(log: RunLog, model: nn.Module, data: Any, settings: Settings, **options: Any) -> Result:
     """Evaluate a segmentation network, and each image by its own mIoU."""
     per_image = []
 
@@ -80,34 +77,31 @@ def evaluate_segmentation(
     scores, counts = found.scores, found.confusion.cpu().numpy()
     names = {"mIoU": scores.miou, "pixel accuracy": scores.pixel_accuracy, "mean accuracy": scores.mean_accuracy}
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    column = Column(run, _join(names) + note, scores.iou, confusion=shares)
+    column = Column(log, _summary(log, names), scores.iou, confusion=shares)
     protocol, predictor = f"over all labelled pixels, {settings}", partial(predict, model, settings=settings)
-    return Result(run, data, scores, len(per_image), "IoU", protocol, [column], per_image, predictor)
+    return Result(data, scores, len(per_image), "IoU", protocol, [column], per_image, predictor)
 
 
-def evaluate_run(
-    run: int, log: RunLog, name: str, model: nn.Module, options: Options, show: TextIO | None = None
-) -> Result:
+def evaluate_run(log: RunLog, model: nn.Module, options: Options, show: TextIO | None = None) -> Result:
     """Evaluate the network of a run on its validation images, at scale 1 without flip, as during training."""
     data, recipe = open_validation(log, options.data), log.recipe
     assert recipe is not None
     precision = recipe.train.precision if next(model.parameters()).is_cuda else "fp32"
-    note = "" if log.state == FINISHED else f" (last checkpoint, {log.network})"
     limit = options.limit or recipe.data.val_limit or None
-    with Progress(f"evaluating {name}", min(limit or len(data), len(data)), show) as meter:
+    with Progress(f"evaluating {log.name}", min(limit or len(data), len(data)), show) as meter:
         given: Any = dict(limit=limit, workers=options.workers, progress=lambda done, _: meter.update(done))
         if isinstance(recipe, recipes.Recipe):
             test = recipe.test
             settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=precision)
-            return evaluate_segmentation(run, model, data, settings, note, **given)
+            return evaluate_segmentation(log, model, data, settings, **given)
         assert isinstance(model, MaskRCNN)
         found = evaluate_detection(model, data, precision=precision, **given)
     columns = []
     for label, scores in (("masks", found.scores.mask), ("boxes", found.scores.box)):
         if scores is not None:
-            names = {"AP": scores.ap, "AP50": scores.ap50, "AP75": scores.ap75}
-            columns.append(Column(run, f"{label}: {_join(names)}{note}", scores.classes, label))
-    return Result(run, data, found.scores, found.scores.images, "AP", f"by COCO's protocol, {precision}", columns)
+            summary = _summary(log, {"AP": scores.ap, "AP50": scores.ap50, "AP75": scores.ap75})
+            columns.append(Column(log, f"{label}: {summary}", scores.classes, label))
+    return Result(data, found.scores, found.scores.images, "AP", f"by COCO's protocol, {precision}", columns)
 
 
 def open_validation(log: RunLog, root: str | None = None) -> Any:
@@ -127,5 +121,6 @@ def percent(value: float) -> str:
     return f"{100 * value:.2f}\N{NO-BREAK SPACE}%" if math.isfinite(value) else "unknown"
 
 
-def _join(scores: dict[str, float]) -> str:
-    return ", ".join(f"{name} {percent(value)}" for name, value in scores.items())
+def _summary(log: RunLog, scores: dict[str, float]) -> str:
+    note = "" if log.state == FINISHED else f" (last checkpoint, {log.network})"
+    return ", ".join(f"{name} {percent(value)}" for name, value in scores.items()) + note

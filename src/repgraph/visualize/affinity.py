@@ -22,15 +22,15 @@ from torch import Tensor, nn
 from repgraph import files
 from repgraph.inference import NotFinite
 from repgraph.layers.modes import evaluation_mode
-from repgraph.visualize.collect import DenseLayer, check_inside, find_layer, iterate_weights, run_with_inputs
+from repgraph.visualize import collect
 
 TOP = 9  # the number of nodes in the paper
 STATISTICS = ("top", "percent", "effective", "effective_share")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # Bins of the statistics for quantiles: logarithms from 1e-10 to 1e10 in steps of 0.001.
 LOG_STEP, LOG_BINS = 1e-3, 23026
-# Bins of the histogram: powers of ten of the weight times N, bins per power.
-LOWEST, HIGHEST, PER_DECADE = -8, 7, 10
+# Bins of the histogram: powers of ten of the weight times N, bins per power. The first has all smaller weights.
+LOWEST, HIGHEST, PER_DECADE = -5, 7, 10
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def affinity_statistics(
     *,
     layer: str | None = None,
     top: int = TOP,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> AffinityStatistics:
     """Return statistics of the attention weights of a network's non-local layer over images, uint8 RGB (3, H, W).
 
@@ -107,22 +107,20 @@ def affinity_statistics(
         model: An RGNet, a Mask R-CNN, or any network that takes normalised images (1, 3, H, W).
         layer: Path of the layer, or a suffix of it; by default the network's last non-local layer.
     """
-    path = find_layer(model, layer, DenseLayer)
+    path = collect.find_layer(model, layer, collect.DenseLayer)
     module: Any = model.get_submodule(path)
     heads, bins = getattr(module, "groups", 1), _Bins(top, next(module.parameters()).device)
     found: list[dict[str, Any]] = []
     for number, image in enumerate(images, 1):
-        x = run_with_inputs(model, image, [path])[0][path][0]
+        x = collect.run_with_inputs(model, image, [path])[0][path][0]
         parts = []
         with evaluation_mode(model):
-            for weights in iterate_weights(module, x):
+            for weights in collect.iterate_weights(module, x):
                 if not bool(weights.isfinite().all()):
-                    where = f"{path} are not finite for image {number}"
-                    raise NotFinite(f"the attention weights of {where}; check the network's weights")
+                    raise NotFinite(f"the weights of {path} are not finite for image {number}; check the network")
                 parts.append(bins.add(weights).flatten(1))
         found.append({"positions": x.shape[2] * x.shape[3], **_named(torch.cat(parts, 1).mean(1).tolist())})
-        if progress is not None:
-            progress(number)
+        progress(number)
     if not found:
         raise ValueError("images is empty; expected at least one image")
     counts = [image["positions"] for image in found]
@@ -144,28 +142,20 @@ def position_affinity(
         image: uint8 RGB (3, H, W).
         at: Pixel x, y of the image; its centre by default.
     """
-    path = find_layer(model, layer, DenseLayer)
+    path = collect.find_layer(model, layer, collect.DenseLayer)
     module: Any = model.get_submodule(path)
     at = at or ((image.shape[-1] - 1) / 2, (image.shape[-2] - 1) / 2)
-    check_inside(at, image.shape[-2:])
-    inputs, frame, _ = run_with_inputs(model, image, [path])
+    collect.check_inside(at, image.shape[-2:])
+    inputs, frame, _ = collect.run_with_inputs(model, image, [path])
     (x,) = inputs[path]
-    shape = (x.shape[2], x.shape[3])
-    (rows, columns), (across, down) = frame.valid(shape), frame.step(shape)
-    row, column = min(int((at[1] + 0.5) / down), rows - 1), min(int((at[0] + 0.5) / across), columns - 1)
+    step = frame.step(x.shape[2:])
+    row, column, centre = collect.position_at(*at, frame.valid(x.shape[2:]), step)
     with evaluation_mode(model):
-        weights = next(iterate_weights(module, x, index=row * shape[1] + column))[0, :, 0]  # [heads, N]
-    single = _Bins(top, weights.device)
-    return PositionAffinity(
-        row,
-        column,
-        at=((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5),
-        step=(across, down),
-        weights=weights.unflatten(1, shape).float().cpu().numpy(),
-        statistics=_named(single.add(weights).mean(1).tolist()),
-        uniform=uniform(weights.shape[1], top),
-        histogram=single.histogram(),
-    )
+        weights = next(collect.iterate_weights(module, x, index=row * x.shape[3] + column))[0, :, 0]  # [heads, N]
+    bins = _Bins(top, weights.device)
+    statistics, even = _named(bins.add(weights).mean(1).tolist()), uniform(weights.shape[1], top)
+    maps = weights.unflatten(1, x.shape[2:]).float().cpu().numpy()
+    return PositionAffinity(row, column, centre, step, maps, statistics, even, bins.histogram())
 
 
 def measure(weights: Tensor, top: int = TOP) -> Tensor:
@@ -188,42 +178,39 @@ def _named(values: Sequence[float]) -> dict[str, float]:
 
 def describe(found: AffinityStatistics, position: PositionAffinity, image: str, data: str) -> str:
     """Return the statistics over ``data`` and of one position of ``image`` as text, in percent."""
-    counts = sorted({int(image["positions"]) for image in found.images})
-    positions = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    lines = [f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}"]
-    lines.append("mean: " + "; ".join(format_lines(found.values("mean"), found.values("uniform"), found.top_count)))
+    counts = [image["positions"] for image in found.images]
+    positions = " to ".join(f"{count:.0f}" for count in sorted({min(counts), max(counts)}))
+    mean = "; ".join(format_lines(found.values("mean"), found.values("uniform"), found.top_count))
     own = "; ".join(format_lines(position.statistics, position.uniform, found.top_count))
-    return "\n".join([*lines, f"one position, {image} at {position.at[0]:.1f},{position.at[1]:.1f}: {own}"])
+    return (
+        f"{data}, layer {found.layer}, {found.queries} queries, N = {positions}\nmean: {mean}\n"
+        f"one position, {image} at {position.at[0]:.1f},{position.at[1]:.1f}: {own}"
+    )
 
 
 def format_lines(values: dict[str, float], uniform: dict[str, float], top: int) -> list[str]:
     """Format the main statistics, with the values for equal weights, one per line."""
-    lines = [
-        f"{title}: {100 * values[name]:.3g} % (uniform {100 * uniform[name]:.3g} %)"
-        for name, title in (("top", f"top {top}"), ("percent", "top 1 %"))
+    return [
+        f"top {top}: {100 * values['top']:.3g} % (uniform {100 * uniform['top']:.3g} %)",
+        f"top 1 %: {100 * values['percent']:.3g} % (uniform {100 * uniform['percent']:.3g} %)",
+        f"effective number: {values['effective']:.1f} of {uniform['effective']:.0f}",
     ]
-    return [*lines, f"effective number: {values['effective']:.1f} of {uniform['effective']:.0f}"]
 
 
 def write(
     folder: Path, about: dict[str, Any], found: AffinityStatistics, position: PositionAffinity, names: Sequence[str]
 ) -> list[Path]:
     """Write ``affinity.json``, which begins with ``about``, and CSV files; the position is in the first image."""
-    record = about | asdict(found)
-    record["images"] = len(found.images)
-    record["positions"] = math.fsum(image["positions"] for image in found.images) / len(found.images)
-    place: dict[str, Any] = {"row": position.row, "column": position.column, "x": position.at[0], "y": position.at[1]}
-    place |= {"map": position.weights.shape[1:]} | position.statistics
-    record["one_position"] = {"image": names[0], **place, "uniform": position.uniform}
-    labels = {"top": f"top {found.top_count}", "percent": "top 1 %"}
+    record = about | asdict(found) | {"one_position": asdict(position)}
     columns = ["statistic", "mean", "uniform", *(f"quantile {share:g}" for share in QUANTILES)]
-    summaries = [(labels.get(name, name), getattr(found, name)) for name in STATISTICS]
+    labels = f"top {found.top_count}", "top 1 %", "effective", "effective_share"
+    summaries = zip(labels, (getattr(found, name) for name in STATISTICS), strict=True)
     table = [[label, one.mean, one.uniform, *one.quantiles.values()] for label, one in summaries]
     bars = found.histogram
     bins = zip(bars.edges, bars.edges[1:], bars.weights, bars.mass, strict=False)
     images = [[name, *image.values()] for name, image in zip(names, found.images, strict=True)]
     return [
-        files.write(folder / "affinity.json", json.dumps(record, indent=2) + "\n"),
+        files.write(folder / "affinity.json", json.dumps(record, default=np.ndarray.tolist) + "\n"),
         files.write(folder / "affinity.csv", files.to_csv(columns, table)),
         files.write(folder / "histogram.csv", files.to_csv(["weight x N from", "to", "weights", "mass"], bins)),
         files.write(folder / "images.csv", files.to_csv(["image", "positions", *STATISTICS], images)),

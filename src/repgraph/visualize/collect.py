@@ -3,17 +3,16 @@
 import contextlib
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repgraph.constants import MEAN, STD
+from repgraph.constants import IGNORE, MEAN, STD
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.inference import Detections, NotFinite
@@ -26,7 +25,6 @@ from repgraph.layers.pyramid import PyramidRepGraph, to_pixels
 from repgraph.layers.repgraph import RepGraph
 
 STRONGEST = 64  # positions to keep for a layer that attends to all
-NO_OBJECT = 255  # in maps of objects and underlays
 CHUNK = 2**22  # attention weights in memory at a time
 
 DenseLayer = NonLocal | PositionAttention  # every position attends to all others
@@ -40,17 +38,15 @@ class PositionNodes:
     x: float
     y: float
     nodes: tuple[tuple[float, float, float], ...]  # x, y, attention weight
-    window: tuple[float, float] = (0.0, 0.0)  # width and height of what a node averages
 
     def describe(self) -> str:
         """Describe the nodes: number, reach and largest weight."""
-        total = sum(weight for _, _, weight in self.nodes)
-        distance = sum(weight * float(np.hypot(x - self.x, y - self.y)) for x, y, weight in self.nodes)
-        text = f"{len(self.nodes)} nodes"
+        x, y, weights = np.array(self.nodes).T
+        text, total = f"{len(weights)} nodes", weights.sum()
         if total < 0.999:  # a layer that attends to all positions
-            text = f"the {len(self.nodes)} strongest positions with {100 * total:.1f} % of the weight"
-        largest = max(weight for _, _, weight in self.nodes)
-        return f"{text}, reach {distance / max(total, 1e-12):.1f} pixels, largest weight {largest:.2g}"
+            text = f"the {len(weights)} strongest positions with {100 * total:.1f} % of the weight"
+        reach = np.hypot(x - self.x, y - self.y) @ weights / max(total, 1e-12)
+        return f"{text}, reach {reach:.1f} pixels, largest weight {weights.max():.2g}"
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,8 @@ class LayerAttention:
     """
 
     path: str  # of the layer in the network
-    title: str
-    kind: Literal["nodes", "affinity"]
+    name: str  # the path, and the round of a layer with several
+    kind: str  # "nodes" or "affinity"
     nodes: np.ndarray  # x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid))
     weights: np.ndarray  # float32 (groups, S, h, w); their sum over S is 1, or less for "affinity"
     shape: tuple[int, int]  # (h, w)
@@ -73,22 +69,14 @@ class LayerAttention:
     grid: int = 1
     node_view: int = 1  # a node is the mean of node_view x node_view positions
     round: int = 1  # nodes read the output of the round before
-    rounds: int = 1
-
-    @property
-    def name(self) -> str:
-        return self.path if self.rounds == 1 else f"{self.path}, round {self.round}"
 
     def nodes_at(self, x: float, y: float) -> PositionNodes:
         """Return the nodes of the position at a pixel, with the mean weights of all groups."""
-        (height, width), (across, down) = self.shape, self.step
-        row = min(max(int((y + 0.5) // down), 0), height - 1)
-        column = min(max(int((x + 0.5) // across), 0), width - 1)
+        row, column, centre = position_at(x, y, self.shape, self.step)
         places = self.nodes[:, :, row // self.grid, column // self.grid].tolist()
         weights = self.weights[:, :, row, column].mean(0).tolist()
         nodes = tuple((a, b, weight) for (a, b), weight in zip(places, weights, strict=True))
-        window = (self.node_view * across, self.node_view * down)
-        return PositionNodes((column + 0.5) * across - 0.5, (row + 0.5) * down - 0.5, nodes, window)
+        return PositionNodes(*centre, nodes)
 
 
 @dataclass(frozen=True)
@@ -108,7 +96,7 @@ class Frame:
     def valid(self, shape: Sequence[int]) -> tuple[int, int]:
         """Return the number of rows and columns of an (h, w) map that are not padding."""
         sizes = zip(self.resized, self.padded, shape, strict=True)
-        rows, columns = (min(count, math.ceil(resized * count / padded)) for resized, padded, count in sizes)
+        rows, columns = (math.ceil(resized * count / padded) for resized, padded, count in sizes)
         return rows, columns
 
 
@@ -140,8 +128,7 @@ def attention_and_output(
     inputs, frame, output = run_with_inputs(model, image, list(chosen))
     with evaluation_mode(model):
         found = [_layer_attention(path, chosen[path], maps, frame, strongest) for path, maps in inputs.items()]
-    entries = itertools.chain.from_iterable(found)
-    return {entry.name: entry for entry in entries}, output
+    return {entry.name: entry for entries in found for entry in entries}, output
 
 
 def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray | Detections:
@@ -154,35 +141,27 @@ def to_prediction(output: Any, size: tuple[int, int], name: str) -> np.ndarray |
 
 
 def paint_objects(size: Sequence[int], masks: Iterable[Any]) -> np.ndarray:
-    """Return for each pixel the index of the first mask that contains it, or ``NO_OBJECT``, uint8 (H, W)."""
-    painted = np.full(tuple(size), NO_OBJECT, np.uint8)
-    for index, mask in reversed(list(enumerate(itertools.islice(masks, NO_OBJECT)))):
+    """Return for each pixel the index of the first mask that contains it, or ``IGNORE``, uint8 (H, W)."""
+    painted = np.full(tuple(size), IGNORE, np.uint8)
+    for index, mask in reversed(list(enumerate(itertools.islice(masks, IGNORE)))):
         painted[np.asarray(mask) > 0] = index
     return painted
 
 
 def find_layers(model: nn.Module, names: Sequence[str] | None = None, kind: Any = Layer) -> dict[str, Any]:
-    """Return the layers of a network by path.
-
-    Args:
-        names: Paths of layers, or suffixes of them such as "layer3.1.repgraph"; None for all.
-        kind: Classes of layers; ``DenseLayer`` for layers that attend to all positions.
-    """
-    layers = {path: module for path, module in model.named_modules() if isinstance(module, Layer)}
-    found = {path: module for path, module in layers.items() if isinstance(module, kind)}
+    """Return the layers of a network by path; ``names`` are paths, or suffixes such as "layer3.1.repgraph"."""
+    found = {path: module for path, module in model.named_modules() if isinstance(module, kind)}
     if not found:
-        hint = f"; for its RepGraph layers ({', '.join(layers)}) use repgraph nodes" if layers else ""
-        raise UsageError(f"the network has no {'RepGraph or non-local' if kind is Layer else 'non-local'} layer{hint}")
-    if not names:
-        return found
+        others = "" if kind is Layer else "; repgraph nodes shows RepGraph layers"
+        raise UsageError(f"the network has no {'RepGraph or ' * (kind is Layer)}non-local layer{others}")
     chosen: dict[str, Any] = {}
-    for name in names:
+    for name in names or ():
         ends = (f".{name}", f".{name}.position")  # the latter of a DualAttention
         matches = {path: layer for path, layer in found.items() if f".{path}".endswith(ends)}
         if not matches:
             raise UsageError(f"layer {name!r} does not exist; choose from {', '.join(found)}")
         chosen |= matches
-    return chosen
+    return chosen or found
 
 
 def find_layer(model: nn.Module, name: str | None = None, kind: Any = Layer) -> str:
@@ -198,13 +177,11 @@ def run_with_inputs(
 ) -> tuple[dict[str, list[Tensor]], Frame, Any]:
     """Run an image, uint8 RGB (3, H, W), through a network in evaluation mode.
 
-    Returns:
-        The inputs of the layers at ``paths`` in the order they run, each a list of maps (1, C, h, w); the sizes of the
-        image; and the network's output for the batch.
+    Returns the inputs of the layers at ``paths`` in the order they run, each a list of maps (1, C, h, w); the sizes of
+    the image; and the network's output for the batch.
     """
-    if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
-        kind = f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
-        raise UsageError(f"the image is {kind}; expected a uint8 tensor (3, height, width)")
+    if image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
+        raise UsageError(f"the image is {tuple(image.shape)} {image.dtype}; expected a uint8 tensor (3, height, width)")
     inputs: dict[str, list[Tensor]] = {}
     size = (image.shape[1], image.shape[2])
     frame = Frame(size, size, size)
@@ -229,9 +206,8 @@ def run_with_inputs(
         for transform in transforms:
             stack.callback(transform.register_forward_hook(note_resizing).remove)
         output = model(given)
-    for path in paths:
-        if path not in inputs:
-            raise UsageError(f"layer {path} did not run; the network does not use it in evaluation mode")
+    if unused := [path for path in paths if path not in inputs]:
+        raise UsageError(f"layer {unused[0]} did not run; the network does not use it in evaluation mode")
     return inputs, frame, output
 
 
@@ -264,49 +240,47 @@ def check_inside(at: tuple[float, float], size: Sequence[int], name: str = "the 
         raise UsageError(f"position {x:g},{y:g} is outside of {name}, which has {width} x {height} pixels")
 
 
-def _layer_attention(path: str, layer: Layer, maps: list[Tensor], frame: Frame, strongest: int) -> list[LayerAttention]:
+def position_at(
+    x: float, y: float, shape: tuple[int, int], step: tuple[float, float]
+) -> tuple[int, int, tuple[float, float]]:
+    """Return row and column of the position of an (h, w) map nearest to a pixel, and the pixel x, y at its centre."""
+    row = min(max(int((y + 0.5) // step[1]), 0), shape[0] - 1)
+    column = min(max(int((x + 0.5) // step[0]), 0), shape[1] - 1)
+    return row, column, ((column + 0.5) * step[0] - 0.5, (row + 0.5) * step[1] - 0.5)
+
+
+def _layer_attention(path: str, layer: Any, maps: list[Tensor], frame: Frame, strongest: int) -> list[LayerAttention]:
     """Return an entry for each round of a layer; layers that attend to all positions have one round."""
-    x, steps = maps[0], [frame.step(each.shape[2:]) for each in maps]
-    shape = (x.shape[2], x.shape[3])
+    shape, steps = maps[0].shape[2:], [frame.step(each.shape[2:]) for each in maps]
     rows, columns = frame.valid(shape)
-    grid = 1
-    kind: Literal["nodes", "affinity"] = "affinity" if isinstance(layer, DenseLayer) else "nodes"
-    rounds: list[tuple[Tensor, Tensor]] = []  # nodes (S, 2, cell rows, cells), weights (groups, S, rows, columns)
-    if isinstance(layer, DenseLayer):
-        count = min(strongest, shape[0] * shape[1])
-        tops = [part[0].mean(0).topk(count, dim=1) for part in iterate_weights(layer, x)]
-        weights = torch.cat([top.values for top in tops]).T.unflatten(1, shape)[None, :, :rows, :columns]
-        indices = torch.cat([top.indices for top in tops]).T.unflatten(1, shape)[:, :rows, :columns]
-        rounds = [(to_pixels(torch.stack([indices % shape[1], indices // shape[1]], 1), steps), weights)]
-    elif isinstance(layer, PyramidRepGraph):
-        _, *found = layer.forward(maps, return_nodes=True)
-        for nodes, weights in zip(*found, strict=True):  # groups have their own nodes: merge them into one group
-            merged = (weights[0, ..., :rows, :columns] / weights.shape[1]).flatten(0, 1)[None]
-            rounds.append((to_pixels(nodes[0, ..., :rows, :columns], steps).flatten(0, 1), merged))
-    else:
-        _, *found = layer.forward(x, return_nodes=True)
-        grid = max(shape) if layer.grid == "map" else int(layer.grid)
-        cells = math.ceil(rows / grid), math.ceil(columns / grid)
-        for nodes, weights in zip(*found, strict=True) if layer.rounds > 1 else [found]:
-            inside = nodes[0, :, :, : cells[0], : cells[1]]
-            rounds.append((to_pixels(inside, steps), weights[0, :, :, :rows, :columns]))
-    if not all(bool(t.isfinite().all()) for each in rounds for t in each):
-        raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
-    rest: Any = {"grid": grid, "node_view": getattr(layer, "node_view", 1), "rounds": len(rounds)}
+    kind = "affinity" if isinstance(layer, DenseLayer) else "nodes"
+    grid = max(shape) if getattr(layer, "grid", 1) == "map" else getattr(layer, "grid", 1)
+    rounds = _strongest(layer, maps[0], strongest) if kind == "affinity" else _nodes(layer, maps)
     entries = []
     for number, (nodes, weights) in enumerate(rounds, 1):
-        arrays = nodes.cpu().numpy(), weights.float().cpu().numpy()
-        title = _title(path, layer, f", round {number}" if len(rounds) > 1 else "")
-        entries.append(LayerAttention(path, title, kind, *arrays, (rows, columns), steps[0], round=number, **rest))
+        places = to_pixels(nodes, steps)[..., : math.ceil(rows / grid), : math.ceil(columns / grid)].flatten(0, -4)
+        weights = weights[..., :rows, :columns].float()
+        if not (places.isfinite().all() and weights.isfinite().all()):
+            raise NotFinite(f"nodes or weights of {path} are not finite; check the network's weights and the image")
+        name = f"{path}, round {number}" if len(rounds) > 1 else path
+        arrays, size = (places.cpu().numpy(), weights.cpu().numpy()), (rows, columns)
+        more = grid, getattr(layer, "node_view", 1), number
+        entries.append(LayerAttention(path, name, kind, *arrays, size, steps[0], *more))
     return entries
 
 
-def _title(path: str, layer: Layer, number: str) -> str:
-    """Return stage, round, kind and nodes, such as "layer3.5 (res4): Bottleneck, 27 nodes, grid 4"."""
-    if stage := re.search(r"layer(\d)\.\d+", path):
-        path = f"{stage.group()} (res{int(stage.group(1)) + 1})"
-    kind = type(layer).__name__.removesuffix("RepGraph")
-    parts = [f"{path.removesuffix('.context')}{number}: {kind}"]
-    parts += [f"{layer.nodes} nodes"] if hasattr(layer, "nodes") else []
-    parts += [f"grid {layer.grid}"] if getattr(layer, "grid", 1) != 1 else []
-    return ", ".join(parts)
+def _strongest(layer: DenseLayer, x: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the ``count`` positions with the largest weights (S, 2, h, w), and their weights (1, S, h, w)."""
+    height, width = x.shape[2:]
+    tops = [part[0].mean(0).topk(min(count, height * width)) for part in iterate_weights(layer, x)]
+    weights, indices = (torch.cat(parts).T.unflatten(1, (height, width)) for parts in zip(*tops, strict=True))
+    return [(torch.stack([indices % width, indices // width], 1), weights[None])]
+
+
+def _nodes(layer: RepGraph | PyramidRepGraph, maps: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return nodes (..., S, 2, cell rows, cells), in pixels of their maps, and weights of each round."""
+    if isinstance(layer, PyramidRepGraph):  # groups have their own nodes: merge them into one group
+        _, *found = layer.forward(maps, return_nodes=True)
+        return [(nodes[0], weights.flatten(1, 2) / layer.groups) for nodes, weights in zip(*found, strict=True)]
+    _, *found = layer.forward(maps[0], return_nodes=True)
+    return [(nodes[0], weights[0]) for nodes, weights in (zip(*found, strict=True) if layer.rounds > 1 else [found])]

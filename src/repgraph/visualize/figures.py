@@ -1,7 +1,6 @@
 """Matplotlib figures for papers: style, size and files, and the figure of a non-local layer's attention weights."""
 
 import io
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,26 +12,23 @@ import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import PercentFormatter
 
 from repgraph import files
 from repgraph.errors import UsageError
-from repgraph.visualize.affinity import AffinityStatistics, Histogram, PositionAffinity, format_lines
+from repgraph.visualize.affinity import AffinityStatistics, PositionAffinity, format_lines
 
 WIDTH = 6.9  # inches: the text of a page with two columns
 POSITION_COLOUR, NODE_COLOUR, OUTLINE = "#1466d8", "#e2212f", "#fff"
 TEXT, GREY, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"  # the last two of Okabe and Ito's colours
-MAX_HEIGHT = 200  # inches: of a page of PDF
 MAX_SIDE, MAX_PIXELS = 2**16, 2**28  # of images that Matplotlib draws; about 1 GiB
-HIDDEN = 1e-3  # share of the smallest weights that the histogram's first bar absorbs
-AXIS_START, MAP_MIN = 1e-5, 0.1  # smallest weight times N on the axis, and in the colours of the map
+HIDDEN = 1e-3  # share of the smallest weights that the histograms may leave out
+MAP_MIN = 0.1  # smallest weight times N in the colours of the map
 
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-_SIZES = {
-    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
-}
 _STYLE: dict[str, Any] = {
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), "small"),
+    "axes.titlesize": "medium",
     "axes.linewidth": 0.6,
     "axes.edgecolor": GREY,
     "axes.spines.top": False,
@@ -40,14 +36,12 @@ _STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,  # text stays text, as many publishers require
     "svg.hashsalt": "repgraph",  # reproducible files
 }
-_LOCK = threading.RLock()  # Matplotlib's style is global
 
 
 @contextmanager
 def figure_style(width: float = WIDTH) -> Iterator[None]:
     """Draw and save figures in the style of a paper, independent of the user's matplotlibrc."""
-    sizes = {name: size * font_scale(width) for name, size in _SIZES.items()}
-    with _LOCK, matplotlib.style.context(["default", _STYLE | sizes]):
+    with matplotlib.style.context(["default", _STYLE | {"font.size": 8 * font_scale(width)}]):
         yield
 
 
@@ -65,14 +59,12 @@ def file_format(path: Path) -> str:
 
 
 def save(figure: Figure, path: Path, dpi: float) -> Path:
-    """Write a figure in the format of the path's suffix; raise an error if it is too large to be printed or drawn."""
+    """Write a figure in the format of the path's suffix; raise an error if it is too large to be drawn."""
     width, height = figure.get_size_inches()
     across, down = round(width * dpi), round(height * dpi)
-    if height > MAX_HEIGHT or max(across, down) >= MAX_SIDE or across * down > MAX_PIXELS:
-        raise UsageError(
-            f"the figure would be {width:.3g} x {height:.3g} inches, {across} x {down} pixels; "
-            "use a smaller --width or --dpi, fewer images, or images that are less tall"
-        )
+    if max(across, down) >= MAX_SIDE or across * down > MAX_PIXELS:
+        size = f"{across} x {down} pixels"
+        raise UsageError(f"the figure would have {size}; use a smaller --width or --dpi, or fewer images")
     suffix, buffer = file_format(path), io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # Matplotlib draws a box
@@ -95,42 +87,29 @@ def draw_affinity(
         ("one position", position.histogram, position.statistics, position.uniform),
     ]
     figure = Figure((width, 0.24 * width + 1.17 * font_scale(width)), layout="constrained")
-    *axes, map_axis = figure.subplots(1, 3)
+    left, middle, map_axis = figure.subplots(1, 3)
+    middle.sharey(left)
+    edges = found.histogram.edges
     first = min(int(np.argmax(np.cumsum(histogram.weights) > HIDDEN)) for _, histogram, _, _ in panels)
-    first = max(first, int(np.searchsorted(found.histogram.edges, 0.999 * AXIS_START)))
     last = max(int(np.flatnonzero(histogram.weights)[-1]) for _, histogram, _, _ in panels)
-    for axis, (title, histogram, values, even) in zip(axes, panels, strict=True):
-        _draw_histogram(axis, histogram, first, last)
-        axis.set_title(title)
+    for axis, (title, histogram, values, even) in zip((left, middle), panels, strict=True):
+        axis.stairs(histogram.weights, edges, fill=True, color=BLUE, alpha=0.45, label="share of the weights")
+        axis.stairs(histogram.mass, edges, color=ORANGE, linewidth=1.3, label="share of their sum")
+        axis.axvline(1, color=TEXT, linewidth=0.8, linestyle="--", label="equal weights")
+        axis.set(title=title, xscale="log", xlim=(edges[first], edges[last + 1]))
         axis.set_xlabel("\n".join(["weight x N", *format_lines(values, even, found.top_count)]), linespacing=1.35)
-    highest = max(axis.get_ylim()[1] for axis in axes)
-    for axis in axes:
-        axis.set_ylim(0, highest)
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+    left.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     _draw_map(figure, map_axis, position, image)
-    handles, labels = axes[0].get_legend_handles_labels()
+    handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False, borderaxespad=0.2)
     return figure
-
-
-def _draw_histogram(axis: Axes, histogram: Histogram, first: int, last: int) -> None:
-    edges = np.asarray(histogram.edges)[first : last + 2]
-    weights, mass = (
-        [sum(values[: first + 1]), *values[first + 1 : last + 1]] for values in (histogram.weights, histogram.mass)
-    )
-    axis.stairs(weights, edges, fill=True, color=BLUE, alpha=0.45, label="share of the weights")
-    axis.stairs(mass, edges, color=ORANGE, linewidth=1.3, label="share of their sum")
-    axis.axvline(1, color=TEXT, linewidth=0.8, linestyle="--", label="equal weights")
-    axis.set_xscale("log")
-    axis.set_xlim(edges[0], edges[-1])
 
 
 def _draw_map(figure: Figure, axis: Axes, position: PositionAffinity, image: np.ndarray) -> None:
     """Draw a position's weights over its image; with a detector, the map extends into the padding."""
     height, width = image.shape[:2]
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    grey = image.mean(-1, keepdims=True).repeat(3, -1).astype(np.uint8)
-    axis.imshow(grey, extent=extent, interpolation="antialiased")
+    axis.imshow(image.mean(-1), extent=extent, cmap="gray", vmin=0, vmax=255)
     weights = position.weights.mean(0)
     rows, columns = weights.shape
     map_extent = (-0.5, columns * position.step[0] - 0.5, rows * position.step[1] - 0.5, -0.5)

@@ -32,23 +32,20 @@ def open_images(
     network: Trained,
     given: Sequence[str],
     outputs: Sequence[Path],
-    data: str | None = None,
-    dataset: str | None = None,
-    split: str | None = None,
-    options: dict[str, Any] | None = None,
-    *,
+    *source: Any,
     limit: int | None = None,
     side: int | None = None,
 ) -> ImageList:
     """Return images from files, folders and patterns, or from a split of a data set, if one is given.
 
     ``given`` are files, folders and patterns; or numbers and names in the split, by default all of it. It is an error
-    if one of the ``outputs`` is an image or a mask. ``side`` is the maximum of the longer side in pixels.
+    if one of the ``outputs`` is an image or a mask. ``source`` are the arguments of :meth:`Trained.open_data`, and
+    ``side`` is the maximum of the longer side in pixels.
     """
-    if any((data, dataset, split, options)):
+    if any(source):
         if side:
             raise UsageError("--side is for images in files; it cannot be used with --split")
-        images = network.open_data(data, dataset, split, options or {})
+        images = network.open_data(*source)
         paths = [getattr(item, kind, None) for item in images.items for kind in ("image", "mask")]
         check_not_overwritten(filter(None, paths), outputs)
         return _images_of_split(images, given, limit)

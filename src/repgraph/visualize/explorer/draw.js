@@ -19,10 +19,10 @@ function clear(canvas, view) {
 function drawBase(canvas, view, underlay) {
   const { image } = view;
   const context = clear(canvas, view);
-  const box = view.box(image.width, image.height);
+  const box = [view.left, view.top, view.scale * image.width, view.scale * image.height];
   context.imageSmoothingQuality = "high";
   context.imageSmoothingEnabled = view.scale * image.width < 6 * image.photo.naturalWidth;
-  if (image.photo.complete && image.photo.naturalWidth) context.drawImage(image.photo, ...box);
+  context.drawImage(image.photo, ...box); // nothing before it is loaded
   if (!underlay) return;
   context.imageSmoothingEnabled = false;
   context.globalAlpha = OPACITY;
@@ -50,62 +50,42 @@ function line(context, start, end, lineWidth, strokeStyle) {
 
 function drawBoxes(context, view, underlay) {
   context.font = "600 12px system-ui, sans-serif";
-  for (let i = underlay.boxes.length - 1; i >= 0; i--) {
-    const [left, top] = view.toScreen(...underlay.boxes[i].slice(0, 2));
-    const [right, bottom] = view.toScreen(...underlay.boxes[i].slice(2));
+  for (const [i, [x, y, endX, endY]] of [...underlay.boxes.entries()].reverse()) {
     const { name, colour } = underlay.entries[i];
-    for (const [lineWidth, strokeStyle] of [[4, "rgba(0, 0, 0, 0.55)"], [2, `rgb(${colour})`]]) {
-      Object.assign(context, { lineWidth, strokeStyle });
-      context.strokeRect(left, top, right - left, bottom - top);
-    }
-    const width = context.measureText(name).width + 10;
-    const above = Math.max(0, Math.min(top - 18, view.height - 18));
-    context.fillStyle = "rgba(12, 14, 18, 0.78)";
-    context.fillRect(left, above, width, 18);
+    const [left, top] = view.toScreen(x, y);
+    const [right, bottom] = view.toScreen(endX, endY);
+    const above = clamp(top - 18, 0, view.height - 18);
+    Object.assign(context, { lineWidth: 2, strokeStyle: `rgb(${colour})`, fillStyle: "rgba(12, 14, 18, 0.78)" });
+    context.strokeRect(left, top, right - left, bottom - top);
+    context.fillRect(left, above, context.measureText(name).width + 10, 18);
     context.fillStyle = OUTLINE;
     context.fillText(name, left + 5, above + 13);
   }
 }
 
-/** Return the radius of a node; small weights stay visible. */
-function nodeRadius(view, weight) {
-  const unit = Math.min(640, view.fitting * Math.min(view.image.width, view.image.height));
-  return Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight)));
-}
-
-/** Draw all pins and the current position; return the position's nodes with their place on the screen. */
-function drawMarks(canvas, view, layer, pins, current, windows, walked) {
+/** Draw all pins and the current position with their nodes. */
+function drawMarks(canvas, view, layer, pins, current, walked) {
   const context = clear(canvas, view);
-  const nodes = (position) => {
-    const drawn = position.nodes.map((node) => {
-      const [across, down] = view.toScreen(node.x, node.y);
-      return { ...node, across, down, radius: nodeRadius(view, node.weight) };
-    });
-    if (layer.kind === "affinity") drawCells(context, view, layer, drawn);
-    else drawNodes(context, view, position, drawn);
-    return drawn;
-  };
-  const same = (position) => position.row === current.row && position.column === current.column;
   context.globalAlpha = 0.8;
-  pins.filter((position) => !same(position)).forEach(nodes);
+  for (const position of pins) drawNodes(context, view, position);
   context.globalAlpha = 1;
-  if (windows) drawWindows(context, view, layer, current.nodes); // not those of pins, nor their paths
   drawPaths(context, view, walked);
-  const drawn = nodes(current);
+  drawNodes(context, view, current);
+  drawPosition(context, view, layer, current, "");
   pins.forEach((position, i) => drawPosition(context, view, layer, position, String(i + 1)));
-  if (!pins.some(same)) drawPosition(context, view, layer, current, "");
-  return drawn;
 }
 
-function drawNodes(context, view, position, drawn) {
+function drawNodes(context, view, position) {
   const start = view.toScreen(position.x, position.y);
-  const weakestFirst = [...drawn].reverse();
-  for (const { across, down, weight } of weakestFirst) {
-    line(context, start, [across, down], 1 + 4 * weight, `rgba(${NODE}, ${0.45 + 0.5 * weight})`);
+  const unit = Math.min(640, view.fitting * Math.min(view.image.width, view.image.height));
+  const weakestFirst = [...position.nodes].reverse();
+  for (const { x, y, weight } of weakestFirst) {
+    line(context, start, view.toScreen(x, y), 1 + 4 * weight, `rgba(${NODE}, ${0.45 + 0.5 * weight})`);
   }
-  for (const { across, down, radius, weight } of weakestFirst) {
-    disc(context, [across, down], radius, `rgba(${NODE}, ${0.72 + 0.2 * weight})`, 1.5);
-    disc(context, [across, down], 1.2, OUTLINE); // the exact point
+  for (const { x, y, weight } of weakestFirst) {
+    const radius = Math.max(3, unit * (0.007 + 0.043 * Math.sqrt(weight))); // small weights stay visible
+    disc(context, view.toScreen(x, y), radius, `rgba(${NODE}, ${0.72 + 0.2 * weight})`, 1.5);
+    disc(context, view.toScreen(x, y), 1.2, OUTLINE); // the exact point
   }
 }
 
@@ -123,38 +103,12 @@ function drawPaths(context, view, walked) {
   });
 }
 
-/** Draw the windows that nodes in the image average, more opaque for more weight. */
-function drawWindows(context, view, layer, nodes) {
-  const [width, height] = layer.step.map((step) => view.scale * step * layer.node_view);
-  context.save();
-  context.rect(...view.box(view.image.width, view.image.height));
-  context.clip();
-  context.lineWidth = 1.5;
-  for (const node of nodes.filter((one) => !layer.isOutside(one)).reverse()) {
-    const [x, y] = view.toScreen(node.x, node.y);
-    context.strokeStyle = `rgba(${NODE}, ${0.4 + 0.6 * Math.sqrt(node.weight)})`;
-    context.strokeRect(x - width / 2, y - height / 2, width, height);
-  }
-  context.restore();
-}
-
-/** Draw the strongest positions of a layer that attends to all positions, more opaque for more weight. */
-function drawCells(context, view, layer, drawn) {
-  const top = drawn[0].weight || 1;
-  const [width, height] = layer.step.map((step) => view.scale * step);
-  for (const { across, down, weight } of drawn) {
-    context.fillStyle = `rgba(${NODE}, ${0.15 + (0.75 * weight) / top})`;
-    context.fillRect(across - width / 2, down - height / 2, width, height);
-  }
-}
-
 /** Draw a position: a blue dot, and its outline in the map. */
 function drawPosition(context, view, layer, position, text) {
   const [x, y] = view.toScreen(position.x, position.y);
-  const [across, down] = layer.step.map((step) => view.scale * step);
-  context.lineWidth = 1.5;
-  context.strokeStyle = POSITION;
-  context.strokeRect(x - across / 2, y - down / 2, across, down);
+  const [width, height] = layer.step.map((step) => view.scale * step);
+  Object.assign(context, { lineWidth: 1.5, strokeStyle: POSITION });
+  context.strokeRect(x - width / 2, y - height / 2, width, height);
   disc(context, [x, y], text ? 9 : 6, POSITION, 2);
   const font = "700 11px system-ui, sans-serif";
   Object.assign(context, { font, textAlign: "center", textBaseline: "middle", fillStyle: OUTLINE });

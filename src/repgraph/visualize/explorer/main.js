@@ -1,19 +1,16 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: -1, layer: 0, underlay: 0, windows: false, walk: true, point: null }; // underlay 0 is none
-const view = new View(pictures[0]);
-const stage = find("stage");
+const state = { image: -1, layer: 0, underlay: 0, walk: true, point: null }; // underlay 0 is none
+const view = new View(pictureAt(0));
 const surface = find("marks");
-let current = null; // the position with its nodes
-let drawn = []; // its nodes on the screen
-let walked = []; // paths on to the nodes of earlier rounds
 let baseIsStale = true;
 let frame = 0;
-let milliseconds = 0; // of the last drawing
 
-const image = () => pictures[state.image];
-const layer = () => image().layer(state.layer);
+const image = () => pictureAt(state.image);
+const layer = () => image().layers[state.layer];
 const underlay = () => image().underlays[state.underlay - 1];
+const current = () => layer().nodesAt(state.point.x, state.point.y);
+const walked = () => (state.walk ? layer().walk(current().nodes) : []); // paths on to the nodes of earlier rounds
 
 function draw(base) {
   baseIsStale ||= base;
@@ -22,38 +19,34 @@ function draw(base) {
 
 function drawNow() {
   frame = 0;
-  const start = performance.now();
   if (baseIsStale) drawBase(find("base"), view, underlay());
-  const [position, ...pinned] = [state.point, ...image().pins].map(({ x, y }) => layer().nodesAt(x, y));
-  current = position;
-  walked = state.walk ? layer().walk(current.nodes) : [];
-  drawn = drawMarks(surface, view, layer(), pinned, current, state.windows, walked);
-  showStatus(image(), state.point);
-  showNodes(layer(), current);
   baseIsStale = false;
-  milliseconds = performance.now() - start;
+  const pinned = image().pins.map(({ x, y }) => layer().nodesAt(x, y));
+  drawMarks(surface, view, layer(), pinned, current(), walked());
+  showStatus(image(), state.point);
+  showNodes(layer(), current());
 }
 
-/** Choose an image, layer, underlay, windows or walk; values that do not exist fall back to others. */
+/** Choose an image, layer, underlay or walk; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
-  state.image = Math.min(Math.max(state.image, 0), pictures.length - 1);
+  state.image = clamp(state.image, 0, data.images.length - 1);
   if (state.image !== before) {
     state.point = { x: (image().width - 1) / 2, y: (image().height - 1) / 2 };
     view.fit(image());
   }
-  if (!image().photo.complete) image().photo.addEventListener("load", () => draw(true), { once: true });
-  state.layer = Math.min(Math.max(state.layer, 0), image().layers.length - 1);
+  image().photo.onload = () => draw(true);
+  state.layer = clamp(state.layer, 0, image().layers.length - 1);
   if (!underlay()) state.underlay = 0;
   fillChoices(state, image(), layer());
-  fillLegend(layer(), underlay());
+  fillLegend(underlay());
   draw(true);
 }
 
 /** Set the position to a pixel of the image; return false outside of the image. */
 function point(x, y) {
-  if (!(x >= -0.5 && y >= -0.5 && x < image().width - 0.5 && y < image().height - 0.5)) return false; // NaN too
+  if (!image().contains(x, y)) return false;
   state.point = { x, y };
   draw(false);
   return true;
@@ -61,44 +54,36 @@ function point(x, y) {
 
 /** Pin the position, or remove its pin. */
 function pin() {
-  const { pins } = image();
-  const [row, column] = layer().positionAt(state.point.x, state.point.y);
-  const same = pins.findIndex((one) => String(layer().positionAt(one.x, one.y)) === String([row, column]));
-  const [x, y] = layer().centre(row, column);
-  if (same >= 0) pins.splice(same, 1);
-  else pins.push({ x, y });
+  const position = (one) => JSON.stringify(layer().positionAt(one.x, one.y));
+  const others = image().pins.filter((one) => position(one) !== position(state.point));
+  const { x, y } = current();
+  setPins(others.length < image().pins.length ? others : [...others, { x, y }]);
+}
+
+function setPins(pins) {
+  image().pins = pins;
   draw(false);
 }
 
-function unpinAll() {
-  image().pins = [];
-  draw(false);
-}
-
-function zoom(factor, across, down) {
-  const at = view.toScreen(state.point.x, state.point.y);
-  view.zoom(factor, across ?? at[0], down ?? at[1]);
+function zoom(factor, place = view.toScreen(state.point.x, state.point.y)) {
+  view.zoom(factor, ...place);
   draw(true);
 }
 
 function step(rows, columns) {
-  const [row, column] = layer().positionAt(state.point.x, state.point.y);
-  const [x, y] = layer().centre(row + rows, column + columns);
-  const inside = (at, size) => Math.min(Math.max(at, 0), size - 1);
-  state.point = { x: inside(x, image().width), y: inside(y, image().height) };
+  const { x, y } = current();
+  const [across, down] = layer().step;
+  state.point.x = clamp(x + columns * across, 0, image().width - 1);
+  state.point.y = clamp(y + rows * down, 0, image().height - 1);
   view.show(state.point.x, state.point.y);
   draw(true);
 }
 
 // The pointer: a mouse points, drags and clicks; one finger points, two fingers move and zoom.
 
+const place = (event) => [event.offsetX, event.offsetY];
 const pressed = new Map(); // places of the pressed pointers
 let travelled = 0; // pixels since the press
-
-function place(event) {
-  const box = stage.getBoundingClientRect();
-  return [event.clientX - box.left, event.clientY - box.top];
-}
 
 /** Return the centre of the pressed pointers and their distance. */
 function gesture() {
@@ -127,20 +112,19 @@ surface.addEventListener("pointermove", (event) => {
   draw(true);
 });
 
-function release(event) {
-  const clicked = pressed.delete(event.pointerId) && event.type === "pointerup" && event.pointerType === "mouse";
-  if (clicked && travelled < 4 && point(...view.toImage(...place(event)))) pin();
-}
-
-surface.addEventListener("pointerup", release);
-surface.addEventListener("pointercancel", release);
-stage.addEventListener("wheel", (event) => {
-  event.preventDefault();
-  const pixels = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
-  zoom(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.0018)), ...place(event));
+surface.addEventListener("pointerup", (event) => {
+  const clicked = pressed.delete(event.pointerId) && event.pointerType === "mouse" && travelled < 4;
+  if (clicked && point(...view.toImage(...place(event)))) pin();
 });
 
-// Keys, except for those that the focused control uses.
+surface.addEventListener("pointercancel", (event) => pressed.delete(event.pointerId));
+surface.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const pixels = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
+  zoom(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.0018)), place(event));
+});
+
+// Keys, except for those that the focused control uses itself.
 
 const KEYS = {
   ArrowLeft: (far) => step(0, -far),
@@ -155,18 +139,15 @@ const KEYS = {
   "[": () => choose({ layer: state.layer - 1 }),
   "]": () => choose({ layer: state.layer + 1 }),
   u: () => choose({ underlay: state.underlay + 1 }),
-  w: () => choose({ windows: !state.windows }),
   r: () => choose({ walk: !state.walk }),
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
-  Escape: unpinAll,
+  Escape: () => setPins([]),
 };
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const own = event.target.closest("button, select, input");
-  if (own && (event.key.startsWith("Arrow") || event.key === "Enter")) return;
-  if (own && own.tagName === "SELECT" && event.key.length === 1) return;
+  const own = event.key === "Enter" ? "button, select, summary" : "select";
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest(own)) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (!Object.hasOwn(KEYS, key)) return;
   event.preventDefault();
@@ -174,18 +155,15 @@ document.addEventListener("keydown", (event) => {
 });
 
 for (const name of ["image", "layer", "underlay"]) {
-  find(name).addEventListener("change", (event) => choose({ [name]: Number(event.target.value) }));
+  find(name).addEventListener("change", (event) => choose({ [name]: event.target.selectedIndex }));
 }
-for (const name of ["windows", "walk"]) {
-  find(name).addEventListener("change", (event) => choose({ [name]: event.target.checked }));
-}
+find("walk").addEventListener("change", (event) => choose({ walk: event.target.checked }));
 find("pin").addEventListener("click", pin);
 
 new ResizeObserver(() => {
-  const { width, height } = stage.getBoundingClientRect();
-  view.resize(width, height);
+  view.resize(surface.clientWidth, surface.clientHeight);
   draw(true);
-}).observe(stage);
+}).observe(surface);
 
 // For scripts and tests: the state, with nodes in pixels of the image and of the stage.
 window.explorer = {
@@ -194,12 +172,13 @@ window.explorer = {
   pin,
   get state() {
     const { left, top, scale } = view;
-    const pins = image().pins.map((one) => ({ ...one }));
-    const position = current && { x: current.x, y: current.y, row: current.row, column: current.column };
-    return { ...state, pins, position, nodes: drawn, paths: walked, view: { left, top, scale }, milliseconds };
+    const nodes = current().nodes.map((node) => {
+      const [across, down] = view.toScreen(node.x, node.y);
+      return { ...node, across, down };
+    });
+    const position = layer().positionAt(state.point.x, state.point.y);
+    return { ...state, pins: image().pins, position, nodes, paths: walked(), view: { left, top, scale } };
   },
 };
 
-find("title").textContent = data.title || "RepGraph explorer";
-find("about").textContent = data.about;
 choose({ image: 0, layer: Infinity }); // the last layer is the head's, if it has one

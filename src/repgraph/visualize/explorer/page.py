@@ -16,11 +16,10 @@ from repgraph.data.labels import Labels
 from repgraph.drawing.detections import SCORE
 from repgraph.drawing.overlay import as_picture
 from repgraph.drawing.page import data_uri, read_asset, render
-from repgraph.errors import UsageError
 from repgraph.inference import Detections, Trained
 from repgraph.inference.network import memory_hints
 from repgraph.visualize.collect import LayerAttention, attention_and_output, to_prediction
-from repgraph.visualize.explorer.packing import MAX_SIDE, class_underlay, object_underlay, pack_layers
+from repgraph.visualize.explorer.packing import MAX_SIDE, pack_classes, pack_layers, pack_objects
 
 SCRIPTS = ("data.js", "view.js", "draw.js", "panel.js", "main.js")  # in this order
 
@@ -44,7 +43,7 @@ def explore(
     about: str = "",
     layers: Sequence[str] | None = None,
     score: float = SCORE,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> str:
     """Return the explorer page of a network as HTML, in one self-contained file.
 
@@ -67,10 +66,7 @@ def explore(
         if image.truth is not None:
             underlays.append(_true(image.truth, size, labels))
         packed.append(pack_image(image, list(attention.values()), underlays))
-        if progress:
-            progress(len(packed))
-    if not packed:
-        raise UsageError("images is empty; expected at least one image")
+        progress(len(packed))
     return make_page(packed, title, about)
 
 
@@ -81,14 +77,9 @@ def pack_image(
     height, width = image.image.shape[-2:]
     photo = as_picture((image.image if image.picture is None else image.picture).cpu())
     photo.thumbnail((MAX_SIDE, MAX_SIDE), Resampling.BOX)
-    return {
-        "name": image.name,
-        "width": width,
-        "height": height,
-        "photo": data_uri(photo, photo=True),
-        "underlays": list(underlays),
-        "layers": pack_layers(layers, (height, width)),
-    }
+    size = {"width": width, "height": height}
+    packed = pack_layers(layers, (height, width))
+    return {"name": image.name, **size, "photo": data_uri(photo, photo=True), "underlays": underlays, "layers": packed}
 
 
 def make_page(images: Sequence[dict[str, Any]], title: str = "", about: str = "") -> str:
@@ -96,25 +87,26 @@ def make_page(images: Sequence[dict[str, Any]], title: str = "", about: str = ""
     return render(
         "explorer.html",
         __package__,
-        title=f"{title} · explorer" if title else "RepGraph explorer",
+        title=title or "RepGraph explorer",
+        about=about,
         style=read_asset(__package__, "style.css"),
         script="".join(read_asset(__package__, name) for name in SCRIPTS),
-        data={"title": title, "about": about, "images": list(images)},
+        data={"images": images},
     )
 
 
 def _predicted(prediction: np.ndarray | Detections, labels: Labels, score: float) -> dict[str, Any]:
     if not isinstance(prediction, Detections):
-        return class_underlay("prediction", prediction, labels)
+        return pack_classes("prediction", prediction, labels)
     count = int((prediction.scores >= score).sum())  # they are sorted by score
+    boxes, classes, scores = (each[:count] for each in (prediction.boxes, prediction.labels, prediction.scores))
     masks = map(coco_masks.decode, (prediction.masks or [])[:count])
-    classes, scores = (prediction.labels[:count] - 1).tolist(), prediction.scores[:count].tolist()
-    return object_underlay("prediction", prediction.size, prediction.boxes[:count], classes, masks, labels, scores)
+    return pack_objects("prediction", prediction.size, boxes, classes, masks, labels, scores)
 
 
 def _true(truth: Any, size: Sequence[int], labels: Labels) -> dict[str, Any]:
     if not isinstance(truth, dict):
-        return class_underlay("ground truth", truth, labels)
+        return pack_classes("ground truth", truth, labels)
     order = np.argsort(np.asarray(truth["area"]), kind="stable")  # small ones on top
     boxes, classes, masks = (np.asarray(truth[name])[order] for name in ("boxes", "labels", "masks"))
-    return object_underlay("ground truth", size, boxes, (classes - 1).tolist(), masks, labels)
+    return pack_objects("ground truth", size, boxes, classes, masks, labels)

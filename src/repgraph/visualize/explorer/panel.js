@@ -11,33 +11,20 @@ function element(name, content = [], more = {}) {
   return made;
 }
 
-function number(value) {
-  return value >= 100 ? value.toFixed(0) : value.toFixed(1);
-}
-
-function percent(weight) {
-  if (weight < 0.0005) return "< 0.1 %";
-  return `${(100 * weight).toFixed(weight < 0.0995 ? 1 : 0)} %`;
-}
-
-function chip(colour) {
-  return element("span", "", { className: "chip", style: `--colour: rgb(${colour})` });
-}
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const chip = (colour) => element("span", "", { className: "chip", style: `--colour: rgb(${colour})` });
 
 function fillSelect(select, titles, index) {
-  select.replaceChildren(...titles.map((title, i) => element("option", title, { value: String(i) })));
-  select.value = String(index);
-  select.disabled = titles.length < 2;
+  select.replaceChildren(...titles.map((title) => element("option", title)));
+  select.selectedIndex = index;
 }
 
 /** Update the controls for the chosen image, layer and underlay. */
 function fillChoices(state, image, layer) {
-  fillSelect(find("image"), pictures.map((one) => one.name), state.image);
-  fillSelect(find("layer"), image.layers.map((one) => one.title), state.layer);
+  fillSelect(find("image"), data.images.map((one) => one.name), state.image);
+  fillSelect(find("layer"), image.layers.map((one) => one.name), state.layer);
   fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
-  find("layer").title = layer.path;
-  find("windows-field").hidden = layer.node_view < 2;
-  find("windows").checked = state.windows;
+  find("layer").title = layer.name; // it can be longer than the control
   find("walk-field").hidden = !layer.before;
   find("walk").checked = state.walk;
 }
@@ -49,12 +36,12 @@ function showNodes(layer, position) {
   const max = strongest ? position.nodes[0].weight || 1 : 1;
   const rows = position.nodes.slice(0, LISTED).map((node) => {
     const bar = element("i", "", { className: "bar", style: `--share: ${(100 * node.weight) / max}%` });
-    const distance = `${number(node.distance)} px away`;
+    const distance = `${node.distance.toFixed(1)} px away`;
     return element("li", [bar, element("span", percent(node.weight)), element("span", distance)]);
   });
   find("nodes").replaceChildren(...rows);
-  const outside = position.outside ? ` · ${position.outside} of ${layer.count} outside` : "";
-  find("summary").textContent = `reach ${number(position.reach)} px${outside}`;
+  const outside = position.nodes.filter((node) => !node.inside).length;
+  find("summary").textContent = `reach ${position.reach.toFixed(1)} px · ${outside} of ${layer.count} outside`;
   find("note").textContent = note(layer, position);
 }
 
@@ -65,12 +52,11 @@ function note(layer, position) {
       `which have ${percent(position.share)} of this position's weight; reach considers only these.`
     );
   }
-  const { grid, node_view: side, rows, columns } = layer;
-  const cell = grid < Math.max(rows, columns) ? `Cells of ${grid} × ${grid} positions` : "All positions";
+  const { grid, node_view: side } = layer;
   const notes = [];
   if (layer.before) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
   if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
-  if (grid > 1) notes.push(`${cell} share these nodes; each has its own weights.`);
+  if (grid > 1) notes.push(`Cells of ${grid} × ${grid} positions share these nodes; each has its own weights.`);
   return notes.join(" ");
 }
 
@@ -85,12 +71,10 @@ function showStatus(image, point) {
   find("status").replaceChildren(...parts);
 }
 
-/** Explain the marks and colours of the picture. */
-function fillLegend(layer, underlay) {
-  find("node").hidden = layer.kind === "affinity";
-  find("cell").hidden = layer.kind !== "affinity";
-  const entries = (underlay?.entries ?? []).map(({ colour, name, share }) => {
+/** Explain the colours of the underlay. */
+function fillLegend(underlay) {
+  const entries = (underlay?.entries ?? []).filter(({ share }) => share > 0);
+  find("legend").replaceChildren(...entries.map(({ colour, name, share }) => {
     return element("li", [chip(colour), element("b", name, { title: name }), percent(share)]);
-  });
-  find("legend").replaceChildren(...entries);
+  }));
 }

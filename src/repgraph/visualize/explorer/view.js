@@ -19,11 +19,6 @@ class View {
     this.top = (this.height - this.scale * image.height) / 2;
   }
 
-  /** Return left, top, width and height on the screen of an area at the image's corner. */
-  box(width, height) {
-    return [this.left, this.top, this.scale * width, this.scale * height];
-  }
-
   toScreen(x, y) {
     return [this.left + this.scale * (x + 0.5), this.top + this.scale * (y + 0.5)];
   }
@@ -35,7 +30,7 @@ class View {
   /** Zoom about a point of the screen. */
   zoom(factor, across, down) {
     const least = this.fitting;
-    const scale = Math.min(Math.max(this.scale * factor, least), Math.max(40, 8 * least));
+    const scale = clamp(this.scale * factor, least, Math.max(40, 8 * least));
     if (scale === least) return this.fit(this.image);
     const [x, y] = this.toImage(across, down);
     Object.assign(this, { scale, whole: false, left: across - scale * (x + 0.5), top: down - scale * (y + 0.5) });
@@ -45,9 +40,9 @@ class View {
   /** Move the image, but keep the centre of the stage on it. */
   move(right, below) {
     if (this.whole) return;
-    const [x, y] = [this.width / 2, this.height / 2];
-    this.left = Math.min(x, Math.max(x - this.scale * this.image.width, this.left + right));
-    this.top = Math.min(y, Math.max(y - this.scale * this.image.height, this.top + below));
+    const { image, scale, width, height } = this;
+    this.left = clamp(this.left + right, width / 2 - scale * image.width, width / 2);
+    this.top = clamp(this.top + below, height / 2 - scale * image.height, height / 2);
   }
 
   /** Move a pixel to the centre of the stage if it is near the border of the stage or outside. */
