@@ -168,6 +168,23 @@ def test_nodes(name, path, zoomed, opened, pages):
     assert notes[layer.grid] in note and ("the mean of the 3 \u00d7 3 positions" in note) is (name == "fixed")
 
 
+def test_windows_on_demand(opened):
+    assert not opened("random").locator("#windows").is_visible()
+    page = opened("fixed")
+    point(page, 50, 40)
+    node = next(node for node in state(page)["nodes"] if node["x"] > 55)
+    at = screen(page, node["x"] - 6, node["y"] - 12)  # a window has 3 x 3 positions of 8 pixels
+
+    def redness():
+        colours = [colour(page, at[0], at[1] + down) for down in (-1, 0, 1)]
+        return max(red - green for red, green, _ in colours)
+
+    before = redness()
+    page.locator("#windows").check()
+    assert redness() > before + 40
+    assert press(page, "w")["windows"] is False and redness() == before
+
+
 def test_pins_and_keys(opened):
     page = opened("fixed")
     for place in ((50, 40), (20, 20)):

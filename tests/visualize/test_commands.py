@@ -98,6 +98,8 @@ def test_nodes_as_files(networks, photo, tmp_path, capsys):
     text = out[1].read_text()
     assert text.count("<image") == 3 and text.count('id="PathCollection_') == 2 * (4 + 1)
     assert "at 59.5,19.5 (" in shown and "at 3.5,67.5 (" in shown and "4 nodes" in shown and "head.context" in shown
+    assert command("nodes", "--model", networks / "rgnet", photo, *options, "--windows", "--out", out[1]) == 0
+    assert "window that a node averages" not in text and "window that a node averages" in out[1].read_text()
 
 
 def test_nodes_of_a_split(networks, data, tmp_path, capsys):

@@ -25,7 +25,7 @@ def test_keys():
     page = resources.files("repgraph.visualize.explorer").joinpath("explorer.html").read_text(encoding="utf-8")
     keys = re.findall(r"<kbd>(.+?)</kbd>", page)
     words = {"\u2190": "arrows", "\u2192": "arrows", "\u2191": "arrows", "\u2193": "arrows", "\u2212": "-"}
-    assert len(keys) == 16 and all(f" {words.get(key, key)}" in EXPLORER.replace("| ", "|  ") for key in keys)
+    assert len(keys) == 17 and all(f" {words.get(key, key)}" in EXPLORER.replace("| ", "|  ") for key in keys)
 
 
 def test_images():

@@ -1,6 +1,7 @@
 """Figures: marks and bars match the data, texts are escaped, and files are reproducible."""
 
 import re
+from dataclasses import replace
 
 import matplotlib.style
 import numpy as np
@@ -73,6 +74,10 @@ def test_rows():
     boxes = [axis.get_position() for axis in figure.axes[:3]]
     assert figure.get_figwidth() == 3.5 and len({round(box.width, 9) for box in boxes}) == 1
     assert boxes[2].y1 < boxes[1].y0 <= boxes[0].y0, "the second row is below both pictures of the first"
+    figure = draw([Cell(PICTURE, SIZE, replace(NODES, window=(12, 6)))], windows=True)
+    squares = {tuple(patch.get_bbox().extents.tolist()): patch.get_alpha() for patch in figure.axes[0].patches}
+    (first, second, third) = sorted(squares, key=lambda square: -squares[square])  # not of the node outside
+    assert [first, second, third] == [(25, 1, 37, 7), (-3.5, 22, 8.5, 28), (14, 7, 26, 13)] and squares[third] > 0.2
     with pytest.raises(UsageError, match="30 columns do not fit into 4 inches"):
         draw([wide] * 30, width=4)
 

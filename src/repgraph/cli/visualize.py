@@ -114,6 +114,7 @@ def nodes(
     ] = None,
     positions: Annotated[int, option("Number of positions to choose without --at.", min=1, max=20)] = 4,
     layer: Layer = None,
+    windows: Annotated[bool, option("Draw the windows that nodes average.", "--windows")] = False,
     width: Width = 6.9,
     dpi: Dpi = 300,
 ) -> int:
@@ -164,7 +165,7 @@ def nodes(
         rows += added
     node = "attended position" if isinstance(network.model.get_submodule(layer), DenseLayer) else "node"
     with figures.figure_style():
-        figure = nodes_figure.draw_nodes(rows, width=width, node=node)
+        figure = nodes_figure.draw_nodes(rows, width=width, node=node, windows=windows)
         written = [figures.save(figure, path, dpi) for path in paths]
     print(f"layer {layer}; written: {', '.join(map(str, written))}")
     return 0

@@ -38,6 +38,7 @@ class PositionNodes:
     x: float
     y: float
     nodes: tuple[tuple[float, float, float], ...]  # x, y, attention weight
+    window: tuple[float, float] = (0.0, 0.0)  # width and height of what a node averages
 
     def describe(self) -> str:
         """Describe the nodes: number, reach and largest weight."""
@@ -76,7 +77,7 @@ class LayerAttention:
         places = self.nodes[:, :, row // self.grid, column // self.grid].tolist()
         weights = self.weights[:, :, row, column].mean(0).tolist()
         nodes = tuple((a, b, weight) for (a, b), weight in zip(places, weights, strict=True))
-        return PositionNodes(*centre, nodes)
+        return PositionNodes(*centre, nodes, (self.node_view * self.step[0], self.node_view * self.step[1]))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from PIL import Image
 from scipy import ndimage
 from torch import Tensor, nn
@@ -99,11 +100,14 @@ def choose_positions(regions: np.ndarray, count: int) -> list[Pixel]:
     return chosen
 
 
-def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: str = "node") -> Figure:
+def draw_nodes(
+    rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: str = "node", windows: bool = False
+) -> Figure:
     """Draw rows of pictures with the nodes of positions; call it within :func:`.figures.figure_style`.
 
     The position is blue and its nodes are red; the area of a node shows its weight, with a minimum. Nodes outside of
     the image are rings at its border. The width is in inches; ``node`` is the word for a node in the legend.
+    ``windows`` adds what the nodes in the image average (``node_view``), as squares.
     """
     columns = max(len(row) for row in rows)
     across = (width - 2 * MARGIN - (columns - 1) * GAP) / columns
@@ -118,7 +122,7 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: st
             own = across * cell.size[0] / cell.size[1]
             left = MARGIN + column * (across + GAP)
             axis = figure.add_axes((left / width, (top - own) / total, across / width, own / total))
-            _draw_cell(axis, cell, across)
+            _draw_cell(axis, cell, across, windows)
             most = max(3, int(across * 72 / (0.55 * FONT_SIZE)))  # characters in the width of a picture
             style: Any = dict(y=0, pad=-8, fontsize=FONT_SIZE, color=TEXT, parse_math=False)  # below the picture
             axis.set_title(plain(cell.caption, min(most, MAX_LENGTH)), **style)
@@ -130,11 +134,13 @@ def draw_nodes(rows: Sequence[Sequence[Cell]], *, width: float = WIDTH, node: st
         Line2D([], [], label=f"{node}, larger for more weight", color=NODE_COLOUR, alpha=0.75, **mark),
         Line2D([], [], label=f"{node} outside of the image", **ring),
     ]
+    if windows:
+        handles.append(Line2D([], [], label=f"window that a {node} averages", **ring | dict(marker="s")))
     figure.legend(handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE)
     return figure
 
 
-def _draw_cell(axis: Axes, cell: Cell, across: float) -> None:
+def _draw_cell(axis: Axes, cell: Cell, across: float, windows: bool) -> None:
     (height, width), found = cell.size, cell.nodes
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     axis.imshow(cell.picture, extent=extent, interpolation="lanczos")  # at the resolution of the file
@@ -148,6 +154,10 @@ def _draw_cell(axis: Axes, cell: Cell, across: float) -> None:
         style: Any = dict(facecolors=[to_rgba(NODE_COLOUR, 0.75)], edgecolors=OUTLINE, linewidths=0.5)
         if place != (x, y):
             style = dict(facecolors="none", edgecolors=NODE_COLOUR, linewidths=0.9, clip_on=False)
+        elif windows:
+            corner = (x - found.window[0] / 2, y - found.window[1] / 2)
+            outline: Any = dict(linewidth=0.5, edgecolor=NODE_COLOUR, alpha=0.25 + 0.7 * weight**0.5, fill=False)
+            axis.add_patch(Rectangle(corner, *found.window, zorder=1.5, **outline))
         axis.scatter(*place, s=(2 * radius) ** 2, zorder=3, **style)
     style = dict(facecolors=POSITION_COLOUR, edgecolors=OUTLINE, linewidths=0.7, zorder=4)
     axis.scatter(found.x, found.y, s=(2 * POSITION_POINTS) ** 2, **style)

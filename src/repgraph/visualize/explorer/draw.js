@@ -64,11 +64,12 @@ function drawBoxes(context, view, underlay) {
 }
 
 /** Draw all pins and the current position with their nodes. */
-function drawMarks(canvas, view, layer, pins, current, walked) {
+function drawMarks(canvas, view, layer, pins, current, windows, walked) {
   const context = clear(canvas, view);
   context.globalAlpha = 0.8;
   for (const position of pins) drawNodes(context, view, position);
   context.globalAlpha = 1;
+  if (windows) drawWindows(context, view, layer, current.nodes); // not those of pins, nor their paths
   drawPaths(context, view, walked);
   drawNodes(context, view, current);
   drawPosition(context, view, layer, current, "");
@@ -103,12 +104,31 @@ function drawPaths(context, view, walked) {
   });
 }
 
+/** Outline side x side positions of the map around a pixel. */
+function outline(context, view, layer, point, side, strokeStyle) {
+  const [x, y] = view.toScreen(point.x, point.y);
+  const [width, height] = layer.step.map((step) => side * view.scale * step);
+  Object.assign(context, { lineWidth: 1.5, strokeStyle });
+  context.strokeRect(x - width / 2, y - height / 2, width, height);
+}
+
+/** Draw the windows that nodes in the image average, more opaque for more weight. */
+function drawWindows(context, view, layer, nodes) {
+  const { image, left, top, scale } = view;
+  context.save();
+  context.beginPath();
+  context.rect(left, top, scale * image.width, scale * image.height);
+  context.clip();
+  for (const node of nodes.filter((one) => one.inside).reverse()) {
+    outline(context, view, layer, node, layer.node_view, `rgba(${NODE}, ${0.4 + 0.6 * Math.sqrt(node.weight)})`);
+  }
+  context.restore();
+}
+
 /** Draw a position: a blue dot, and its outline in the map. */
 function drawPosition(context, view, layer, position, text) {
   const [x, y] = view.toScreen(position.x, position.y);
-  const [width, height] = layer.step.map((step) => view.scale * step);
-  Object.assign(context, { lineWidth: 1.5, strokeStyle: POSITION });
-  context.strokeRect(x - width / 2, y - height / 2, width, height);
+  outline(context, view, layer, position, 1, POSITION);
   disc(context, [x, y], text ? 9 : 6, POSITION, 2);
   const font = "700 11px system-ui, sans-serif";
   Object.assign(context, { font, textAlign: "center", textBaseline: "middle", fillStyle: OUTLINE });

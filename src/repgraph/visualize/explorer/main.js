@@ -1,6 +1,6 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: -1, layer: 0, underlay: 0, walk: true, point: null }; // underlay 0 is none
+const state = { image: -1, layer: 0, underlay: 0, windows: false, walk: true, point: null }; // underlay 0 is none
 const view = new View(pictureAt(0));
 const surface = find("marks");
 let baseIsStale = true;
@@ -22,12 +22,12 @@ function drawNow() {
   if (baseIsStale) drawBase(find("base"), view, underlay());
   baseIsStale = false;
   const pinned = image().pins.map(({ x, y }) => layer().nodesAt(x, y));
-  drawMarks(surface, view, layer(), pinned, current(), walked());
+  drawMarks(surface, view, layer(), pinned, current(), state.windows, walked());
   showStatus(image(), state.point);
   showNodes(layer(), current());
 }
 
-/** Choose an image, layer, underlay or walk; values that do not exist fall back to others. */
+/** Choose an image, layer, underlay, windows or walk; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -139,6 +139,7 @@ const KEYS = {
   "[": () => choose({ layer: state.layer - 1 }),
   "]": () => choose({ layer: state.layer + 1 }),
   u: () => choose({ underlay: state.underlay + 1 }),
+  w: () => choose({ windows: !state.windows }),
   r: () => choose({ walk: !state.walk }),
   ",": () => choose({ image: state.image - 1 }),
   ".": () => choose({ image: state.image + 1 }),
@@ -157,7 +158,9 @@ document.addEventListener("keydown", (event) => {
 for (const name of ["image", "layer", "underlay"]) {
   find(name).addEventListener("change", (event) => choose({ [name]: event.target.selectedIndex }));
 }
-find("walk").addEventListener("change", (event) => choose({ walk: event.target.checked }));
+for (const name of ["windows", "walk"]) {
+  find(name).addEventListener("change", (event) => choose({ [name]: event.target.checked }));
+}
 find("pin").addEventListener("click", pin);
 
 new ResizeObserver(() => {

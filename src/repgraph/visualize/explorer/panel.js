@@ -25,6 +25,8 @@ function fillChoices(state, image, layer) {
   fillSelect(find("layer"), image.layers.map((one) => one.name), state.layer);
   fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
   find("layer").title = layer.name; // it can be longer than the control
+  find("windows-field").hidden = layer.node_view < 2;
+  find("windows").checked = state.windows;
   find("walk-field").hidden = !layer.before;
   find("walk").checked = state.walk;
 }
