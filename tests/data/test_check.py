@@ -165,7 +165,7 @@ def test_problems_of_objects(tmp_path, capsys):
         r"/3\.png: cannot read this image",
         r"/2\.png: the image has 9 x 7 pixels but 30 x 20 in ",
         r"instances_train2017\.json: annotations\[2\]: its box .* has no area",
-        r"instances_train2017\.json: annotations\[3\]: image_id is 99",
+        r"instances_train2017\.json: annotations\[3\]: there is no image 99,",
         r"/1\.png: 1 of 3 objects have no pixel",
     )
     assert train.counts[:, :3].T.tolist() == [[40, 1, 1], [36, 1, 1], [0, 0, 0]]

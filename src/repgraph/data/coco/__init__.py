@@ -4,7 +4,6 @@
 """
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,18 +41,23 @@ class _Entry(BaseModel, strict=True, allow_inf_nan=False):
 
 class _Image(_Entry):
     file_name: str = Field(min_length=1)
-    height: int = Field(gt=0, le=MAX_PIXELS)
-    width: int = Field(gt=0, le=MAX_PIXELS)
+    height: int = Field(gt=0)
+    width: int = Field(gt=0)
 
 
 class _Category(_Entry):
     name: str
 
 
+class _RLE(BaseModel):
+    size: list[int]
+    counts: str | list[int]
+
+
 class _Annotation(_Entry):
     image_id: int
     category_id: int
-    segmentation: Any = None
+    segmentation: list[list[float]] | _RLE
     bbox: list[float] = Field(min_length=4, max_length=4)
     area: float
     iscrowd: Literal[0, 1] | None = None
@@ -67,7 +71,6 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    id: int
     label: int  # class, 1 to K
     box: tuple[float, ...]  # x, y, width, height, as in the file
     area: float
@@ -197,7 +200,7 @@ def open_split(
     for the split; by default, the first of the usual names that exists. ``crowds``: whether targets include crowds;
     ``empty``: whether to keep images without objects.
     """
-    masks.pycocotools()  # raises early if it is missing
+    masks.tools()  # raises early if it is missing
     top = Path(os.path.expanduser(root))
     paths = [top / each.replace("{split}", split) for each in ([annotations] if annotations else _FILES)]
     path = next((path for path in paths if os.path.isfile(path)), None)
@@ -222,19 +225,19 @@ def open_split(
 def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[str]]:
     """Return the categories of an annotation file, its images, whether it has annotations, and those skipped."""
     content = validate(_File, read_json(path, error_type=DataError), path, DataError)
-    for entries in (content.images, content.categories):
-        number, count = Counter(entry.id for entry in entries).most_common(1)[0]
-        if count > 1:
-            raise DataError(f"{path}: {count} images or categories have the id {number}")
-    categories = {category.id: category.name for category in sorted(content.categories, key=lambda each: each.id)}
+    categories = sorted((category.id, category.name) for category in content.categories)
+    ids, names = zip(*categories, strict=True)
     try:
-        labels = Labels(tuple(categories.values()), spread_palette(len(categories)), tuple(categories))
+        labels = Labels(names, spread_palette(len(ids)), ids)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
-    images = {i.id: Item(i.id, i.file_name, folder / i.file_name, (i.height, i.width)) for i in content.images}
-    for item in images.values():
-        if item.size[0] * item.size[1] > MAX_PIXELS:
-            raise DataError(f"{path}: {item.name} has the size {item.size}; expected at most {MAX_PIXELS} pixels")
+    images: dict[int, Item] = {}
+    for each in content.images:
+        if each.id in images:
+            raise DataError(f"{path}: two images have the id {each.id}")
+        if each.height * each.width > MAX_PIXELS:
+            raise DataError(f"{path}: {each.file_name} has more than {MAX_PIXELS} pixels")
+        images[each.id] = Item(each.id, each.file_name, folder / each.file_name, (each.height, each.width))
     problems = [f"{path}: {each}" for each in _add_objects(content.annotations or [], images, labels)]
     return labels, list(images.values()), content.annotations is not None, problems
 
@@ -248,12 +251,10 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
         try:
             entry = validate(_Annotation, given, "it", DataError)
             if entry.id in seen:
-                raise DataError(f"the id {entry.id} occurs twice; only the first one is used")
+                raise ValueError(f"the id {entry.id} occurs twice; only the first one is used")
             seen.add(entry.id)
-            if entry.image_id not in images:
-                raise DataError(f"image_id is {entry.image_id}, which no image has")
-            if entry.category_id not in label_of:
-                raise DataError(f"category_id is {entry.category_id}, which no category has")
+            if entry.image_id not in images or entry.category_id not in label_of:
+                raise ValueError(f"there is no image {entry.image_id}, or no category {entry.category_id}")
             image = images[entry.image_id]
             image.objects.append(_read_object(entry, label_of[entry.category_id], image.size))
         except ValueError as error:  # including DataError
@@ -262,19 +263,15 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
 
 
 def _read_object(entry: _Annotation, label: int, size: tuple[int, int]) -> Object:
-    outline = _read_outline(entry.segmentation, size)
-    found = Object(entry.id, label, tuple(entry.bbox), entry.area, bool(entry.iscrowd), outline, size)
+    outline: Outline
+    if isinstance(entry.segmentation, list):
+        outline = tuple(masks.check_polygons(entry.segmentation))
+    elif entry.segmentation.size != list(size):
+        raise ValueError(f"its size is {entry.segmentation.size}; expected the size of the image, {list(size)}")
+    else:
+        outline = {"size": list(size), "counts": masks.check_counts(entry.segmentation.counts, *size)}
+    found = Object(label, tuple(entry.bbox), entry.area, bool(entry.iscrowd), outline, size)
     left, top, right, bottom = np.array(found.clipped_box(), np.float32).tolist()
     if right - left < MIN_SIDE or bottom - top < MIN_SIDE:
-        raise DataError(f"its box {entry.bbox} has no area in an image of {size[1]} x {size[0]} pixels")
+        raise ValueError(f"its box {entry.bbox} has no area in an image of {size[1]} x {size[0]} pixels")
     return found
-
-
-def _read_outline(value: Any, size: tuple[int, int]) -> Outline:
-    if isinstance(value, list):
-        return tuple(masks.check_polygons(value))
-    if not isinstance(value, Mapping) or "counts" not in value or "size" not in value:
-        raise ValueError("segmentation is neither a list of polygons nor an object with size and counts")
-    if value["size"] != list(size):
-        raise ValueError(f"its size is {value['size']}; expected the size of the image, {list(size)}")
-    return {"size": list(size), "counts": masks.check_counts(value["counts"], *size)}

@@ -17,8 +17,6 @@ from repgraph.data.scenes.canvas import HEIGHT
 from repgraph.data.scenes.painting import NAMES, Scene, paint, sample_scene
 
 Side = Annotated[int, Field(ge=32, le=2**14)]
-Length = Annotated[int, Field(gt=0, le=10**6)] | None
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
 SIZE = (96, 128)
 LENGTHS = {"train": 1600, "val": 100, "test": 400}
 # Distinct for colour-blind readers; boats have the colours of their lights.
@@ -41,8 +39,8 @@ class Scenes(SegmentationData):
         split: str = "train",
         *,
         size: tuple[Side, Side] = SIZE,
-        length: Length = None,
-        seed: Seed = 0,
+        length: Annotated[int, Field(gt=0, le=10**6)] | None = None,
+        seed: Annotated[int, Field(ge=0, lt=2**63)] = 0,
     ) -> None:
         self.size, self.seed = size, seed
         files = [Path(f"{split}-{i:05}.png") for i in range(LENGTHS[split] if length is None else length)]
