@@ -7,11 +7,11 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from repgraph.constants import DATASETS, IGNORE, INSTANCE_DATASETS
+from repgraph.constants import DATASETS as NAMES
+from repgraph.constants import IGNORE
+from repgraph.constants import INSTANCE_DATASETS as INSTANCES
 from repgraph.data.labels import DataError, Labels
 from repgraph.errors import UsageError, nearest
-
-NAMES, INSTANCES = DATASETS, INSTANCE_DATASETS
 
 __all__ = ["IGNORE", "INSTANCES", "NAMES", "DataError", "Labels", "load"]
 
@@ -43,8 +43,6 @@ def open_split(name: str, root: str | Path | None, split: str, /, **options: Any
         raise UsageError(f"unknown data set {name!r}{nearest(name, (*NAMES, *INSTANCES))}")
     if not root and name != "scenes":
         raise UsageError(f"the folder of {name} is required: --data ROOT")
-    if "\0" in f"{root}{split}":
-        raise UsageError(f"{name}: a name of a folder or a split has a null byte")
     from pydantic import TypeAdapter, ValidationError
 
     from repgraph.data.files import NotFound

@@ -58,11 +58,9 @@ class SegmentationData(Dataset[Sample]):
         if item.mask is None:
             return image, None
         classes = self.labels.to_train(read_mask(item.mask, self.labels.rgb_masks), item.mask)
-        if classes.shape != tuple(image.shape[-2:]):
+        if classes.shape != image.shape[-2:]:
             size, expected = (f"{each[-1]} x {each[-2]}" for each in (classes.shape, image.shape))
-            raise DataError(
-                f"{item.mask}: the mask has {size} pixels and its image {item.image} {expected}; expected equal sizes"
-            )
+            raise DataError(f"{item.mask}: the mask has {size} pixels and its image {item.image} {expected}")
         return image, Mask(torch.from_numpy(classes))
 
     @property
@@ -114,8 +112,7 @@ class Cached(list[Any]):
     def __init__(self, data: Any) -> None:
         needed = sum(getattr(leaf, "nbytes", 0) for leaf in tree_leaves(data[0])) * len(data)
         if needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-            gibibytes = f"{needed / 2**30:.1f} GiB for {len(data)} images"
-            raise UsageError(f"data.cache needs about {gibibytes}, more than the machine has; turn it off")
+            raise UsageError(f"data.cache needs about {needed / 2**30:.1f} GiB, more than the machine has; turn it off")
         self.sizes, self.description = getattr(data, "sizes", None), repr(data)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             super().__init__(pool.map(data.__getitem__, range(len(data))))
