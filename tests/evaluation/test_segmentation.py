@@ -69,8 +69,8 @@ def test_dtypes_layouts_and_chunks(dtype, monkeypatch):
 @pytest.mark.parametrize(
     ("prediction", "target", "error", "message"),
     [
-        ([3], [0], ValueError, "prediction has the value 3; expected 0 to 2"),
-        ([0], [3], ValueError, r"target has the value 3; expected 0 to 2"),
+        ([3], [0], ValueError, "prediction has values from 3 to 3; expected 0 to 2"),
+        ([0], [3], ValueError, "target has values from 3 to 3; expected 0 to 2"),
         ([0, 1], [0], ValueError, r"prediction has shape \(2,\), but target has \(1,\)"),
         ([0.5], [0], TypeError, "prediction has dtype torch.float32; expected classes"),
     ],

@@ -73,8 +73,8 @@ class Labels:
             unknown = [as_written(value) for value in np.unique(values[classes < 0]).tolist()[:30]]
             ignored = str([*map(as_written, self.ignored), *unknown]).replace(" ", "")
             raise DataError(
-                f"{file}: unknown label values {str(unknown)[1:-1]}; classes are {str(self.ids[:30])[1:-1]}; of your own "
-                f'data, add them to classes.json, as classes or by "ignored": {ignored}, or ignore them by '
+                f"{file}: unknown label values {str(unknown)[1:-1]}; classes are {str(self.ids[:30])[1:-1]}; of your "
+                f'own data, add them to classes.json, as classes or by "ignored": {ignored}, or ignore them by '
                 f"--option ignored={ignored}, in training by --set data.options.ignored={ignored}"
             )
         return classes.astype(np.uint8)

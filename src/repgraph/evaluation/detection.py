@@ -80,14 +80,10 @@ class CocoEvaluation:
         for image_id, output in zip(map(int, image_ids), detections, strict=True):
             if image_id not in self._sizes:
                 raise ValueError(f"image {image_id} is not in {self.data!r}")
-            try:
-                size = self._sizes[image_id]
-                found = output if isinstance(output, Detections) else Detections.from_output(output, size)
-            except ValueError as error:
-                raise ValueError(f"image {image_id}: {error}") from None
-            wrong = [label for label in found.labels.tolist() if not 1 <= label <= count]
-            if wrong:
-                raise ValueError(f"image {image_id}: label is {wrong[0]}; expected 1 to {count}")
+            size = self._sizes[image_id]
+            found = output if isinstance(output, Detections) else Detections.from_output(output, size)
+            if not all(1 <= label <= count for label in found.labels):
+                raise ValueError(f"image {image_id}: labels are {found.labels.tolist()}; expected 1 to {count}")
             self._detections.setdefault(image_id, found)
 
     def reduce(self) -> "CocoEvaluation":

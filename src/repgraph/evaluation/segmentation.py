@@ -76,12 +76,10 @@ class Confusion:
             labelled = true != IGNORE
             predicted, true = predicted[labelled].long(), true[labelled].long()
             for name, given in (("prediction", predicted), ("target", true)):
-                low, high = (int(bound) for bound in given.aminmax()) if given.numel() else (0, 0)
+                low, high = given.aminmax() if given.numel() else (0, 0)
                 if low < 0 or high >= self.classes:
-                    wrong = low if low < 0 else high
-                    raise ValueError(f"{name} has the value {wrong}; expected 0 to {self.classes - 1}")
-            pairs = torch.bincount(true * self.classes + predicted, minlength=self.classes**2)
-            counts += pairs.view_as(counts)
+                    raise ValueError(f"{name} has values from {low} to {high}; expected 0 to {self.classes - 1}")
+            counts += torch.bincount(true * self.classes + predicted, minlength=self.classes**2).view_as(counts)
         self.matrix += counts
 
     def reduce(self) -> "Confusion":

@@ -19,7 +19,7 @@ from torchvision.models.detection.transform import resize_boxes
 
 from repgraph.data.coco import masks as coco_masks
 from repgraph.data.coco.masks import RLE
-from repgraph.inference.network import NotFinite, device_and_dtype, overflow_hint
+from repgraph.inference.network import device_and_dtype, not_finite
 from repgraph.inference.sliding_window import Settings, check_image
 from repgraph.layers.modes import evaluation_mode
 from repgraph.models import MaskRCNN
@@ -171,5 +171,4 @@ def _check_finite(detector: Any, precision: str) -> Iterator[None]:
         for hook in hooks:
             hook.remove()
     if not torch.stack(finite).all():
-        hint = overflow_hint(precision)
-        raise NotFinite(f"the network's outputs are not finite: its weights or the image are not finite{hint}")
+        raise not_finite("outputs", precision)

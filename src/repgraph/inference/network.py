@@ -129,8 +129,9 @@ def memory_hints(hints: Sequence[str], subject: str = "") -> Iterator[None]:
         raise NotEnoughMemory(f"{subject}out of memory; try {', '.join(hints)}") from error
 
 
-def overflow_hint(precision: str) -> str:
-    return "" if precision == "fp32" else f", or they overflow in {precision} (try precision fp32)"
+def not_finite(what: str, precision: str) -> NotFinite:
+    hint = "" if precision == "fp32" else f", or they overflow in {precision} (try precision fp32)"
+    return NotFinite(f"the network's {what} are not finite: its weights or the image are not finite{hint}")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from repgraph.constants import Precision
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
-from repgraph.inference.network import NotFinite, device_and_dtype, overflow_hint
+from repgraph.inference.network import device_and_dtype, not_finite
 from repgraph.inference.tiling import Span, Tiles, View, length, make_tiles, make_views
 from repgraph.layers.modes import evaluation_mode
 from repgraph.recipes import AnyRecipe, Recipe, Test, explain
@@ -95,8 +95,7 @@ def predict(
         for rows, columns in itertools.product(*tiles):
             part = _predict_tile(network, image, views, rows, columns)  # [K, h, w]
             if not torch.isfinite(part.sum()):
-                hint = overflow_hint(settings.precision)
-                raise NotFinite(f"the network's logits are not finite: its weights or the image are not finite{hint}")
+                raise not_finite("logits", settings.precision)
             if output == "labels":
                 part = part.argmax(0).to(torch.uint8 if len(part) <= 256 else torch.int16)
             if result is None:
@@ -109,11 +108,11 @@ def predict(
 
 def check_image(image: Tensor) -> None:
     """Raise an error unless the image is a tensor (3, H, W) of uint8 or floating point."""
+    given = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
     if not isinstance(image, Tensor) or image.dim() != 3 or len(image) != 3 or 0 in image.shape:
-        given = f"shape {tuple(image.shape)}" if isinstance(image, Tensor) else f"type {type(image).__name__}"
-        raise UsageError(f"image has {given}; expected a tensor (3, height, width)")
+        raise UsageError(f"image is {given}; expected a tensor (3, height, width)")
     if not (image.dtype == torch.uint8 or image.is_floating_point()):
-        raise UsageError(f"image has dtype {image.dtype}; expected uint8 or floating point")
+        raise UsageError(f"image is {given}; expected uint8 or floating point")
 
 
 class _Network:
@@ -138,13 +137,9 @@ class _Network:
         """Return logits (N, K, H, W) of inputs (N, 3, H, W)."""
         with self.settings.autocast(self.device):
             logits = self.model(inputs)
-        expected = (len(inputs), *inputs.shape[-2:])
-        if not isinstance(logits, Tensor) or logits.dim() != 4 or (len(logits), *logits.shape[-2:]) != expected:
-            given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-            raise UsageError(
-                f"the network returns {given} for inputs of shape {tuple(inputs.shape)}; "
-                f"expected logits (batch, classes, height, width) of the inputs' size"
-            )
+        given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        if given != (len(inputs), *given[1:2], *inputs.shape[-2:]):
+            raise UsageError(f"the network returns {given} for {tuple(inputs.shape)}; expected logits of the same size")
         return logits
 
     def probabilities(self, inputs: Tensor) -> Iterator[Tensor]:

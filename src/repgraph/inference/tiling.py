@@ -4,12 +4,12 @@ PyTorch's ``interpolate`` only resizes whole tensors; :class:`Taps` compute any 
 source that it depends on.
 """
 
+import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from itertools import pairwise
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -126,42 +126,32 @@ def make_views(
     return views
 
 
-def count_windows(views: Sequence[View], tiles: Tiles) -> int:
-    """Return the number of windows that the tiles need in total."""
-    total = 0
-    for view in views:
-        rows, columns = (
-            sum(len(axis.covering(axis.backward.source_span(span))) for span in spans)
-            for axis, spans in zip(view, tiles, strict=True)
-        )
-        total += rows * columns
-    return total
-
-
 def make_tiles(views: Sequence[View], pixels: int) -> Tiles:
-    """Split the image into tiles whose maps have at most ``pixels`` pixels, with few windows that are computed twice.
+    """Split the image into tiles whose maps have at most ``pixels`` pixels, with little overlap of their windows.
 
     A tile has two maps: one of its own size, and one of its size at the largest other scale. Tiles are never much
     smaller than a window, even if their maps have more pixels.
     """
     height, width = (axis.size for axis in views[0])
-    most_rows, most_columns = (
-        max(math.ceil(axis.size / math.ceil(axis.window * axis.size / axis.new_size)) for axis in axes)
-        for axes in zip(*views, strict=True)
+    # The smallest window of all scales, in pixels of the image.
+    least_h, least_w = (
+        min(axis.window * axis.size / axis.new_size for axis in axes) for axes in zip(*views, strict=True)
     )
+    smallest_tiles = math.ceil(height / least_h), math.ceil(width / least_w)
     scale = max((axis.new_size / axis.size for view in views if view.is_resized for axis in view), default=0.0)
 
-    def fits(rows: int, columns: int) -> bool:
+    def fits(grid: tuple[int, int]) -> bool:
         # A tile of h x w pixels depends on at most (scale * h + 3) x (scale * w + 3) pixels of another scale.
-        h, w = math.ceil(height / rows), math.ceil(width / columns)
+        h, w = math.ceil(height / grid[0]), math.ceil(width / grid[1])
         return h * w + (scale * h + 3) * (scale * w + 3) <= pixels
 
-    grids = []
-    for rows in range(1, most_rows + 1):
-        grids += [(rows, columns) for columns in range(1, most_columns + 1) if fits(rows, columns)][:1]
-    tiles = [(_split(height, rows), _split(width, columns)) for rows, columns in grids or [(most_rows, most_columns)]]
-    return min(tiles, key=partial(count_windows, views))
+    def area_of_windows(grid: tuple[int, int]) -> float:
+        return (height + grid[0] * least_h) * (width + grid[1] * least_w)
+
+    grids = itertools.product(range(1, smallest_tiles[0] + 1), range(1, smallest_tiles[1] + 1))
+    rows, columns = min(filter(fits, grids), key=area_of_windows, default=smallest_tiles)
+    return _split(height, rows), _split(width, columns)
 
 
 def _split(size: int, parts: int) -> list[Span]:
-    return list(pairwise(size * part // parts for part in range(parts + 1)))
+    return list(itertools.pairwise(size * part // parts for part in range(parts + 1)))

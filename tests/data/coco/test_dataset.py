@@ -111,7 +111,10 @@ def image(**changes):
         ('{"images": [', " is not valid JSON"),
         (content(categories=[{"id": 3}]), r": categories\[0\].name "),
         (content(categories=[{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]), ": the label value 3 occurs 2 times"),
-        (content(categories=[{"id": k, "name": "a"} for k in range(300)]), ": 300 classes, .* expected 1 to 255 of each"),
+        (
+            content(categories=[{"id": k, "name": "a"} for k in range(300)]),
+            ": 300 classes, .* expected 1 to 255 of each",
+        ),
         (image(file_name=None), r": images\[0\].file_name is None"),
         (image(height=0), r": images\[0\].height is 0; input should be greater than 0"),
         (image(height=10**9, width=10**9), ": 1.png has more than 1073741824 pixels"),

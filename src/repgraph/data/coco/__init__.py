@@ -167,6 +167,9 @@ class InstanceData(Dataset[Sample]):
             raise DataError(f"{item.image}: the image has {size} pixels but {expected} in {self.path}")
         return image
 
+    def prediction_name(self, index: int) -> str:
+        return self.items[index].name
+
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """(H, W) of every image according to the annotation file."""
