@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torchvision.models.detection import roi_heads
-from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.transform import resize_boxes
 
 from repgraph.data.coco import masks as coco_masks
@@ -97,35 +96,22 @@ def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Detec
     check_image(image)
     size = int(image.shape[1]), int(image.shape[2])
     device, _ = device_and_dtype(model, image)
+    image = image.as_subclass(Tensor).to(device)
     with evaluation_mode(model), Settings(precision=precision).autocast(device):
         if not isinstance(model, MaskRCNN):
-            return Detections.from_output(model([image.to(device)])[0], size)
-        return _detect(model.detector, image.as_subclass(Tensor).to(device), size, precision)
-
-
-def _detect(detector: Any, image: Tensor, size: tuple[int, int], precision: str) -> Detections:
-    """Run the steps of torchvision's Mask R-CNN, except for the last one, which pastes the masks."""
-    transform = detector.transform
-    image = stretch_narrow(image, transform.max_size)
-    image = image.float().div_(255) if image.dtype == torch.uint8 else image.clone()
-    mean, std = (torch.tensor(each).to(image).view(3, 1, 1) for each in (transform.image_mean, transform.image_std))
-    image = transform.resize(image.sub_(mean).div_(std))[0]
-    shape = int(image.shape[1]), int(image.shape[2])
-    images = ImageList(transform.batch_images([image], transform.size_divisible), [shape])
-    with _check_finite(detector, precision):
-        features = detector.backbone(images.tensors)
-        proposals, _ = detector.rpn(images, features)
-        outputs, _ = detector.roi_heads(features, proposals, images.image_sizes)
-    del features, images
-    output = outputs[0]
-    boxes = resize_boxes(output["boxes"].float(), list(shape), list(size))
-    return Detections(
-        size,
-        boxes.cpu().numpy().astype(np.float64),
-        output["labels"].cpu().numpy(),
-        output["scores"].float().cpu().numpy(),
-        _encode_masks(output["masks"].float(), boxes, size),
-    )
+            return Detections.from_output(model([image])[0], size)
+        detector: Any = model.detector  # the same steps as torchvision's, except for the last one, which pastes masks
+        image = stretch_narrow(image, detector.transform.max_size)
+        images, _ = detector.transform([image.float().div_(255) if image.dtype == torch.uint8 else image])
+        with _check_finite(detector, precision):
+            features = detector.backbone(images.tensors)
+            proposals, _ = detector.rpn(images, features)
+            (output,), _ = detector.roi_heads(features, proposals, images.image_sizes)
+        del features
+        boxes = resize_boxes(output["boxes"].float(), images.image_sizes[0], size)
+        masks = _encode_masks(output["masks"].float(), boxes, size)
+    scores = output["scores"].float().cpu().numpy()
+    return Detections(size, boxes.cpu().numpy().astype(np.float64), output["labels"].cpu().numpy(), scores, masks)
 
 
 def stretch_narrow(image: Tensor, max_size: int) -> Tensor:

@@ -5,7 +5,7 @@ overlap a tile: tiles do not change the result. :mod:`~repgraph.inference.tiling
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -80,26 +80,17 @@ def predict(
     check_image(image)
     if output not in ("labels", "probabilities"):
         raise UsageError(f"output is {output!r}; expected labels or probabilities")
-    settings = (settings or Settings()).changed(**changes)
-    image = image.as_subclass(Tensor)
-    height, width = image.shape[1:]
-    window = settings.crop if settings.mode == "slide" else None
-    views = make_views((height, width), settings.scales, window, settings.stride)
     result: Tensor | None = None
     with evaluation_mode(model):
-        network = _Network(model, image, settings)
-        tiles: Tiles = [(0, height)], [(0, width)]
-        if window is not None:
-            bytes_per_pixel = network.count_classes(window) * max(4, network.dtype.itemsize)
-            tiles = make_tiles(views, settings.memory // bytes_per_pixel)
-        for rows, columns in itertools.product(*tiles):
-            part = _predict_tile(network, image, views, rows, columns)  # [K, h, w]
+        prediction = _Prediction(model, image.as_subclass(Tensor), (settings or Settings()).changed(**changes))
+        for rows, columns in itertools.product(*prediction.tiles()):
+            part = prediction.tile(rows, columns)  # [K, h, w]
             if not torch.isfinite(part.sum()):
-                raise not_finite("logits", settings.precision)
+                raise not_finite("logits", prediction.settings.precision)
             if output == "labels":
                 part = part.argmax(0).to(torch.uint8 if len(part) <= 256 else torch.int16)
             if result is None:
-                result = torch.empty((*part.shape[:-2], height, width), dtype=part.dtype)
+                result = torch.empty((*part.shape[:-2], *image.shape[1:]), dtype=part.dtype)
             result[..., slice(*rows), slice(*columns)] = part
             del part  # before the next tile is computed
     assert result is not None
@@ -115,32 +106,80 @@ def check_image(image: Tensor) -> None:
         raise UsageError(f"image is {given}; expected uint8 or floating point")
 
 
-class _Network:
-    """A network with the settings of a prediction."""
+class _Prediction:
+    """A network, an image and settings."""
 
     def __init__(self, model: nn.Module, image: Tensor, settings: Settings) -> None:
-        self.model, self.settings = model, settings
+        self.model, self.image, self.settings = model, image, settings
         self.device, self.dtype = device_and_dtype(model, image)
         given = {name: getattr(model, name, None) for name in ("mean", "std")}
         self.statistics: dict[str, Any] = {
             name: torch.as_tensor(value).flatten().tolist() for name, value in given.items() if value is not None
         }
+        self.crop = settings.crop if settings.mode == "slide" else None
+        self.views = make_views((image.shape[1], image.shape[2]), settings.scales, self.crop, settings.stride)
 
-    def normalise(self, image: Tensor) -> Tensor:
-        """Return the image on the network's device, normalised unless it is floating point."""
-        image = image.to(self.device)
-        if image.is_floating_point():
-            return image.to(torch.promote_types(self.dtype, torch.float32))
-        return normalise(image, **self.statistics)
+    def tiles(self) -> Tiles:
+        """Return tiles whose maps fit into memory; without windows, the whole image."""
+        if self.crop is None:
+            return [(0, self.image.shape[1])], [(0, self.image.shape[2])]
+        classes = getattr(self.model, "classes", None)
+        if not isinstance(classes, int):
+            classes = self.logits(torch.zeros(1, 3, *self.crop, device=self.device, dtype=self.dtype)).shape[1]
+        return make_tiles(self.views, self.settings.memory // (classes * max(4, self.dtype.itemsize)))
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Return logits (N, K, H, W) of inputs (N, 3, H, W)."""
-        with self.settings.autocast(self.device):
-            logits = self.model(inputs)
-        given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        if given != (len(inputs), *given[1:2], *inputs.shape[-2:]):
-            raise UsageError(f"the network returns {given} for {tuple(inputs.shape)}; expected logits of the same size")
-        return logits
+    def tile(self, rows: Span, columns: Span) -> Tensor:
+        """Return the mean probabilities (K, h, w) of a tile."""
+        total: Tensor | None = None
+        for view in self.views:
+            source = view.rows.backward.source_span(rows), view.columns.backward.source_span(columns)
+            mean = None if view.is_resized else total  # of this scale; at scale 1, added to the total directly
+            for y, x, found in self.windows(view, *source):
+                if mean is None:
+                    mean = found.new_zeros(len(found), *map(length, source))
+                to_rows, from_rows = _overlap(source[0], y)
+                to_columns, from_columns = _overlap(source[1], x)
+                mean[:, to_rows, to_columns] += found[:, from_rows, from_columns]
+            assert mean is not None
+            if not view.is_resized:
+                total = mean
+                continue
+            if total is None:
+                total = mean.new_zeros(len(mean), length(rows), length(columns))
+            largest = max(total.shape[1], mean.shape[1]) * max(total.shape[2], mean.shape[2])
+            step = max(1, CHUNK // (3 * largest * mean.element_size()))  # classes at a time: temporary maps stay small
+            for sums, part in zip(total.split(step), mean.split(step), strict=True):
+                part = view.rows.backward.resize(part, 1, rows)
+                sums += view.columns.backward.resize(part, 2, columns)
+        assert total is not None
+        return total.div_(len(self.views))
+
+    def windows(self, view: View, rows: Span, columns: Span) -> Iterator[tuple[Span, Span, Tensor]]:
+        """Yield all windows that overlap a part of the resized image: rows, columns, and weighted probabilities.
+
+        Each pixel is divided by the number of windows that cover it.
+        """
+        windows = list(itertools.product(view.rows.covering(rows), view.columns.covering(columns)))
+        size = self.settings.batch
+        for batch in (windows[first : first + size] for first in range(0, len(windows), size)):
+            inputs = torch.stack([self.window_input(view, *window) for window in batch])
+            for (y, x), found in zip(batch, self.probabilities(inputs), strict=True):
+                weight = view.rows.share[slice(*y), None] * view.columns.share[slice(*x)]  # [h, w]
+                found = found[:, : length(y), : length(x)]
+                yield y, x, found.mul_(weight.to(found.device, found.dtype))
+
+    def window_input(self, view: View, rows: Span, columns: Span) -> Tensor:
+        """Return a window (3, h, w) of the resized image, normalised; beyond the image it is 0, the mean color."""
+        source_rows, source_columns = view.rows.forward.source_span(rows), view.columns.forward.source_span(columns)
+        source = self.image[:, slice(*source_rows), slice(*source_columns)].to(self.device)
+        if source.is_floating_point():
+            source = source.to(torch.promote_types(self.dtype, torch.float32))
+        else:
+            source = normalise(source, **self.statistics)
+        source = view.rows.forward.resize(source, 1, rows)
+        source = view.columns.forward.resize(source, 2, columns)
+        padding = (0, view.columns.window - length(columns), 0, view.rows.window - length(rows))
+        return nn.functional.pad(source, padding).to(self.dtype)
 
     def probabilities(self, inputs: Tensor) -> Iterator[Tensor]:
         """Yield the probabilities (K, H, W) of each input, averaged with its mirror image if ``flip`` is set."""
@@ -155,65 +194,14 @@ class _Network:
         for found in maps:
             yield found.add_(next(maps).flip(-1)).div_(2) if flip else found
 
-    def count_classes(self, window: tuple[int, int]) -> int:
-        known = getattr(self.model, "classes", None)
-        if isinstance(known, int):
-            return known
-        return self.logits(torch.zeros(1, 3, *window, device=self.device, dtype=self.dtype)).shape[1]
-
-
-def _predict_tile(network: _Network, image: Tensor, views: Sequence[View], rows: Span, columns: Span) -> Tensor:
-    """Return the mean probabilities (K, h, w) of a tile."""
-    total: Tensor | None = None
-    for view in views:
-        source = view.rows.backward.source_span(rows), view.columns.backward.source_span(columns)
-        mean = None if view.is_resized else total  # of this scale; at scale 1, added to the total directly
-        for window_rows, window_columns, found in _predict_windows(network, image, view, *source):
-            if mean is None:
-                mean = found.new_zeros(len(found), *map(length, source))
-            to_rows, from_rows = _overlap(source[0], window_rows)
-            to_columns, from_columns = _overlap(source[1], window_columns)
-            mean[:, to_rows, to_columns] += found[:, from_rows, from_columns]
-        assert mean is not None
-        if not view.is_resized:
-            total = mean
-            continue
-        if total is None:
-            total = mean.new_zeros(len(mean), length(rows), length(columns))
-        largest = max(total.shape[1], mean.shape[1]) * max(total.shape[2], mean.shape[2])
-        step = max(1, CHUNK // (3 * largest * mean.element_size()))  # classes at a time: temporary maps stay small
-        for sums, part in zip(total.split(step), mean.split(step), strict=True):
-            part = view.rows.backward.resize(part, 1, rows)
-            sums += view.columns.backward.resize(part, 2, columns)
-    assert total is not None
-    return total.div_(len(views))
-
-
-def _predict_windows(
-    network: _Network, image: Tensor, view: View, rows: Span, columns: Span
-) -> Iterator[tuple[Span, Span, Tensor]]:
-    """Yield all windows that overlap a part of the resized image: rows, columns, and weighted probabilities.
-
-    Each pixel is divided by the number of windows that cover it.
-    """
-    windows = list(itertools.product(view.rows.covering(rows), view.columns.covering(columns)))
-    size = network.settings.batch
-    for batch in (windows[first : first + size] for first in range(0, len(windows), size)):
-        inputs = torch.stack([_window_input(network, image, view, *window) for window in batch])
-        for (y, x), found in zip(batch, network.probabilities(inputs), strict=True):
-            weight = view.rows.share[slice(*y), None] * view.columns.share[slice(*x)]  # [h, w]
-            found = found[:, : length(y), : length(x)]
-            yield y, x, found.mul_(weight.to(found.device, found.dtype))
-
-
-def _window_input(network: _Network, image: Tensor, view: View, rows: Span, columns: Span) -> Tensor:
-    """Return a window (3, h, w) of the resized image, normalised; beyond the image it is 0, the mean color."""
-    source_rows, source_columns = view.rows.forward.source_span(rows), view.columns.forward.source_span(columns)
-    source = network.normalise(image[:, slice(*source_rows), slice(*source_columns)])
-    source = view.rows.forward.resize(source, 1, rows)
-    source = view.columns.forward.resize(source, 2, columns)
-    padding = (0, view.columns.window - length(columns), 0, view.rows.window - length(rows))
-    return nn.functional.pad(source, padding).to(network.dtype)
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return logits (N, K, H, W) of inputs (N, 3, H, W)."""
+        with self.settings.autocast(self.device):
+            logits = self.model(inputs)
+        given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        if given != (len(inputs), *given[1:2], *inputs.shape[-2:]):
+            raise UsageError(f"the network returns {given} for {tuple(inputs.shape)}; expected logits of the same size")
+        return logits
 
 
 def _overlap(span: Span, other: Span) -> tuple[slice, slice]:
