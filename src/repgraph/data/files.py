@@ -29,8 +29,7 @@ ORIENTATION = 0x0112  # EXIF tag
 TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
 MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
-T = TypeVar("T")
-R = TypeVar("R")
+T, R = TypeVar("T"), TypeVar("R")
 _compose = partial(unicodedata.normalize, "NFC")  # file systems store accents differently
 
 
@@ -66,8 +65,6 @@ def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
     """
     with _read_errors(path, "mask"):
         if path.suffix.lower() == ".txt":
-            if not path.read_bytes().strip():
-                raise ValueError("it is empty")
             return np.loadtxt(path, dtype=np.int32, comments=None, ndmin=2)
         if path.suffix.lower() == ".mat":
             return _read_matlab(path)
@@ -122,8 +119,7 @@ def find_files(folder: Path, ending: str, problems: list[str], error: type[DataE
     """Return the files in a folder and its subfolders, by name and sorted, without hidden ones.
 
     The name of a file is its path in the folder without ``ending``, such as ``_leftImg8bit.png``. Images may have any
-    image extension in place of the one in ``ending``, in upper or lower case. ``error`` is raised without the folder.
-    Links that are not followed, because they lead to a folder that is searched already, are added to ``problems``.
+    image extension in place of the one in ``ending``. Links that are not followed are added to ``problems``.
     """
     if not os.path.isdir(folder):
         raise error(f"{folder}: no such folder")

@@ -26,10 +26,6 @@ class NotFinite(UsageError):
     """The network's outputs are not finite."""
 
 
-class NotEnoughMemory(UsageError):
-    """An image does not fit into memory; the message has hints."""
-
-
 @dataclass(frozen=True)
 class Trained:
     """A network with its labels and its recipe, or None where they are unknown."""
@@ -73,8 +69,7 @@ class Trained:
         allowed = datasets.INSTANCES if self.is_detector else datasets.NAMES
         if name is None or name not in allowed:
             does = "detects objects" if self.is_detector else "labels pixels"
-            problem = f"{name} has no labels for that" if name else "it has no recipe that names a data set"
-            raise UsageError(f"the network {does}, and {problem}; choose --dataset from {', '.join(allowed)}")
+            raise UsageError(f"--dataset is {name}, but the network {does}; choose one of {', '.join(allowed)}")
         if settings is None or settings.name != name:
             return datasets.load(name, root, split or "val", **options)
         known = {key: value for key, value in settings.options.items() if key not in TRAINING_OPTIONS}
@@ -97,18 +92,13 @@ def find_recipe(path: str | Path) -> AnyRecipe | None:
     folder = path if path.is_dir() else path.parent
     folders = [folder, folder.parent] if folder.name in (MODEL, CHECKPOINTS) else [folder]
     found = next((folder / RECIPE for folder in folders if (folder / RECIPE).is_file()), None)
-    try:
-        return None if found is None else recipes.load(found)
-    except UsageError as error:
-        raise UsageError(f"{error} (the network can be used without its recipe: move {found} away)") from error
+    return None if found is None else recipes.load(found)
 
 
 def check_classes(classes: int | None, labels: Labels) -> None:
     """Raise an error if the network and the data set differ in their number of classes; None is unknown."""
     if classes is not None and classes != len(labels):
-        raise UsageError(
-            f"the network has {classes} classes, but the data set has {len(labels)}; use the data set of its training"
-        )
+        raise UsageError(f"the network has {classes} classes, but the data set has {len(labels)}; use its own data set")
 
 
 def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, torch.dtype]:
@@ -120,13 +110,13 @@ def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, tor
 
 @contextlib.contextmanager
 def memory_hints(hints: Sequence[str], subject: str = "") -> Iterator[None]:
-    """Turn out-of-memory errors into :class:`NotEnoughMemory` with these hints."""
+    """Turn out-of-memory errors into a :class:`~repgraph.errors.UsageError` with these hints."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        raise NotEnoughMemory(f"{subject}out of memory; try {', '.join(hints)}") from error
+        raise UsageError(f"{subject}out of memory; try {', '.join(hints)}") from error
 
 
 def not_finite(what: str, precision: str) -> NotFinite:

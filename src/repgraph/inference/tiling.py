@@ -1,12 +1,7 @@
-"""The geometry of sliding-window inference: windows along an axis, resizing by taps, and tiles that fit into memory.
-
-PyTorch's ``interpolate`` only resizes whole tensors; :class:`Taps` compute any part of the result from the part of the
-source that it depends on.
-"""
+"""The geometry of sliding-window inference: windows along an axis, resizing by taps, and tiles that fit into memory."""
 
 import itertools
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -25,7 +20,10 @@ def length(span: Span) -> int:
 
 @dataclass(frozen=True)
 class Taps:
-    """Bilinear resizing of one axis: output i is the sum over t of ``weight[i, t] * source[index[i, t]]``."""
+    """Bilinear resizing of one axis: output i is the sum over t of ``weight[i, t] * source[index[i, t]]``.
+
+    Unlike ``interpolate``, they compute any part of the output from the part of the source that it depends on.
+    """
 
     index: Tensor  # [outputs, taps] int64
     weight: Tensor  # [outputs, taps] float64
@@ -63,15 +61,12 @@ def resize_taps(size: int, new_size: int, *, antialias: bool) -> Taps:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of an image, resized from ``size`` to ``new_size`` and covered by windows.
-
-    Windows are ``step`` apart, and the last one ends with the axis. A window may be longer than the axis.
-    """
+    """One axis of an image, resized from ``size`` to ``new_size`` and covered by windows, which may be longer."""
 
     size: int
     new_size: int
     window: int
-    step: int
+    step: int  # between windows; the last one ends with the axis
 
     @property
     def forward(self) -> Taps:
@@ -84,22 +79,22 @@ class Axis:
         return resize_taps(self.new_size, self.size, antialias=False)
 
     @cached_property
-    def starts(self) -> list[int]:
+    def windows(self) -> list[Span]:
         last = max(0, self.new_size - self.window)
-        return [min(i * self.step, last) for i in range(math.ceil(last / self.step) + 1)]
+        starts = [min(i * self.step, last) for i in range(math.ceil(last / self.step) + 1)]
+        return [(start, min(start + self.window, self.new_size)) for start in starts]
 
     @cached_property
     def share(self) -> Tensor:
         """One over the number of windows at each position, float64."""
         count = torch.zeros(self.new_size, dtype=torch.float64)
-        for start in self.starts:
-            count[start : start + self.window] += 1
+        for start, stop in self.windows:
+            count[start:stop] += 1
         return 1 / count
 
     def covering(self, span: Span) -> list[Span]:
         """Return the windows that overlap a span of the resized axis."""
-        starts = self.starts[bisect_right(self.starts, span[0] - self.window) : bisect_left(self.starts, span[1])]
-        return [(start, min(start + self.window, self.new_size)) for start in starts]
+        return [(start, stop) for start, stop in self.windows if start < span[1] and stop > span[0]]
 
 
 class View(NamedTuple):
