@@ -1,7 +1,4 @@
-"""Data sets for semantic segmentation and, in :mod:`repgraph.data.coco`, for object detection.
-
-Importing this package needs only the base install; opening a data set imports torchvision and Pillow.
-"""
+"""Data sets; importing this package needs only the base install, opening one needs torchvision and Pillow."""
 
 import inspect
 from pathlib import Path

@@ -85,10 +85,7 @@ def pair(
     select: Callable[[Collection[str]], list[str]] | None = None,
     endings: tuple[str, str] = (".jpg", ".png"),
 ) -> SegmentationData:
-    """Pair images and masks by name, in pairs of folders; the folder of the masks is None for unlabelled images.
-
-    ``select`` returns the names of the split's images, given those of all images; None selects all.
-    """
+    """Pair images and masks by name, in pairs of folders (None for no masks); ``select`` selects from all names."""
     data = SegmentationData(name, root, split, labels, [])
     for image_folder, mask_folder in folders:
         images = find_files(image_folder, endings[0], data.problems)

@@ -1,7 +1,4 @@
-"""Find and read the files of data sets.
-
-Images and masks are read with Pillow. EXIF orientation is ignored, because masks match the pixels as they are stored.
-"""
+"""Find and read the files of data sets."""
 
 import contextlib
 import io
@@ -29,7 +26,8 @@ ORIENTATION = 0x0112  # EXIF tag
 TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
 MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 _compose = partial(unicodedata.normalize, "NFC")  # file systems store accents differently
 
 
@@ -41,11 +39,9 @@ NO_VALIDATION = "to validate on every fifth image of train instead: repgraph tra
 
 
 def read_image(path: Path, *, upright: bool = False) -> Image:
-    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped.
-
-    ``upright`` applies the EXIF orientation of photos.
-    """
+    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped."""
     with _read_errors(path, "image"), pillow.open(path, formats=FORMATS) as opened:
+        # Masks match the pixels as they are stored, without the orientation of photos.
         orientation = opened.getexif().get(ORIENTATION) if upright else None
         picture = opened.transpose(TRANSPOSE[orientation]) if orientation in TRANSPOSE else opened
         if picture.mode == "F":
@@ -59,10 +55,7 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
 
 
 def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
-    """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text or a .mat file.
-
-    With ``rgb`` it may also be an RGB image, with values as in :func:`repgraph.data.labels.colour_value`.
-    """
+    """Read the integers (H, W) of a label file: a one-channel (or ``rgb``) image, a text or a .mat file."""
     with _read_errors(path, "mask"):
         if path.suffix.lower() == ".txt":
             return np.loadtxt(path, dtype=np.int32, comments=None, ndmin=2)
@@ -116,10 +109,9 @@ def _read_errors(path: Path, kind: str) -> Iterator[None]:
 
 
 def find_files(folder: Path, ending: str, problems: list[str], error: type[DataError] = NotFound) -> dict[str, Path]:
-    """Return the files in a folder and its subfolders, by name and sorted, without hidden ones.
+    """Return the files in a folder and its subfolders, sorted by name: the path without ``ending``, as ``_left.png``.
 
-    The name of a file is its path in the folder without ``ending``, such as ``_leftImg8bit.png``. Images may have any
-    image extension in place of the one in ``ending``. Links that are not followed are added to ``problems``.
+    Images may have any image extension in place of the one in ``ending``.
     """
     if not os.path.isdir(folder):
         raise error(f"{folder}: no such folder")
@@ -166,10 +158,7 @@ def read_split(folder: Path, split: str) -> list[str]:
 
 
 def prefetch(read: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """Yield ``read(item)`` for each item, in order, and read at most ``workers`` + 1 items ahead.
-
-    Errors of ``read`` are raised when their item is requested.
-    """
+    """Yield ``read(item)`` for each item, in order, and read at most ``workers`` + 1 items ahead."""
     pending: deque[Future[R]] = deque()
     pool = ThreadPoolExecutor(max(1, workers))
     try:

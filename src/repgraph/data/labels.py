@@ -1,8 +1,4 @@
-"""The classes of a data set: names, colours, and values in label files.
-
-:class:`Labels` converts between the values in label files and class indices, which start at 0. It needs only NumPy, and
-is stored as JSON in the config of a network.
-"""
+"""The classes of a data set: names, colours, and values in label files. It needs only NumPy."""
 
 import colorsys
 import operator
@@ -97,8 +93,7 @@ class Labels:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; see :meth:`from_dict`."""
-        palette = [list(colour) for colour in self.palette]
-        return dict(names=list(self.names), palette=palette, ids=list(self.ids), ignored=list(self.ignored))
+        return {name: getattr(self, name) for name in ("names", "palette", "ids", "ignored")}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Labels":
@@ -121,11 +116,11 @@ def as_written(value: int) -> int | list[int]:
 
 def voc_palette(count: int) -> tuple[Colour, ...]:
     """Return PASCAL VOC's colours: the bits of the class, distributed over red, green and blue, highest bit first."""
-    colours = []
-    for k in range(count):
-        red, green, blue = (sum((k >> (3 * bit + first) & 1) << (7 - bit) for bit in range(8)) for first in range(3))
-        colours.append((red, green, blue))
-    return tuple(colours)
+
+    def channel(k: int, first: int) -> int:
+        return sum((k >> (3 * bit + first) & 1) << (7 - bit) for bit in range(8))
+
+    return tuple((channel(k, 0), channel(k, 1), channel(k, 2)) for k in range(count))
 
 
 def hex_palette(text: str) -> tuple[Colour, ...]:
@@ -135,11 +130,8 @@ def hex_palette(text: str) -> tuple[Colour, ...]:
 
 def spread_palette(count: int) -> tuple[Colour, ...]:
     """Return distinct colours: hues advance by the golden angle, saturation and brightness alternate."""
-    colours = []
-    for k in range(count):
-        red, green, blue = colorsys.hsv_to_rgb(k * 0.618034 % 1, (0.8, 0.6)[k % 2], (0.9, 0.7, 1.0)[k % 3])
-        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
-    return tuple(colours)
+    colours = (colorsys.hsv_to_rgb(k * 0.618034 % 1, (0.8, 0.6)[k % 2], (0.9, 0.7, 1.0)[k % 3]) for k in range(count))
+    return tuple((round(255 * red), round(255 * green), round(255 * blue)) for red, green, blue in colours)
 
 
 def _integers(name: str, values: Iterable[Any], least: int, most: int) -> tuple[int, ...]:

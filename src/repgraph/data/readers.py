@@ -1,8 +1,4 @@
-"""Readers of published data sets, in the layouts of their releases, and of your own images.
-
-A reader takes the folder of the data set, the name of a split and options, and returns a
-:class:`~repgraph.data.dataset.SegmentationData`. CONTRIBUTING.md describes how to add one.
-"""
+"""Readers of published data sets and of your own images. CONTRIBUTING.md describes how to add one."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -113,15 +109,7 @@ def folder(
     masks: str = "masks",
     mask_ending: str = ".png",
 ) -> SegmentationData:
-    """Read images and masks of the same names, in any subfolders of the folders ``images`` and ``masks``.
-
-    Args:
-        root, split: The folder, and the name of the split.
-        classes: Number or names of the classes; default: as in ``classes.json`` or ``classes.txt``.
-        ignored: Values (or colours) of unlabelled pixels in masks; default: as in ``classes.json``, otherwise 255.
-        images, masks: Names of the two folders.
-        mask_ending: The name of a mask is the name of its image and this ending, such as ``"_mask.png"``.
-    """
+    """Read images and masks of the same names, in any subfolders of ``images`` and ``masks`` (docs/data.md)."""
     top = find_root(root, images)
     labels = read_labels(top, classes, ignored)
     parts, select = [split], None

@@ -35,11 +35,7 @@ def _statistics(mean: tuple[float, ...], std: tuple[float, ...], device: torch.d
 
 
 def resize(image: Image, mask: Mask | None, scale: float) -> tuple[Image, Mask | None]:
-    """Resize an image (bilinear with antialiasing) and its mask to ``scale`` times their size, at least 1 pixel.
-
-    The mask takes the value at the centre of each new pixel ("nearest-exact") and stays aligned with the image; the
-    mode "nearest" would shift it by up to half a pixel.
-    """
+    """Resize an image (bilinear with antialiasing) and its mask to ``scale`` times their size, at least 1 pixel."""
     height, width = image.shape[-2:]
     size = [max(1, round(height * scale)), max(1, round(width * scale))]
     if size == [height, width]:
@@ -47,7 +43,7 @@ def resize(image: Image, mask: Mask | None, scale: float) -> tuple[Image, Mask |
     resized = F.resize(image, size, InterpolationMode.BILINEAR, antialias=True)
     if mask is None:
         return resized, None
-    # Not F.resize: its result for masks depends on the version of torchvision.
+    # Not F.resize, which depends on torchvision's version for masks; "nearest" would shift it by up to half a pixel.
     return resized, Mask(interpolate(mask[None, None], size, mode="nearest-exact")[0, 0])
 
 
@@ -63,8 +59,7 @@ _COLOR_CHANGES = (
 def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Change brightness, contrast, saturation and hue of a uint8 image (3, H, W), each with probability 1/2.
 
-    At strength 1 the ranges are as in torchvision's ``RandomPhotometricDistort``. Draws four random numbers from
-    ``generator``; at strength 0 it draws none and returns the image unchanged.
+    At strength 1 the ranges are as in torchvision's ``RandomPhotometricDistort``; 0 draws no random numbers.
     """
     if not strength:
         return image
@@ -80,9 +75,8 @@ def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -
 class TrainTransform:
     """The paper's augmentation: random scale, crop with padding and horizontal flip; optionally distorted colours.
 
-    ``transform(image, mask, generator)`` takes a uint8 image (3, H, W) and its mask (H, W), and returns a uint8 image
-    and mask of the size ``crop`` (h, w). It draws four random numbers from ``generator``, and then calls
-    :func:`distort_colors`. Along a side that is shorter than the crop, the position of the image within the crop is
+    ``transform(image, mask, generator)`` takes a uint8 image (3, H, W) and its mask (H, W), and returns both in the
+    size ``crop`` (h, w). Along a side that is shorter than the crop, the position of the image within the crop is
     random; the rest is padded with the colour ``mean`` (0 to 1), and with IGNORE in the mask.
     """
 

@@ -24,18 +24,14 @@ OnImage = Callable[[int, Tensor, Tensor], None]  # index of an image, its predic
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores as fractions; nan if there is nothing to divide by.
-
-    The IoU of a class is nan if it is neither in the truth nor in the predictions, its accuracy is nan if it is not in
-    the truth; means are over the other classes. ``pixels`` is the number of labelled pixels.
-    """
+    """Scores as fractions; means are over the classes that are not nan."""
 
     miou: float
     pixel_accuracy: float
     mean_accuracy: float
-    iou: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    pixels: int
+    iou: tuple[float, ...]  # of each class; nan if it is neither in the truth nor in the predictions
+    accuracy: tuple[float, ...]  # nan if the class is not in the truth
+    pixels: int  # labelled ones
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
@@ -119,8 +115,7 @@ def evaluate(
     """Predict every image of a data set, and score all pixels together.
 
     Under torch.distributed, every process has to call it: each predicts a part of the images, and all get the scores of
-    all images. If the network's outputs are not finite in one process, all of them raise
-    :class:`~repgraph.inference.NotFinite`.
+    all images, or raise :class:`~repgraph.inference.NotFinite` if one of them gets outputs that are not finite.
 
     Args:
         model, settings: As for :func:`~repgraph.inference.predict`.

@@ -1,8 +1,4 @@
-"""Object detection with Mask R-CNN in bounded memory; non-finite outputs raise an error.
-
-torchvision allocates a float32 map of the image's size for every mask. Here masks are made one at a time, each no
-larger than its box. The result is the same.
-"""
+"""Object detection with Mask R-CNN; unlike in torchvision, masks of the image's size are made one at a time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,14 +25,10 @@ MASK_PADDING = 1  # in pixels of the mask, as in torchvision
 
 @dataclass(frozen=True)
 class Detections:
-    """Objects in an image.
+    """Objects in an image of ``size`` (H, W).
 
-    Args:
-        size: (H, W) of the image.
-        boxes: float64 (N, 4): left, top, right, bottom in pixels.
-        labels: (N,), from 1.
-        scores: (N,).
-        masks: N run-length encoded masks (:mod:`repgraph.data.coco.masks`) of the image's size, or None.
+    ``boxes`` (N, 4), float64, are left, top, right and bottom in pixels; ``labels`` (N,) start at 1; ``masks`` are
+    run-length encoded (:mod:`repgraph.data.coco.masks`), in the size of the image.
     """
 
     size: tuple[int, int]
@@ -50,10 +42,7 @@ class Detections:
 
     @classmethod
     def from_output(cls, output: Mapping[str, Tensor], size: tuple[int, int]) -> "Detections":
-        """Convert the output of one of torchvision's detectors for an image of this size (H, W).
-
-        "masks" are optional: (N, 1, H, W) or (N, H, W), as probabilities, or 0 and 1.
-        """
+        """Convert the output of one of torchvision's detectors, with or without masks, for an image of this size."""
         arrays = {name: value.detach().as_subclass(Tensor).cpu().numpy() for name, value in output.items()}
         boxes, scores, masks = arrays["boxes"].reshape(-1, 4).astype(np.float64), arrays["scores"], None
         if not np.isfinite(boxes).all() or not np.isfinite(scores).all():
@@ -66,10 +55,7 @@ class Detections:
         return cls(size, boxes, arrays["labels"], scores, masks)
 
     def coco_results(self, image_id: int, category_ids: Sequence[int], kind: str = "both") -> list[dict[str, Any]]:
-        """Return the objects as in COCO's results files: boxes ("bbox"), masks ("segm") or both.
-
-        The category of an object has the id ``category_ids[label - 1]``.
-        """
+        """Return the objects as in COCO's results files: boxes ("bbox"), masks ("segm") or both."""
         corner, far = self.boxes[:, :2], self.boxes[:, 2:]
         boxes = np.concatenate([corner, far - corner], axis=1).round(4).tolist()
         results = []
@@ -84,9 +70,7 @@ class Detections:
 
 
 def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Detections:
-    """Detect the objects in an image.
-
-    The network runs where its parameters are, in evaluation mode; the mode of its modules is restored.
+    """Detect the objects in an image, where the network's parameters are.
 
     Args:
         model: A :class:`~repgraph.models.MaskRCNN`, or a network with the interface of torchvision's detectors.

@@ -45,11 +45,10 @@ def predict_files(
     progress: Callable[[int], None] = lambda done: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[int, Detections], int, int]:
-    """Predict images; write label files to ``out/labels``, unless the network is a detector, and ``out/overlays``.
+    """Predict images, and write label files (``plain``: without a palette) and overlays (of objects from a ``score``).
 
-    An image that cannot be read, does not fit into memory or cannot be written is skipped with a warning. Non-finite
-    outputs and a full disk raise an error. Returns the detections by image id, and the numbers of files written and of
-    images that failed. ``plain`` label files have no palette; ``score`` is the minimum score of objects in overlays.
+    Images that cannot be read or written are skipped with a warning; non-finite outputs and a full disk are errors.
+    Returns the detections by image id, and the numbers of files written and of images that failed.
     """
     folders = [LABELS] * (not trained.is_detector) + [OVERLAYS] * overlays
     inputs = [path for source in sources for path in (source.path, source.mask) if path is not None]

@@ -34,8 +34,7 @@ class Source:
 def find_images(given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] = ()) -> list[Source]:
     """Find images in the order given, each one once; images in a folder are sorted by name.
 
-    In folders (and subfolders, if ``recursive``), files with the suffix of an image are taken, except hidden ones. A
-    symbolic link counts as an image. Folders in ``skip``, for predictions, are not searched.
+    Hidden files, and in folders those without the suffix of an image, are left out, and so are the folders in ``skip``.
     """
     folders = [os.path.realpath(folder) for folder in skip]
     found: dict[Path, PurePath] = {}  # path, and path relative to the argument

@@ -60,10 +60,7 @@ class Trained:
         return Labels(tuple(f"class {number}" for number in ids), spread_palette(count), ids)
 
     def open_data(self, root: str | None, dataset: str | None, split: str | None, options: dict[str, Any]) -> Any:
-        """Open a split of a data set for evaluation or prediction; None means the recipe's value.
-
-        Without a recipe, ``dataset`` is "coco" for a detector, and ``split`` is "val".
-        """
+        """Open a split of a data set; None means the recipe's value, or without a recipe "coco" and "val"."""
         settings = self.recipe.data if self.recipe is not None else None
         name = dataset or (settings.name if settings else "coco" if self.is_detector else None)
         allowed = datasets.INSTANCES if self.is_detector else datasets.NAMES

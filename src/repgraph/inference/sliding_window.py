@@ -26,10 +26,7 @@ CHUNK = 2**26  # bytes of temporary maps when probabilities are resized
 
 
 class Settings(Test):
-    """Settings of :func:`predict`: those of :class:`~repgraph.recipes.Test`, batch size, precision and memory.
-
-    The probabilities of all ``scales``, with ``flip`` also of the mirrored image, are averaged.
-    """
+    """Settings of :func:`predict`: those of :class:`~repgraph.recipes.Test`, batch size, precision and memory."""
 
     batch: Positive = 4  # windows that run through the network at once
     precision: Precision = "fp32"  # "bf16" and "fp16" under autocast
@@ -155,10 +152,7 @@ class _Prediction:
         return total.div_(len(self.views))
 
     def windows(self, view: View, rows: Span, columns: Span) -> Iterator[tuple[Span, Span, Tensor]]:
-        """Yield all windows that overlap a part of the resized image: rows, columns, and weighted probabilities.
-
-        Each pixel is divided by the number of windows that cover it.
-        """
+        """Yield the windows in a part of the resized image: rows, columns, and probabilities / number of windows."""
         windows = list(itertools.product(view.rows.covering(rows), view.columns.covering(columns)))
         size = self.settings.batch
         for batch in (windows[first : first + size] for first in range(0, len(windows), size)):

@@ -20,10 +20,7 @@ def length(span: Span) -> int:
 
 @dataclass(frozen=True)
 class Taps:
-    """Bilinear resizing of one axis: output i is the sum over t of ``weight[i, t] * source[index[i, t]]``.
-
-    Unlike ``interpolate``, they compute any part of the output from the part of the source that it depends on.
-    """
+    """Bilinear resizing of parts of an axis: output i is the sum over t of ``weight[i, t] * source[index[i, t]]``."""
 
     index: Tensor  # [outputs, taps] int64
     weight: Tensor  # [outputs, taps] float64
@@ -124,8 +121,7 @@ def make_views(
 def make_tiles(views: Sequence[View], pixels: int) -> Tiles:
     """Split the image into tiles whose maps have at most ``pixels`` pixels, with little overlap of their windows.
 
-    A tile has two maps: one of its own size, and one of its size at the largest other scale. Tiles are never much
-    smaller than a window, even if their maps have more pixels.
+    A tile has a map of its own size, and one of its size at the largest other scale. It is not smaller than a window.
     """
     height, width = (axis.size for axis in views[0])
     # The smallest window of all scales, in pixels of the image.

@@ -1,7 +1,4 @@
-"""Images with objects, in COCO's format: polygons, run-length encoded masks and crowds.
-
-``load("data/coco", "train")`` opens a split as an :class:`InstanceData`.
-"""
+"""Images with objects, in COCO's format; ``load("data/coco", "train")`` opens a split as :class:`InstanceData`."""
 
 import os
 from collections.abc import Mapping
@@ -122,9 +119,8 @@ class InstanceData(Dataset[Sample]):
     - ``masks``: ``tv_tensors.Mask`` (N, H, W), uint8 with 0 and 1;
     - ``area``: float32 (N,), ``iscrowd``: int64 (N,), and ``image_id``: int, as in the file.
 
-    Annotations that cannot be used are skipped (``problems``), and so are objects whose mask turns out empty. An image
-    that cannot be read, or whose size differs from the annotation file, raises a
-    :class:`~repgraph.data.labels.DataError` when it is read.
+    Annotations that cannot be used are skipped (``problems``), and so are objects whose mask turns out empty. Reading a
+    damaged image, or one of another size than in the file, raises a :class:`~repgraph.data.labels.DataError`.
     """
 
     root: Path
@@ -197,11 +193,10 @@ load = partial(data.load, "coco")  # opens one split with the options of open_sp
 def open_split(
     root: str | Path, split: str, *, images: str = "", annotations: str = "", crowds: bool = True, empty: bool = True
 ) -> InstanceData:
-    """Open one split; images may be missing (``data.missing``).
+    """Open one split, with targets that include ``crowds``, and with images without objects (``empty``).
 
     ``images`` and ``annotations`` are the folder of the images and the annotation file in ``root``, with ``{split}``
-    for the split; by default, the first of the usual names that exists. ``crowds``: whether targets include crowds;
-    ``empty``: whether to keep images without objects.
+    for the split; by default, the first of the usual names that exists.
     """
     masks.tools()  # raises early if it is missing
     top = Path(os.path.expanduser(root))

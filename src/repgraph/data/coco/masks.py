@@ -1,8 +1,7 @@
-"""Masks in COCO's formats, with pycocotools: polygons and run-length encodings (RLE).
+"""Polygons and run-length encodings (RLE), with pycocotools, which can crash the process if they are malformed.
 
 An RLE is a dict ``{"size": [H, W], "counts": str}``; its counts are the lengths of alternating runs of zeros and ones,
-column by column, compressed to a string. pycocotools does not validate its input and can crash the process on malformed
-masks: :func:`check_counts` and :func:`check_polygons` are for masks from files.
+column by column, compressed to a string.
 """
 
 import re
@@ -68,11 +67,8 @@ def check_counts(counts: str | list[int], height: int, width: int) -> str:
 
 
 def _decompress(text: str) -> list[int]:
-    """Return the runs of compressed counts.
-
-    Each character stores 6 bits, offset by "0": 5 bits of a number, lowest first, and a bit that is set if more follow.
-    The highest of the last 5 bits is the sign. From the fourth on, numbers are differences from the run two before.
-    """
+    # A character stores 6 bits, offset by "0": 5 bits of a number, lowest first, and a bit that is set if more follow.
+    # The highest of the last 5 bits is the sign. From the fourth on, numbers are differences from the run two before.
     if not re.fullmatch("([P-o]{0,6}[0-O])*", text):  # up to 7 characters for a number
         raise ValueError("its counts are malformed or truncated")
     runs: list[int] = []

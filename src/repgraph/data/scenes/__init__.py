@@ -1,7 +1,4 @@
-"""Drawn scenes, in which the class of a region depends on something far away; see :mod:`repgraph.data.scenes.painting`.
-
-No files are read or downloaded: an image is a function of (seed, split, index), the same on every machine.
-"""
+"""Drawn scenes: an image is a function of (seed, split, index), the same on every machine."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,10 +24,9 @@ __all__ = ["FAR", "LABELS", "SIZE", "Scene", "Scenes", "paint", "sample_scene"]
 
 
 class Scenes(SegmentationData):
-    """Drawn scenes as a data set. ``data.scene(i)`` is the content of an image, whose cues can be swapped.
+    """Drawn scenes as a data set of ``length`` images, by default 1600, 100 and 400 in train, val and test.
 
-    ``root`` is not used. ``size`` is the height and width of the images, ``length`` their number, by default 1600, 100
-    and 400 in train, val and test.
+    ``data.scene(i)`` is the content of an image, whose cues can be swapped.
     """
 
     def __init__(
@@ -47,8 +43,7 @@ class Scenes(SegmentationData):
         super().__init__("scenes", Path(), split, LABELS, [Item(file.stem, file, file) for file in files])
 
     def scene(self, index: int) -> Scene:
-        """Return the content of an image. Its number is read from its name, because ``items`` may be a subset."""
-        number = int(self.items[index].name.rpartition("-")[2])
+        number = int(self.items[index].name.rpartition("-")[2])  # not the index: items may be a subset
         return sample_scene(self.seed, self.split, number, self.size[1] * HEIGHT / self.size[0])
 
     def draw(self, scene: Scene, zoom: int = 1) -> tuple[Image, Mask]:
