@@ -155,7 +155,7 @@ def test_data_that_cannot_be_scored(data, tmp_path):
     with pytest.raises(UsageError, match="the network has 2 classes, but the data set has 3"):
         evaluate_detection(objects.network(classes=2, labels=None), data)
     bare = load(objects.write(tmp_path / "test", split="test", annotations=None), "test")
-    with pytest.raises(UsageError, match=r"has no annotations to compare with; repgraph predict --split test"):
+    with pytest.raises(UsageError, match=r"has no annotations to compare with; repgraph predict"):
         evaluate_detection(Oracle(data), bare)
     with pytest.raises(UsageError, match="has no annotations to compare with"):
         CocoEvaluation(bare)

@@ -14,7 +14,7 @@ from tests.networks import Pointwise
 from repgraph import data as datasets
 from repgraph.data.labels import Labels
 from repgraph.errors import UsageError
-from repgraph.evaluation import Confusion, evaluate, segmentation
+from repgraph.evaluation import Confusion, evaluate
 from repgraph.inference import Settings, predict
 
 
@@ -56,14 +56,13 @@ def test_absent_classes_are_not_in_the_means_and_predicted_ones_count_as_zero():
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
-def test_dtypes_layouts_and_chunks(dtype, monkeypatch):
+def test_dtypes_and_layouts(dtype):
     generator = torch.Generator().manual_seed(0)
     prediction, target = (torch.randint(0, 7, (31, 17), generator=generator) for _ in range(2))
-    whole, parts = Confusion(7), Confusion(7)
-    whole.update(prediction, target)
-    monkeypatch.setattr(segmentation, "CHUNK", 10)
-    parts.update(prediction.to(dtype).t(), target.to(torch.uint8).t())
-    assert torch.equal(whole.matrix, parts.matrix) and int(whole.matrix.sum()) == 31 * 17
+    first, second = Confusion(7), Confusion(7)
+    first.update(prediction, target)
+    second.update(prediction.to(dtype).t(), target.to(torch.uint8).t())
+    assert torch.equal(first.matrix, second.matrix) and int(first.matrix.sum()) == 31 * 17
 
 
 @pytest.mark.parametrize(

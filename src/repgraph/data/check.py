@@ -16,8 +16,6 @@ from repgraph.data.labels import DataError
 from repgraph.errors import one_line
 from repgraph.progress import Progress
 
-SPLITS = ("train", "val", "test")  # checked by default
-
 
 class Report:
     """The problems and statistics of a split; ``data`` is None if the split cannot be opened."""
@@ -81,7 +79,7 @@ def check(
     """Read all files of the given splits, by default train, val and test where they exist."""
     reports: list[Report] = []
     not_found: list[NotFound] = []
-    for split in splits or SPLITS:
+    for split in splits or ("train", "val", "test"):
         try:
             data = open_split(name, root, split, **options)
             reports.append(Report(split, data, data.problems))

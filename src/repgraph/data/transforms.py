@@ -34,7 +34,7 @@ def _statistics(mean: tuple[float, ...], std: tuple[float, ...], device: torch.d
         return shift, torch.tensor(std, device=device).mul(255).reciprocal().view(3, 1, 1)
 
 
-def resize(image: Image, mask: Mask | None, scale: float) -> tuple[Image, Mask | None]:
+def resize(image: Image, mask: Any, scale: float) -> tuple[Image, Any]:
     """Resize an image (bilinear with antialiasing) and its mask to ``scale`` times their size, at least 1 pixel."""
     height, width = image.shape[-2:]
     size = [max(1, round(height * scale)), max(1, round(width * scale))]
@@ -90,11 +90,10 @@ class TrainTransform:
         if image.shape[-2:] != mask.shape[-2:]:
             raise DataError(f"image {tuple(image.shape)} and mask {tuple(mask.shape)} differ in size")
         scale, down, across, flip = torch.rand(4, dtype=torch.float64, generator=generator).tolist()
-        image, resized = resize(image, mask, self.scales[int(scale * len(self.scales))])
-        assert resized is not None
+        image, mask = resize(image, mask, self.scales[int(scale * len(self.scales))])
         top, from_top, rows = _place(image.shape[-2], self.crop[0], down)
         left, from_left, columns = _place(image.shape[-1], self.crop[1], across)
-        part, classes = (F.crop(each, top, left, rows, columns) for each in (image, resized))
+        part, classes = (F.crop(each, top, left, rows, columns) for each in (image, mask))
         padding = [from_left, from_top, self.crop[1] - columns - from_left, self.crop[0] - rows - from_top]
         mean = [float(round(255 * share)) for share in self.mean]
         image = F.pad(distort_colors(part, self.photometric, generator), padding, fill=mean)

@@ -62,10 +62,7 @@ class CocoEvaluation:
 
     def __init__(self, data: InstanceData) -> None:
         if not data.labelled:
-            raise UsageError(
-                f"{data.path} has no annotations to compare with; "
-                f"repgraph predict --split {data.split} writes results for COCO's server"
-            )
+            raise UsageError(f"{data.path} has no annotations to compare with; repgraph predict writes predictions")
         self.data = data
         self._sizes = {item.id: item.size for item in data.items}
         self._detections: dict[int, Detections] = {}

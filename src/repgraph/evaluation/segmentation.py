@@ -17,7 +17,6 @@ from repgraph.inference import Settings, predict
 from repgraph.inference.network import check_classes, device_and_dtype, not_finite_in_all_processes
 
 SUMMARY = ("miou", "pixel_accuracy", "mean_accuracy")
-CHUNK = 2**24  # pixels per count, to avoid an int64 copy of a huge image
 OnProgress = Callable[[int, int], None]  # images done, images in total; of this process
 OnImage = Callable[[int, Tensor, Tensor], None]  # index of an image, its prediction (H, W) and its mask (H, W)
 
@@ -65,18 +64,15 @@ class Confusion:
                 raise TypeError(f"{name} has dtype {given.dtype}; expected classes as integers (argmax of logits)")
         if prediction.shape != target.shape:
             raise ValueError(f"prediction has shape {tuple(prediction.shape)}, but target has {tuple(target.shape)}")
-        device = self.matrix.device
-        counts = torch.zeros_like(self.matrix)  # added at the end: after an error, the matrix is unchanged
-        for predicted, true in zip(prediction.flatten().split(CHUNK), target.flatten().split(CHUNK), strict=True):
-            predicted, true = predicted.to(device), true.to(device)
-            labelled = true != IGNORE
-            predicted, true = predicted[labelled].long(), true[labelled].long()
-            for name, given in (("prediction", predicted), ("target", true)):
-                low, high = given.aminmax() if given.numel() else (0, 0)
-                if low < 0 or high >= self.classes:
-                    raise ValueError(f"{name} has values from {low} to {high}; expected 0 to {self.classes - 1}")
-            counts += torch.bincount(true * self.classes + predicted, minlength=self.classes**2).view_as(counts)
-        self.matrix += counts
+        prediction, target = (each.to(self.matrix.device) for each in (prediction, target))
+        labelled = target != IGNORE
+        predicted, true = prediction[labelled].long(), target[labelled].long()
+        for name, given in (("prediction", predicted), ("target", true)):
+            low, high = given.aminmax() if given.numel() else (0, 0)
+            if low < 0 or high >= self.classes:
+                raise ValueError(f"{name} has values from {low} to {high}; expected 0 to {self.classes - 1}")
+        pairs = torch.bincount(true * self.classes + predicted, minlength=self.classes**2)
+        self.matrix += pairs.view_as(self.matrix)
 
     def reduce(self) -> "Confusion":
         """Return the sum over all processes; every process has to call it, even without images."""

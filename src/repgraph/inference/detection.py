@@ -20,7 +20,6 @@ from repgraph.layers.modes import evaluation_mode
 from repgraph.models import MaskRCNN
 
 MASK_THRESHOLD = 0.5
-MASK_PADDING = 1  # in pixels of the mask, as in torchvision
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def stretch_narrow(image: Tensor, max_size: int) -> Tensor:
 def _encode_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> list[RLE]:
     """Paste masks, probabilities (N, 1, m, m), into their boxes (N, 4), and encode them."""
     height, width = size
-    padded, scale = roi_heads.expand_masks(masks, MASK_PADDING)
+    padded, scale = roi_heads.expand_masks(masks, 1)  # as in torchvision
     expanded = roi_heads.expand_boxes(boxes, scale).to(torch.int64).tolist()
     encoded = []
     for mask, (left, top, right, bottom) in zip(padded, expanded, strict=True):

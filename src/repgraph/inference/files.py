@@ -28,7 +28,6 @@ LABELS, OVERLAYS = "labels", "overlays"  # folders
 DETECTIONS, BOXES, MASKS = "detections.json", "bbox.json", "segm.json"
 
 SIDE = 4096  # overlays of larger images are shrunk
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def predict_files(
@@ -66,7 +65,7 @@ def predict_files(
         except NotFinite as error:
             raise NotFinite(f"{source.path}: {error}") from error
         except UsageError as error:
-            if getattr(error.__cause__, "errno", None) in FULL_DISK:
+            if getattr(error.__cause__, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise
             failed.add(source.id)
             warn(str(error) if str(source.path) in str(error) else f"{source.path}: {error}")
@@ -124,7 +123,7 @@ def write_detections(out: Path, sources: Sequence[Source], detections: Mapping[i
         height, width = detections[source.id].size
         images.append(dict(id=source.id, file_name=str(source.path), height=height, width=width))
         for result in detections[source.id].coco_results(source.id, labels.ids):
-            area = masks.area(result["segmentation"])
+            area = int(masks.tools().area(result["segmentation"]))
             annotations.append({"id": len(annotations) + 1, **result, "area": area, "iscrowd": 0})
     categories = [dict(id=number, name=name) for number, name in zip(labels.ids, labels.names, strict=True)]
     content = dict(images=images, categories=categories, annotations=annotations)

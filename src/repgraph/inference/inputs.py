@@ -17,8 +17,6 @@ from repgraph.data.files import IMAGE_SUFFIXES, read_image
 from repgraph.errors import UsageError
 from repgraph.files import walk
 
-MAX_PIXELS = 2**30  # of an image; Pillow's own limit is 2**27
-
 
 @dataclass(frozen=True)
 class Source:
@@ -83,9 +81,9 @@ def unique_names(paths: Iterable[PurePath]) -> list[str]:
 
 @contextlib.contextmanager
 def large_images() -> Iterator[None]:
-    """Let Pillow open images of up to :data:`MAX_PIXELS` pixels."""
+    """Let Pillow open images of up to 2**30 pixels."""
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = MAX_PIXELS
+    Image.MAX_IMAGE_PIXELS = 2**30
     try:
         yield
     finally:

@@ -19,8 +19,6 @@ from repgraph.errors import UsageError, out_of_memory
 from repgraph.models import MaskRCNN, RGNet
 from repgraph.recipes import AnyRecipe
 
-TRAINING_OPTIONS = ("crowds", "empty")  # options of COCO data that skip objects and images in training only
-
 
 class NotFinite(UsageError):
     """The network's outputs are not finite."""
@@ -69,7 +67,8 @@ class Trained:
             raise UsageError(f"--dataset is {name}, but the network {does}; choose one of {', '.join(allowed)}")
         if settings is None or settings.name != name:
             return datasets.load(name, root, split or "val", **options)
-        known = {key: value for key, value in settings.options.items() if key not in TRAINING_OPTIONS}
+        training = ("crowds", "empty")  # options that skip objects and images in training only
+        known = {key: value for key, value in settings.options.items() if key not in training}
         return datasets.load(name, root or settings.root, split or settings.val_split or "val", **(known | options))
 
 

@@ -104,9 +104,6 @@ class Item:
     size: tuple[int, int]  # (H, W) in the annotation file
     objects: list[Object] = field(default_factory=list)
 
-    def used_objects(self, crowds: bool) -> list[Object]:
-        return [each for each in self.objects if crowds or not each.crowd]
-
 
 @dataclass(eq=False, repr=False)
 class InstanceData(Dataset[Sample]):
@@ -141,7 +138,8 @@ class InstanceData(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         item = self.items[index]
         image = self.read(index)
-        drawn = [(each, mask) for each in item.used_objects(self.crowds) if (mask := each.mask()).any()]
+        used = [each for each in item.objects if self.crowds or not each.crowd]
+        drawn = [(each, mask) for each in used if (mask := each.mask()).any()]
         objects = [each for each, _ in drawn]
         pixels = np.array([mask for _, mask in drawn], np.uint8).reshape(-1, *item.size)
         boxes = torch.tensor([each.clipped_box() for each in objects], dtype=torch.float32).view(-1, 4)
@@ -211,7 +209,7 @@ def open_split(
     if folder is None:
         raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or give images=FOLDER")
     labels, images_read, labelled, problems = _read_annotations(path, folder)
-    items = [item for item in images_read if empty or item.used_objects(crowds)]
+    items = [item for item in images_read if empty or any(crowds or not each.crowd for each in item.objects)]
     if not items:
         raise DataError(f"{path}: no image has an object that can be used")
     present = set(os.listdir(folder))  # one call instead of is_file for every image

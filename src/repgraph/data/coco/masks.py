@@ -30,10 +30,6 @@ def decode(rle: RLE) -> np.ndarray:
     return tools().decode(rle)
 
 
-def area(rle: RLE) -> int:
-    return int(tools().area(rle))
-
-
 def from_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> RLE:
     """Return the union of polygons, each x, y, x, y, ... of its corners; see :func:`check_polygons`."""
     return _as_text(tools().merge(tools().frPyObjects(list(polygons), height, width)))
