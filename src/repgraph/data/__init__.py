@@ -45,8 +45,8 @@ def open_split(name: str, root: str | Path | None, split: str, /, **options: Any
     from repgraph.data.files import NotFound
     from repgraph.data.readers import READERS
 
-    reader = READERS[name]
-    parameters = inspect.signature(reader.read).parameters
+    read, splits, layout = READERS[name]
+    parameters = inspect.signature(read).parameters
     known = {option: each.annotation for option, each in parameters.items() if option not in ("root", "split")}
     for option, value in options.items():
         if option not in known:
@@ -55,9 +55,9 @@ def open_split(name: str, root: str | Path | None, split: str, /, **options: Any
             options[option] = TypeAdapter(known[option]).validate_python(value)
         except ValidationError as error:
             raise UsageError(f"{name}: {option} is {value!r:.100}; {error.errors()[0]['msg'].lower()}") from None
-    if reader.splits and split not in reader.splits:
-        raise NotFound(f"{name} has no split {split!r}{nearest(split, reader.splits)}")
+    if splits and split not in splits:
+        raise NotFound(f"{name} has no split {split!r}{nearest(split, splits)}")
     try:
-        return reader.read(root, split, **options)
+        return read(root, split, **options)
     except NotFound as error:
-        raise NotFound(f"{error}; expected {reader.layout}") from error
+        raise NotFound(f"{error}; expected {layout}") from error

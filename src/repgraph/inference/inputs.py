@@ -38,11 +38,12 @@ def find_images(given: Sequence[str], *, recursive: bool = False, skip: Sequence
     found: dict[Path, PurePath] = {}  # path, and path relative to the argument
     for text in given:
         top, paths = _expand(text, recursive)
-        kept = [path for path in paths if not any(_absolute(path).is_relative_to(folder) for folder in folders)]
-        if not kept:
+        # Without following links to images: two links to an image are two images.
+        names = {path.parent.resolve() / path.name: path.relative_to(top) for path in paths}
+        names = {path: name for path, name in names.items() if not any(map(path.is_relative_to, folders))}
+        if not names:
             raise UsageError(f"{text}: no image found outside of --out; give files, folders or patterns as '**/*.jpg'")
-        for path in kept:
-            found.setdefault(_absolute(path), path.relative_to(top))
+        found |= {path: name for path, name in names.items() if path not in found}
     return [
         Source(path, name, number, partial(read_image, path, upright=True))
         for number, (path, name) in enumerate(zip(found, unique_names(found.values()), strict=True), 1)
@@ -104,8 +105,3 @@ def _expand(text: str, recursive: bool) -> tuple[Path, list[Path]]:
         found = list(top.glob("/".join(path.parts[fixed:])))
     found = [each for each in found if not any(part.startswith(".") for part in each.relative_to(top).parts)]
     return top, sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read
-
-
-def _absolute(path: Path) -> Path:
-    """Return the absolute path of a file without following a link: two links to an image are two images."""
-    return path.parent.resolve() / path.name

@@ -79,16 +79,11 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
         labels = None if model.labels is None else Labels.from_dict(model.labels)
     except UsageError as error:
         raise UsageError(f"labels in the config of {path}: {error}") from error
-    return Trained(model, labels, find_recipe(path))
-
-
-def find_recipe(path: str | Path) -> AnyRecipe | None:
-    """Return the recipe of the run of a network (its folder, or a file in its folders), or None."""
     path = Path(os.path.expanduser(path)).absolute()
     folder = path if path.is_dir() else path.parent
-    folders = [folder, folder.parent] if folder.name in (MODEL, CHECKPOINTS) else [folder]
-    found = next((folder / RECIPE for folder in folders if (folder / RECIPE).is_file()), None)
-    return None if found is None else recipes.load(found)
+    folders = [folder, folder.parent] if folder.name in (MODEL, CHECKPOINTS) else [folder]  # of a run
+    recipe = next((recipes.load(each / RECIPE) for each in folders if (each / RECIPE).is_file()), None)
+    return Trained(model, labels, recipe)
 
 
 def check_classes(classes: int | None, labels: Labels) -> None:
