@@ -96,21 +96,15 @@ def check(
     opened = [report for report in reports if report.data is not None]
     for report in opened:
         _check_files(report, workers, show)
-    for first, second in combinations(opened, 2):
-        _compare(first, second)
+    for (one, _), (two, report) in combinations([(report.data, report) for report in opened], 2):
+        known = set(one.problems)  # of both splits
+        report.problems = [problem for problem in report.problems if problem not in known]
+        if difference := one.labels.difference(two.labels):
+            report.problems.append(f"the classes of {one.split} and {two.split} differ: {difference}")
+        if "trainval" not in (one.split, two.split):
+            shared = sorted({item.image for item in one.items} & {item.image for item in two.items})
+            report.problems += [f"{path}: the image is in {one.split} and {two.split}" for path in shared]
     return reports
-
-
-def _compare(first: Report, second: Report) -> None:
-    """Add problems between two splits to the second report, and remove masks without an image that both splits have."""
-    one, two = first.data, second.data
-    known = set(one.problems)
-    second.problems = [problem for problem in second.problems if problem not in known]
-    if difference := one.labels.difference(two.labels):
-        second.problems.append(f"the classes of {one.split} and {two.split} differ: {difference}")
-    if "trainval" not in (one.split, two.split):
-        shared = sorted({item.image for item in one.items} & {item.image for item in two.items})
-        second.problems += [f"{path}: the image is in {one.split} and {two.split}" for path in shared]
 
 
 def _check_files(report: Report, workers: int, show: TextIO | None) -> None:

@@ -29,7 +29,26 @@ class Item:
 
 
 @dataclass(eq=False, repr=False)
-class SegmentationData(Dataset[Sample]):
+class ImageData(Dataset[Any]):
+    """The images of one split."""
+
+    name: str
+    root: Path
+    split: str
+    labels: Labels
+    items: list[Any]
+    missing: list[Path] = field(default_factory=list)  # files of items that do not exist
+    problems: list[str] = field(default_factory=list)  # what cannot be used: annotations, masks without an image, links
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
+
+
+@dataclass(eq=False, repr=False)
+class SegmentationData(ImageData):
     """Images and masks of one split.
 
     ``data[i]`` is ``(image, mask)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a uint8 ``tv_tensors.Mask``
@@ -37,17 +56,7 @@ class SegmentationData(Dataset[Sample]):
     raises a :class:`~repgraph.data.labels.DataError` when it is read.
     """
 
-    name: str
-    root: Path
-    split: str
-    labels: Labels
-    items: list[Item]
-    missing: list[Path] = field(default_factory=list)  # files of items that do not exist
-    problems: list[str] = field(default_factory=list)  # masks without an image, and links that are not followed
     prediction_ending: str = ".png"  # appended to the name of an image in the file name of its prediction
-
-    def __len__(self) -> int:
-        return len(self.items)
 
     def read(self, index: int) -> Image:
         """Read an image, without its mask."""
@@ -71,9 +80,6 @@ class SegmentationData(Dataset[Sample]):
     def prediction_name(self, index: int) -> str:
         """Return the file name of a prediction, as the evaluation server of the data set expects it."""
         return self.items[index].name + self.prediction_ending
-
-    def __repr__(self) -> str:
-        return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
 
 
 def pair(

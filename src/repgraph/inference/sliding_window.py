@@ -43,9 +43,6 @@ class Settings(Test):
         """Return the test settings of a recipe, with changes."""
         return cls(**{**(dict(recipe.test) if isinstance(recipe, Recipe) else {}), **changes})
 
-    def changed(self, **changes: Any) -> "Settings":
-        return Settings(**{**dict(self), **changes})
-
     def autocast(self, device: torch.device) -> torch.autocast:
         dtype = PRECISIONS[self.precision]
         return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
@@ -79,11 +76,12 @@ def predict(
         raise UsageError(f"output is {output!r}; expected labels or probabilities")
     result: Tensor | None = None
     with evaluation_mode(model):
-        prediction = _Prediction(model, image.as_subclass(Tensor), (settings or Settings()).changed(**changes))
+        settings = Settings(**{**dict(settings or Settings()), **changes})
+        prediction = _Prediction(model, image.as_subclass(Tensor), settings)
         for rows, columns in itertools.product(*prediction.tiles()):
             part = prediction.tile(rows, columns)  # [K, h, w]
             if not torch.isfinite(part.sum()):
-                raise not_finite("logits", prediction.settings.precision)
+                raise not_finite("logits", settings.precision)
             if output == "labels":
                 part = part.argmax(0).to(torch.uint8 if len(part) <= 256 else torch.int16)
             if result is None:

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from pydantic import BaseModel, Field
-from torch.utils.data import Dataset
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
 from repgraph import data
 from repgraph.data.coco import masks
+from repgraph.data.dataset import ImageData
 from repgraph.data.files import NotFound, read_image
 from repgraph.data.labels import DataError, Labels, spread_palette
 from repgraph.data.transforms import RandomFlip, Target
@@ -105,8 +105,8 @@ class Item:
     objects: list[Object] = field(default_factory=list)
 
 
-@dataclass(eq=False, repr=False)
-class InstanceData(Dataset[Sample]):
+@dataclass(eq=False, repr=False, kw_only=True)
+class InstanceData(ImageData):
     """Images and objects of one split.
 
     ``data[i]`` is ``(image, target)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a dict with
@@ -120,20 +120,10 @@ class InstanceData(Dataset[Sample]):
     damaged image, or one of another size than in the file, raises a :class:`~repgraph.data.labels.DataError`.
     """
 
-    root: Path
-    split: str
     path: Path  # of the annotation file
-    labels: Labels  # the categories, sorted by id
-    items: list[Item]
-    labelled: bool  # whether the file has annotations
-    problems: list[str]  # annotations that were skipped
-    missing: list[Path]
+    labelled: bool  # whether it has annotations
     crowds: bool
     empty: int  # images without objects that were left out
-    name: ClassVar[str] = "coco"
-
-    def __len__(self) -> int:
-        return len(self.items)
 
     def __getitem__(self, index: int) -> Sample:
         item = self.items[index]
@@ -181,9 +171,6 @@ class InstanceData(Dataset[Sample]):
         categories = [dict(id=i, name=name) for i, name in zip(self.labels.ids, self.labels.names, strict=True)]
         return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
-    def __repr__(self) -> str:
-        return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
-
 
 load = partial(data.load, "coco")  # opens one split with the options of open_split; missing images are an error
 
@@ -214,15 +201,14 @@ def open_split(
         raise DataError(f"{path}: no image has an object that can be used")
     present = set(os.listdir(folder))  # one call instead of is_file for every image
     missing = [item.image for item in items if item.name not in present and not os.path.isfile(item.image)]
-    left_out = len(images_read) - len(items)
-    return InstanceData(top, split, path, labels, items, labelled, problems, missing, crowds, left_out)
+    more: Any = dict(path=path, labelled=labelled, crowds=crowds, empty=len(images_read) - len(items))
+    return InstanceData("coco", top, split, labels, items, missing, problems, **more)
 
 
 def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[str]]:
     """Return the categories of an annotation file, its images, whether it has annotations, and those skipped."""
     content = validate(_File, read_json(path, error_type=DataError), path, DataError)
-    categories = sorted((category.id, category.name) for category in content.categories)
-    ids, names = zip(*categories, strict=True)
+    ids, names = zip(*sorted((category.id, category.name) for category in content.categories), strict=True)
     try:
         labels = Labels(names, spread_palette(len(ids)), ids)
     except DataError as error:
