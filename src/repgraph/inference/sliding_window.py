@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from repgraph.constants import Precision
+from repgraph.constants import MEAN, STD, Precision
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.inference.network import device_and_dtype, not_finite
@@ -107,10 +107,8 @@ class _Prediction:
     def __init__(self, model: nn.Module, image: Tensor, settings: Settings) -> None:
         self.model, self.image, self.settings = model, image, settings
         self.device, self.dtype = device_and_dtype(model, image)
-        given = {name: getattr(model, name, None) for name in ("mean", "std")}
-        self.statistics: dict[str, Any] = {
-            name: torch.as_tensor(value).flatten().tolist() for name, value in given.items() if value is not None
-        }
+        given = getattr(model, "mean", MEAN), getattr(model, "std", STD)
+        self.mean, self.std = (torch.as_tensor(each).flatten().tolist() for each in given)
         self.crop = settings.crop if settings.mode == "slide" else None
         self.views = make_views((image.shape[1], image.shape[2]), settings.scales, self.crop, settings.stride)
 
@@ -167,7 +165,7 @@ class _Prediction:
         if source.is_floating_point():
             source = source.to(torch.promote_types(self.dtype, torch.float32))
         else:
-            source = normalise(source, **self.statistics)
+            source = normalise(source, self.mean, self.std)
         source = view.rows.forward.resize(source, 1, rows)
         source = view.columns.forward.resize(source, 2, columns)
         padding = (0, view.columns.window - length(columns), 0, view.rows.window - length(rows))

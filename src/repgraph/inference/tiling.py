@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,20 +129,15 @@ def make_tiles(views: Sequence[View], pixels: int) -> Tiles:
     least_h, least_w = (
         min(axis.window * axis.size / axis.new_size for axis in axes) for axes in zip(*views, strict=True)
     )
-    smallest_tiles = math.ceil(height / least_h), math.ceil(width / least_w)
     scale = max((axis.new_size / axis.size for view in views if view.is_resized for axis in view), default=0.0)
-
-    def fits(grid: tuple[int, int]) -> bool:
-        # A tile of h x w pixels depends on at most (scale * h + 3) x (scale * w + 3) pixels of another scale.
-        h, w = math.ceil(height / grid[0]), math.ceil(width / grid[1])
-        return h * w + (scale * h + 3) * (scale * w + 3) <= pixels
-
-    def area_of_windows(grid: tuple[int, int]) -> float:
-        return (height + grid[0] * least_h) * (width + grid[1] * least_w)
-
-    grids = itertools.product(range(1, smallest_tiles[0] + 1), range(1, smallest_tiles[1] + 1))
-    rows, columns = min(filter(fits, grids), key=area_of_windows, default=smallest_tiles)
-    return _split(height, rows), _split(width, columns)
+    rows, columns = (np.arange(1.0, 1 + math.ceil(most)) for most in (height / least_h, width / least_w))
+    h, w = np.ceil(height / rows)[:, None], np.ceil(width / columns)  # sizes of tiles
+    # A tile of h x w pixels depends on at most (scale * h + 3) x (scale * w + 3) pixels of another scale.
+    fits = h * w + (scale * h + 3) * (scale * w + 3) <= pixels
+    fits[-1, -1] = True  # the smallest tiles
+    area_of_windows = (height + rows[:, None] * least_h) * (width + columns * least_w)
+    row, column = divmod(int(np.where(fits, area_of_windows, np.inf).argmin()), len(columns))
+    return _split(height, row + 1), _split(width, column + 1)
 
 
 def _split(size: int, parts: int) -> list[Span]:

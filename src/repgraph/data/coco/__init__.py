@@ -78,7 +78,7 @@ class Object:
     def mask(self) -> np.ndarray:
         """Return the mask (H, W), uint8 with 0 and 1."""
         if isinstance(self.outline, tuple):
-            return masks.decode(masks.from_polygons(self.outline, *self.size))
+            return masks.draw_polygons(self.outline, *self.size)
         return masks.decode(self.outline)
 
     def clipped_box(self) -> tuple[float, float, float, float]:

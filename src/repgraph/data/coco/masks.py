@@ -22,7 +22,8 @@ def tools() -> Any:
 
 def encode(mask: np.ndarray) -> RLE:
     """Encode a mask (H, W); all values except 0 count."""
-    return _as_text(tools().encode(np.asfortranarray(np.asarray(mask) != 0, dtype=np.uint8)))
+    rle = tools().encode(np.asfortranarray(mask != 0, dtype=np.uint8))
+    return {"size": list(mask.shape), "counts": rle["counts"].decode()}
 
 
 def decode(rle: RLE) -> np.ndarray:
@@ -30,9 +31,9 @@ def decode(rle: RLE) -> np.ndarray:
     return tools().decode(rle)
 
 
-def from_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> RLE:
-    """Return the union of polygons, each x, y, x, y, ... of its corners; see :func:`check_polygons`."""
-    return _as_text(tools().merge(tools().frPyObjects(list(polygons), height, width)))
+def draw_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
+    """Return the mask of the union of polygons, each x, y, x, y, ... of its corners; see :func:`check_polygons`."""
+    return decode(tools().merge(tools().frPyObjects(list(polygons), height, width)))
 
 
 def check_polygons(polygons: Sequence[Sequence[float]]) -> list[np.ndarray]:
@@ -59,7 +60,7 @@ def check_counts(counts: str | list[int], height: int, width: int) -> str:
     runs = _decompress(counts) if isinstance(counts, str) else counts
     if min(runs, default=0) < 0 or sum(runs) != height * width:
         raise ValueError(f"its counts are not runs of {width} x {height} pixels")
-    return _as_text(tools().frPyObjects({"size": [height, width], "counts": runs}, height, width))["counts"]
+    return tools().frPyObjects({"size": [height, width], "counts": runs}, height, width)["counts"].decode()
 
 
 def _decompress(text: str) -> list[int]:
@@ -79,8 +80,3 @@ def _decompress(text: str) -> list[int]:
             runs.append(number + (runs[-2] if len(runs) > 2 else 0))
             number = shift = 0
     return runs
-
-
-def _as_text(rle: RLE) -> RLE:
-    """Return an RLE that can be written as JSON."""
-    return {"size": [int(side) for side in rle["size"]], "counts": rle["counts"].decode("ascii")}

@@ -207,8 +207,7 @@ def _near_shore(canvas: Canvas, scene: Scene) -> None:
     part = canvas.part(0, scene.shore - 5, canvas.width, float(canvas.y[-1]) + 1)
     edge = scene.shore + (fractal(scene.seed + 60, part.x / 34, _FLAT, 2)[0] - 0.5) * 7.0
     height = fractal(scene.seed + 61, part.x / 22, part.y / 7, 3)
-    slope = np.zeros_like(height)
-    slope[:, 1:] = (height[:, 1:] - height[:, :-1]) * canvas.scale
+    slope = np.diff(height, axis=1, prepend=height[:, :1]) * canvas.scale
     if scene.light[0] > canvas.width / 2:
         slope = -slope
     grain = noise(scene.seed + 62, part.x / 1.2, part.y / 0.9)
