@@ -15,7 +15,8 @@ from torch import nn
 from torchvision import tv_tensors
 
 from repgraph.errors import UsageError
-from repgraph.inference import predict, tiling
+from repgraph.inference import predict
+from repgraph.inference.sliding_window import length, make_tiles, make_views
 
 
 def picture(height: int, width: int) -> torch.Tensor:
@@ -201,17 +202,15 @@ def test_wrong_settings(changes):
 def map_pixels(views, tile) -> int:
     """Pixels of the maps of a tile: its own, and the largest of other scales."""
     sources = [[axis.backward.source_span(span) for axis, span in zip(view, tile, strict=True)] for view in views]
-    resized = [
-        math.prod(map(tiling.length, spans)) for view, spans in zip(views, sources, strict=True) if view.is_resized
-    ]
-    return math.prod(map(tiling.length, tile)) + max(resized, default=0)
+    resized = [math.prod(map(length, spans)) for view, spans in zip(views, sources, strict=True) if view.is_resized]
+    return math.prod(map(length, tile)) + max(resized, default=0)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(16, 50), some_scales, st.integers(100, 60_000))
 def test_tiles_cover_the_image_once_and_fit(height, width, crop, scales, pixels):
-    views = tiling.make_views((height, width), scales, (crop, crop), 2 / 3)
-    tiles = tiling.make_tiles(views, pixels)
+    views = make_views((height, width), scales, (crop, crop), 2 / 3)
+    tiles = make_tiles(views, pixels)
     covered = torch.zeros(height, width)
     for rows, columns in itertools.product(*tiles):
         covered[slice(*rows), slice(*columns)] += 1
