@@ -22,8 +22,7 @@ from repgraph.files import check_regular, walk
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"})
 # Only these are decoded, for any file name: Pillow runs other programs for some formats, such as EPS.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000")
-ORIENTATION = 0x0112  # EXIF tag
-TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
+TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by EXIF orientation
 MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
 T = TypeVar("T")
@@ -41,8 +40,7 @@ NO_VALIDATION = "to validate on every fifth image of train instead: repgraph tra
 def read_image(path: Path, *, upright: bool = False) -> Image:
     """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped."""
     with _read_errors(path, "image"), pillow.open(path, formats=FORMATS) as opened:
-        # Masks match the pixels as they are stored, without the orientation of photos.
-        orientation = opened.getexif().get(ORIENTATION) if upright else None
+        orientation = opened.getexif().get(0x0112) if upright else None  # EXIF; masks match the pixels as stored
         picture = opened.transpose(TRANSPOSE[orientation]) if orientation in TRANSPOSE else opened
         if picture.mode == "F":
             raise DataError(f"{path}: floating-point images have no known range; store it with 8 or 16 bits")

@@ -40,11 +40,10 @@ def resize(image: Image, mask: Any, scale: float) -> tuple[Image, Any]:
     size = [max(1, round(height * scale)), max(1, round(width * scale))]
     if size == [height, width]:
         return image, mask
-    resized = F.resize(image, size, InterpolationMode.BILINEAR, antialias=True)
-    if mask is None:
-        return resized, None
-    # Not F.resize, which depends on torchvision's version for masks; "nearest" would shift it by up to half a pixel.
-    return resized, Mask(interpolate(mask[None, None], size, mode="nearest-exact")[0, 0])
+    if mask is not None:
+        # Not F.resize, whose masks depend on torchvision's version; "nearest" would shift it by up to half a pixel.
+        mask = Mask(interpolate(mask[None, None], size, mode="nearest-exact")[0, 0])
+    return F.resize(image, size, InterpolationMode.BILINEAR, antialias=True), mask
 
 
 # The operation, the neutral factor, and the largest distance from it at strength 1.

@@ -56,8 +56,7 @@ class CocoEvaluation:
     """Collects the detections of a data set's images, writes them, and scores them.
 
     Under torch.distributed, every process updates its own instance with a part of the images; ``reduce`` merges them.
-    An image that is passed twice counts once. Scores are over the images that were passed. docs/detection.md has an
-    example.
+    An image that is passed twice counts once. Scores are over the images that were passed (docs/detection.md).
     """
 
     def __init__(self, data: InstanceData) -> None:

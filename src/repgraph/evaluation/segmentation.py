@@ -18,7 +18,6 @@ from repgraph.inference.network import check_classes, device_and_dtype, not_fini
 
 SUMMARY = ("miou", "pixel_accuracy", "mean_accuracy")
 OnProgress = Callable[[int, int], None]  # images done, images in total; of this process
-OnImage = Callable[[int, Tensor, Tensor], None]  # index of an image, its prediction (H, W) and its mask (H, W)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def evaluate(
     limit: int | None = None,
     workers: int = 2,
     progress: OnProgress | None = None,
-    on_image: OnImage | None = None,
+    on_image: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> Evaluation:
     """Predict every image of a data set, and score all pixels together.
 
@@ -118,6 +117,7 @@ def evaluate(
         data: Images and masks with their labels, such as a :class:`~repgraph.data.dataset.SegmentationData`.
         limit: Use only the first images.
         workers: Number of threads that read images.
+        on_image: Called with the index of each image, its prediction (H, W) and its mask (H, W).
     """
     check_classes(getattr(model, "classes", None), data.labels)
     count = len(data) if limit is None else min(limit, len(data))

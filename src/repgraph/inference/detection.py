@@ -47,9 +47,8 @@ class Detections:
         if not np.isfinite(boxes).all() or not np.isfinite(scores).all():
             raise ValueError("a box or a score is not finite")
         if "masks" in arrays:
-            found = arrays["masks"].shape[-2:]
-            if found != size:
-                raise ValueError(f"the masks have size {found}, but the image has size {size}")
+            if arrays["masks"].shape[-2:] != size:
+                raise ValueError(f"the masks have shape {arrays['masks'].shape}, but the image has size {size}")
             masks = [coco_masks.encode(mask) for mask in arrays["masks"].reshape(-1, *size) > MASK_THRESHOLD]
         return cls(size, boxes, arrays["labels"], scores, masks)
 
@@ -78,9 +77,8 @@ def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Detec
     """
     check_image(image)
     size = int(image.shape[1]), int(image.shape[2])
-    device, _ = device_and_dtype(model, image)
-    image = image.as_subclass(Tensor).to(device)
-    with evaluation_mode(model), Settings(precision=precision).autocast(device):
+    image = image.as_subclass(Tensor).to(device_and_dtype(model, image)[0])
+    with evaluation_mode(model), Settings(precision=precision).autocast(image.device):
         if not isinstance(model, MaskRCNN):
             return Detections.from_output(model([image])[0], size)
         detector: Any = model.detector  # the same steps as torchvision's, except for the last one, which pastes masks

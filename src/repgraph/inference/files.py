@@ -26,7 +26,6 @@ from repgraph.inference.sliding_window import Settings, predict
 
 LABELS, OVERLAYS = "labels", "overlays"  # folders
 DETECTIONS, BOXES, MASKS = "detections.json", "bbox.json", "segm.json"
-
 SIDE = 4096  # overlays of larger images are shrunk
 
 

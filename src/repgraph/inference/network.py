@@ -53,9 +53,8 @@ class Trained:
         """Return the labels; if they are unknown, "class 0" and so on (from 1 for a detector)."""
         if self.labels is not None:
             return self.labels
-        count = self.model.classes
-        ids = tuple(range(1, count + 1) if self.is_detector else range(count))
-        return Labels(tuple(f"class {number}" for number in ids), spread_palette(count), ids)
+        ids = tuple(range(self.is_detector, self.model.classes + self.is_detector))
+        return Labels(tuple(f"class {number}" for number in ids), spread_palette(len(ids)), ids)
 
     def open_data(self, root: str | None, dataset: str | None, split: str | None, options: dict[str, Any]) -> Any:
         """Open a split of a data set; None means the recipe's value, or without a recipe "coco" and "val"."""

@@ -28,7 +28,6 @@ MAX_PIXELS = 2**30  # of an image; pycocotools counts pixels with 32 bits
 MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling in float32
 
 Outline = tuple[np.ndarray, ...] | masks.RLE  # polygons, or an RLE
-Sample = tuple[Image, Target]
 __all__ = ["InstanceData", "RandomFlip", "load", "open_split"]
 
 
@@ -125,7 +124,7 @@ class InstanceData(ImageData):
     crowds: bool
     empty: int  # images without objects that were left out
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> tuple[Image, Target]:
         item = self.items[index]
         image = self.read(index)
         used = [each for each in item.objects if self.crowds or not each.crowd]
