@@ -70,14 +70,11 @@ def rle(counts, size=SIZE):
     "fault",
     [
         dict(segmentation=None),
-        dict(segmentation=[[1, 1, 5, 5, 1e12, 4]]),
-        *(dict(segmentation=[[each] * 6]) for each in ("a", float("nan"), HUGE)),
+        *(dict(segmentation=[each]) for each in ([1, 1, 5, 5, 1e12, 4], ["a"] * 6, [float("nan")] * 6, [HUGE] * 6)),
         rle([0.5] * 1200),
         rle("1o"),  # crashes pycocotools
         rle([600], (30, 20)),
-        dict(bbox=None),
-        dict(bbox=[2, 3, 0, 6]),
-        dict(bbox=[2, 3, HUGE, 6]),
+        *(dict(bbox=each) for each in (None, [2, 3, 0, 6], [2, 3, HUGE, 6])),
         dict(iscrowd="no"),
         dict(image=77),
         dict(category=4),
