@@ -44,7 +44,6 @@ OPS_LEVELS = {
     "repgraph.ops.triton": 2,
     "repgraph.ops.cpu": 2,
     "repgraph.ops.reference": 2,
-    "repgraph.ops.levels": 1.7,
     "repgraph.ops.library": 1.5,
     "repgraph.ops.backends": 1,
     "repgraph.ops.checks": 1,

@@ -18,14 +18,6 @@ def test_single_process(monkeypatch):
         assert not dist.is_initialized()
 
 
-def test_incomplete_environment_of_torchrun(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "x")
-    message = "WORLD_SIZE is set, but not RANK and LOCAL_RANK; start several processes with torchrun"
-    with pytest.raises(UsageError, match=message), process_group("cpu"):
-        pass
-
-
 def test_group_ends_with_the_block(monkeypatch, tmp_path):
     original = dist.init_process_group
 
@@ -41,15 +33,8 @@ def test_group_ends_with_the_block(monkeypatch, tmp_path):
     assert not dist.is_initialized()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("quantum", "--device 'quantum' is not supported; choose cpu, cuda or cuda:N"),
-        ("meta", "--device 'meta' is not supported; choose cpu"),
-        ("cuda:99", "--device 'cuda:99' is not available"),
-    ],
-)
-def test_unusable_devices(text, message):
-    with pytest.raises(UsageError, match=message):
+@pytest.mark.parametrize("text", ["quantum", "meta", "cuda:99"])
+def test_unusable_devices(text):
+    with pytest.raises(UsageError, match=f"--device '{text}' is not available; choose auto, cpu"):
         distributed.parse_device(text)
     assert distributed.parse_device("cpu") == torch.device("cpu")

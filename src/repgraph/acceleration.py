@@ -24,11 +24,14 @@ MODULE = "MultiScaleDeformableAttention"
 ATTRIBUTE = "ms_deformable_attn_core"
 _PLAIN = ("value", "value_spatial_shapes", "sampling_locations", "attention_weights")
 _V2 = (*_PLAIN, "num_points_list", "method")
-FUNCTIONS = {"multi_scale_deformable_attention": _PLAIN, "multi_scale_deformable_attention_v2": _V2}
-_MODULE_PARAMETERS = (
-    "self", "value", "value_spatial_shapes", "value_spatial_shapes_list", "level_start_index", "sampling_locations",
-    "attention_weights", "im2col_step",
-)  # fmt: skip
+_CALLED = {"multi_scale_deformable_attention": _PLAIN, "multi_scale_deformable_attention_v2": _V2, ATTRIBUTE: _V2}
+# Parameters of what computes the attention: the module's forward, or what the forward calls.
+_PARAMETERS = _CALLED | {
+    "forward": (
+        "self", "value", "value_spatial_shapes", "value_spatial_shapes_list", "level_start_index",
+        "sampling_locations", "attention_weights", "im2col_step",
+    ),
+}  # fmt: skip
 
 
 class Accelerated(nn.Module):
@@ -48,90 +51,71 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     The families are Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM Grounding
     DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients stay the same but for rounding.
     Only this instance changes. Parameters, ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and
-    ``torch.compile`` work as before. For models on the CPU, this compiles the kernels, once per machine.
+    ``torch.compile`` work as before.
 
     Args:
-        model: a model of transformers, or a module that contains one.
+        model: a model of transformers, or a module that contains one. Modules with nearest-neighbour sampling
+            (``decoder_method="discrete"``) are left as they are, with a warning that names them.
         undo: restore the original modules.
         backend: see :func:`repgraph.representative_attention`.
 
-    Returns:
-        The names of the accelerated modules; with ``undo``, of the restored ones. Modules that sample the nearest
-        neighbour (``decoder_method="discrete"``) are left alone, with a warning that names them.
-
-    Example::
-
-        model = AutoModelForObjectDetection.from_pretrained("SenseTime/deformable-detr")
-        repgraph.accelerate(model)
+    Returns the names of the accelerated modules; with ``undo``, of the restored ones.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if backend not in NAMES:
         raise UsageError(f"backend is {backend!r}; expected one of {', '.join(map(repr, NAMES))}")
-    found = {name: module for name, module in model.named_modules() if _core(module) is not None}
+    found = {name: module for name, module in model.named_modules() if _core(_original(module)) is not None}
     if not found:
         raise UsageError(f"{type(model).__name__} has no deformable attention of transformers: nothing to accelerate")
     if undo:
-        done = [name for name, module in found.items() if isinstance(module, Accelerated)]
-        for name in done:
-            _restore(found[name])
-        return done
-    left = [name for name, module in found.items() if _method(module) != "default"]
-    for name in left:
-        _restore(found[name])
-    if left:
-        names = f"{', '.join(left)}: the method is {_method(found[left[0]])!r}, and only bilinear sampling is supported"
-        if len(left) == len(found):
-            raise UsageError(f"cannot accelerate {names}")
-        warnings.warn(f"not accelerated: {names}", stacklevel=2)
-    chosen = {name: module for name, module in found.items() if name not in left}
-    for module in chosen.values():  # before anything is changed
-        core: Any = _core(module)
-        if "forward" in vars(module) and ATTRIBUTE not in vars(module):
-            raise UsageError(f"the forward of this {core[0].__name__} was replaced, for example by use_kernels=True")
-        _check_function(*core)
+        chosen = {name: module for name, module in found.items() if isinstance(module, Accelerated)}
+    else:
+        chosen = {name: module for name, module in found.items() if _is_bilinear(module)}
+        if left := [name for name in found if name not in chosen]:
+            message = f"cannot accelerate {', '.join(left)}: only bilinear sampling is supported, not 'discrete'"
+            if not chosen:
+                raise UsageError(message)
+            warnings.warn(message, stacklevel=2)
+            for name in left:  # accelerated before its method changed
+                found[name].__class__ = _original(found[name])
+        for module in chosen.values():  # before anything is changed
+            _check(module)
     for module in chosen.values():
-        _restore(module)
         # The class of the instance is what deepcopy, pickle, replicas and Dynamo all respect. A function stored in the
         # instance would stay bound to the original of a copy.
-        cls: Any = type(module)
-        module.__class__ = _accelerated(cls, backend)
-    if backend in ("auto", "cpu"):
+        cls: Any = _original(module)
+        module.__class__ = cls if undo else _accelerated(cls, backend)
+    if not undo and backend in ("auto", "cpu"):
         _compile_kernels(model)
     return list(chosen)
 
 
-def _core(module: nn.Module) -> tuple[type, Callable[..., Tensor], tuple[str, ...]] | None:
-    """Return the class that defines ``forward``, the function that computes its attention, and the known parameters."""
-    owner = _owner(module.original if isinstance(module, Accelerated) else type(module))
+def _is_bilinear(module: nn.Module) -> bool:
+    return getattr(module, "method", getattr(module, "decoder_method", "default")) == "default"
+
+
+def _original(module: nn.Module) -> type[nn.Module]:
+    return module.original if isinstance(module, Accelerated) else type(module)
+
+
+def _core(cls: type[nn.Module]) -> tuple[type, str] | None:
+    """Return the class that defines ``forward`` and the name of what computes its attention, None if nothing does."""
+    owner = next(base for base in cls.__mro__ if "forward" in vars(base))
     if not owner.__module__.startswith("transformers.models."):
         return None
-    forward = vars(owner)["forward"]
     if owner.__name__ == MODULE:
-        return owner, forward, _MODULE_PARAMETERS
-    if ATTRIBUTE in vars(module):
-        return owner, vars(module)[ATTRIBUTE], _V2
-    name = _function(owner)
-    return None if name is None else (owner, forward.__globals__[name], FUNCTIONS[name])
-
-
-def _owner(cls: type[nn.Module]) -> type:
-    return next(base for base in cls.__mro__ if "forward" in vars(base))
-
-
-def _function(owner: type) -> str | None:
-    """Return the name of the function of deformable attention that ``forward`` calls, None if it calls none."""
+        return owner, "forward"
     called = getattr(getattr(vars(owner)["forward"], "__code__", None), "co_names", ())
-    return next((name for name in FUNCTIONS if name in called), None)
+    return next(((owner, name) for name in _CALLED if name in called), None)
 
 
-def _method(module: nn.Module) -> str:
-    return getattr(module, "method", getattr(module, "decoder_method", "default"))
-
-
-def _restore(module: nn.Module) -> None:
-    if isinstance(module, Accelerated):
-        object.__setattr__(module, "__class__", module.original)
+def _check(module: nn.Module) -> None:
+    """Raise if a module cannot be accelerated."""
+    owner, core = _core(_original(module))  # type: ignore[misc]
+    if "forward" in vars(module):
+        raise UsageError(f"the forward of this {owner.__name__} was replaced, for example by use_kernels=True")
+    forward = vars(owner)["forward"]
+    function = forward if core == "forward" else vars(module).get(core) or forward.__globals__[core]
+    _check_function(owner, function, _PARAMETERS[core])
 
 
 def _rebuild(original: Any, backend: str) -> nn.Module:
@@ -152,7 +136,7 @@ def _accelerated(original: type[nn.Module], backend: str) -> type[Accelerated]:
         method: str = "default",
     ) -> Tensor:
         if method != "default":
-            raise UsageError(f"the method is {method!r}, which repgraph cannot compute: call repgraph.accelerate again")
+            raise UsageError(f"repgraph cannot compute the method {method!r}; call repgraph.accelerate(..., undo=True)")
         return multi_scale_deformable_attention(
             value, value_spatial_shapes, sampling_locations, attention_weights, points=num_points_list, backend=backend
         ).contiguous()
@@ -171,13 +155,13 @@ def _accelerated(original: type[nn.Module], backend: str) -> type[Accelerated]:
 
     members: dict[str, Any] = dict(original=original, backend=backend, __module__=original.__module__)
     members |= dict(__qualname__=original.__qualname__, __doc__=original.__doc__)
-    owner = _owner(original)
-    if owner.__name__ == MODULE:
+    owner, core = _core(original)  # type: ignore[misc]
+    if core == "forward":
         members["forward"] = forward
-    elif (name := _function(owner)) is not None:
-        members["forward"] = _with_global(vars(owner)["forward"], name, attend)
-    else:
+    elif core == ATTRIBUTE:
         members[ATTRIBUTE] = property(lambda self: attend)  # precedes the attribute of the instance
+    else:
+        members["forward"] = _with_global(vars(owner)["forward"], core, attend)
     return type(original.__name__, (Accelerated, original), members)
 
 
@@ -204,9 +188,7 @@ def _check_function(owner: type, function: Callable[..., Tensor], expected: tupl
     if expected is _V2:
         given |= dict(sampling_locations=locations.flatten(3, 4), attention_weights=weights.flatten(3))
     ours = multi_scale_deformable_attention(value, sizes, locations, weights, backend="reference")
-    with contextlib.suppress(
-        TypeError, ValueError, RuntimeError
-    ):  # it has other parameters, or a result of another shape
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # other parameters, or a result of another shape
         if torch.allclose(function(*(given[name] for name in expected)), ours):
             return
     where = f"{owner.__module__}.{owner.__name__} of transformers {sys.modules['transformers'].__version__}"

@@ -63,20 +63,13 @@ def process_group(device: str) -> Iterator[torch.device]:
 
     With ``auto`` or ``cuda`` as the device, each process gets its own GPU.
     """
-    try:
-        count, local_count = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        _, local = (int(os.environ[name]) if count > 1 else 0 for name in ("RANK", "LOCAL_RANK"))
-    except (KeyError, ValueError):
-        raise UsageError(
-            "WORLD_SIZE is set, but not RANK and LOCAL_RANK; start several processes with torchrun"
-        ) from None
-    if count == 1:
-        yield parse_device(device)
-        return
     found, gpus = parse_device(device), torch.cuda.device_count()
-    shared = found.type == "cpu" or found.index is not None or local_count > gpus
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        yield found
+        return
+    shared = found.type == "cpu" or found.index is not None or int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > gpus
     if found.type == "cuda":
-        found = found if found.index is not None else torch.device("cuda", local % gpus)
+        found = found if found.index is not None else torch.device("cuda", int(os.environ["LOCAL_RANK"]) % gpus)
         torch.cuda.set_device(found)
     # NCCL needs a GPU for each process.
     dist.init_process_group("gloo" if shared else "nccl", timeout=TIMEOUT, device_id=None if shared else found)
@@ -94,14 +87,10 @@ def destroy_process_group() -> None:
 
 def parse_device(text: str) -> torch.device:
     """Return the named device if it is available; ``auto`` is CUDA if possible."""
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+    names = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
     if text == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise UsageError(f"--device {text!r} is not supported; choose cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise UsageError(f"--device {text!r} is not available (CUDA devices: {count}); see repgraph info")
-    return device
+        return torch.device("cuda" if gpus else "cpu")
+    if text not in names:
+        raise UsageError(f"--device {text!r} is not available; choose auto, {', '.join(names)}")
+    return torch.device(text)

@@ -8,15 +8,11 @@ class UsageError(ValueError):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether Python or PyTorch raised this error because memory ran out, on a CPU or a GPU.
-
-    >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3 bytes"))
-    True
-    """
+    """Return whether Python or PyTorch raised this error because memory ran out, on a CPU or a GPU."""
     messages = ("out of memory", "not enough memory", "can't allocate memory", "Storage size calculation overflowed")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(message in str(error) for message in messages)
-    )
+    if isinstance(error, RuntimeError):
+        return any(message in str(error) for message in messages)
+    return isinstance(error, MemoryError)
 
 
 def first_line(error: BaseException) -> str:
@@ -25,11 +21,7 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """Escape unprintable characters, such as line breaks and terminal codes in names from files.
-
-    >>> print(one_line("a\\nb"))
-    a\\nb
-    """
+    """Escape unprintable characters, such as line breaks and terminal codes in names from files."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
@@ -37,28 +29,17 @@ def interrupted(error: BaseException | None) -> bool:
     """Return whether an error is a KeyboardInterrupt, or was raised while one was handled.
 
     Extension modules turn a Ctrl-C during their import into an ImportError, and ``torch.save`` into a RuntimeError.
-
-    >>> try:
-    ...     raise RuntimeError from KeyboardInterrupt()
-    ... except RuntimeError as error:
-    ...     interrupted(error)
-    True
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
-# Usual names of things that have another name here.
-SYNONYMS = {"gpu": "cuda", "learning_rate": "lr", "epochs": "iterations", "batch_size": "batch"}
+SYNONYMS = {"learning_rate": "lr", "epochs": "iterations", "batch_size": "batch"}  # usual names of settings
 
 
 def nearest(word: object, names: Iterable[str], otherwise: str | None = None) -> str:
-    """Return ``"; did you mean 'lr'?"``; if no name is close, ``otherwise``, or by default the list of all names.
-
-    >>> nearest("learning_rate", ["lr", "optimizer"])
-    "; did you mean 'lr'?"
-    """
+    """Return ``"; did you mean 'lr'?"``; if no name is close, ``otherwise``, or by default the list of all names."""
     import difflib
 
     known, text = sorted(names), str(word)

@@ -21,17 +21,12 @@ TOLERANCE = 1e-4  # on the difference between the logits of the file and of the 
 def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> tuple[bytes, float]:
     """Export with ``torch.export``: from normalised images (1, 3, H, W) to logits of the same size.
 
-    Args:
-        model: In evaluation mode, on the CPU.
-        size: (H, W) of the images, or of an example if ``dynamic``.
-        dynamic: Allow any batch size, height and width of which the smallest map has at least two rows and columns.
-
-    Returns:
-        The content of the file, and the difference between its logits and the network's, relative to the largest logit.
+    With ``dynamic``, batch size, height and width can be any for which the smallest map has two rows and columns.
+    Returns the content of the file, and the difference of its logits to the network's, relative to the largest logit.
     """
     axes = (dict.fromkeys(DYNAMIC_AXES, Dim.DYNAMIC),) if dynamic else None
     file = io.BytesIO()
-    with _export_errors(model, dynamic):
+    with _export_errors(model):
         auxiliary, model.auxiliary = model.auxiliary, None  # its weights would be exported too
         try:
             program = torch.export.export(model, (_noise(size, batch=2 if dynamic else 1),), dynamic_shapes=axes)
@@ -50,7 +45,7 @@ def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> tuple
     import onnxruntime  # type: ignore[import-untyped]
     import onnxscript  # noqa: F401  # PyTorch's exporter needs it
 
-    with _export_errors(model, dynamic):
+    with _export_errors(model):
         program: Any = torch.onnx.export(
             model,
             (_noise(size, batch=2 if dynamic else 1),),
@@ -93,13 +88,12 @@ def _noise(size: tuple[int, int], batch: int = 1) -> Tensor:
 
 
 @contextmanager
-def _export_errors(model: RGNet, dynamic: bool) -> Iterator[None]:
+def _export_errors(model: RGNet) -> Iterator[None]:
     """Silence the exporters' warnings, and turn their errors into a :class:`UsageError`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except Exception as error:  # exporters raise all kinds of errors
-        remedy = "leave out --dynamic, or use another format" if dynamic else "use another format"
-        reason = first_line(error)[:200]
-        raise UsageError(f"PyTorch cannot export {model.config['backbone']!r}: {reason}; {remedy}") from error
+        reason = f"PyTorch cannot export {model.config['backbone']!r}: {first_line(error)[:200]}"
+        raise UsageError(f"{reason}; use another format, or leave out --dynamic") from error

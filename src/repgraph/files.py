@@ -7,7 +7,6 @@ import io
 import os
 import secrets
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,17 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from repgraph.errors import UsageError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
 
 M = TypeVar("M", bound="BaseModel")
 
 
 def in_clone(name: str) -> Path | None:
-    """Return a file or folder of the repository that is not part of the package; None outside of a clone.
-
-    The clone is the current folder, or the one that the package is imported from.
-    """
-    roots = (Path(), Path(__file__).resolve().parents[2])
+    """Return a file or folder of the repository that is not part of the package; None outside of a clone."""
+    roots = (Path(), Path(__file__).resolve().parents[2])  # the current folder, and that of the package
     return next((root / name for root in roots if (root / name).exists()), None)
 
 
@@ -90,29 +86,23 @@ def walk(folder: Path, on_loop: Callable[[Path], None] = lambda link: None) -> l
     """
     found: list[Path] = []
     seen: set[Path] = set()
-    waiting = deque([folder])  # links last: a file that is found twice gets the path without links
-    while waiting:
-        path = waiting.popleft()
-        real = path.resolve()
-        if real in seen or (path != folder and path.parent.resolve().is_relative_to(real)):
-            on_loop(path)
-            continue
-        seen.add(real)
-        try:
-            entries = sorted(os.scandir(path), key=lambda entry: entry.name)
-        except OSError as error:
-            raise UsageError(f"cannot read the folder {path}: {error.strerror}") from error
-        for entry in entries:
-            inner = path / entry.name
-            if entry.name.startswith("."):
+    waiting = [folder]  # grows by links to folders, last: a file that is found twice gets the path without links
+    for start in waiting:
+        for path, folders, names in os.walk(start, onerror=_raise):
+            top, real = Path(path), Path(path).resolve()
+            if real in seen or (top != folder and top.parent.resolve().is_relative_to(real)):
+                on_loop(top)
+                folders.clear()
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                waiting.appendleft(inner)
-            elif entry.is_symlink() and os.path.isdir(inner):
-                waiting.append(inner)
-            else:
-                found.append(inner)
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            waiting += [top / name for name in folders if os.path.islink(top / name)]
+            found += [top / name for name in sorted(names) if not name.startswith(".")]
     return found
+
+
+def _raise(error: OSError) -> None:
+    raise UsageError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
 
 def read_json(path: Path, remedy: str = "", error_type: type[UsageError] = UsageError) -> Any:
@@ -136,16 +126,22 @@ def parse_json(text: str | bytes, source: object, remedy: str = "", error_type: 
 
 
 def validate(kind: type[M], content: object, source: object, error_type: type[UsageError] = UsageError) -> M:
-    """Return plain data as a pydantic model; an error is one line that begins with ``source`` and names the value."""
+    """Return plain data as a pydantic model; errors are one line that begins with ``source`` (see :func:`explain`)."""
     from pydantic import ValidationError
 
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        message = first["msg"][0].lower() + first["msg"][1:]
-        raise error_type(f"{source}: {place or 'it'} is {first['input']!r:.60}; {message}") from None
+        raise error_type(f"{source}: {explain(error)}") from None
+
+
+def explain(error: "ValidationError") -> str:
+    """Return the first error of a validation in one line that names the value."""
+    first = error.errors()[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".") or "it"
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    return f"{place} is {first['input']!r:.60}; {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
 def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

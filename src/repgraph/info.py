@@ -17,7 +17,6 @@ from repgraph.ops import backends
 
 BACKENDS = ("reference", *backends.KERNELS)
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-_TRITON = ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-windows")
 
 
 def versions() -> dict[str, str | None]:
@@ -31,7 +30,7 @@ def versions() -> dict[str, str | None]:
         "torch": str(torch.__version__),
         "numba": installed("numba"),
         "numpy": installed("numpy"),
-        "triton": installed(*_TRITON),
+        "triton": installed("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-windows"),
         "cuda": torch.version.cuda,
         "cudnn": None if cudnn is None else str(cudnn),
         "hip": torch.version.hip,
@@ -67,11 +66,11 @@ def device_name(device: torch.device) -> str:
 
 def devices() -> dict[str, str]:
     """Return the name and properties of the CPU and of every CUDA device."""
-    properties = [f"cores {os.cpu_count()}", f"threads {torch.get_num_threads()}"]
+    properties = f"cores {os.cpu_count()}, threads {torch.get_num_threads()}"
     if hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        properties.insert(0, f"{memory / 2**30:.1f} GiB")
-    found = {"cpu": f"{device_name(torch.device('cpu'))} ({', '.join(properties)})"}
+        properties = f"{memory / 2**30:.1f} GiB, {properties}"
+    found = {"cpu": f"{device_name(torch.device('cpu'))} ({properties})"}
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         gpu = torch.cuda.get_device_properties(index)
         about = f"{gpu.total_memory / 2**30:.1f} GiB, capability {gpu.major}.{gpu.minor}"

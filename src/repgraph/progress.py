@@ -60,9 +60,8 @@ class Progress:
     def remaining(self, done: float) -> str:
         """Return the estimated time left, from the speed of the last steps; empty before the first step is done."""
         begin, before = self._recent[0]
-        if done <= before:
-            return ""
-        return format_duration((time.monotonic() - begin) / (done - before) * (self.total - done))
+        seconds = (time.monotonic() - begin) * (self.total - done)
+        return format_duration(seconds / (done - before)) if done > before else ""
 
     def print(self, text: str) -> None:
         """Print a permanent line above the bar; to stderr if ``out`` is None."""

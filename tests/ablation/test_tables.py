@@ -7,7 +7,7 @@ from tests.shared_data import shared
 
 from repgraph.ablation import TABLES, Plan, lay_out
 from repgraph.errors import UsageError
-from repgraph.train.task import make_task
+from repgraph.train.session import make_task
 
 FIT_SCENES = [name for name in TABLES if name not in ("stages", "deeper")]
 

@@ -16,7 +16,7 @@ from tests.shared_data import shared
 from repgraph import cli, recipes
 from repgraph.data import INSTANCES, NAMES, load
 from repgraph.data.check import Report, check
-from repgraph.train.task import make_task
+from repgraph.train.session import make_task
 
 
 def run(*arguments: object) -> int:

@@ -8,7 +8,7 @@ from tests.layers.equations import build
 from tests.layers.mechanics import FORMATS, Calls
 from torch import Tensor, nn
 
-from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph
+from repgraph.layers import BottleneckRepGraph, NonLocal, SimpleRepGraph, fuse
 from repgraph.layers.pointwise import Pointwise, add_conv_norm
 
 NORMS = [
@@ -118,7 +118,7 @@ def test_synchronised_batch_norm(training: bool) -> None:
     for a, b in zip(synchronised.buffers(), layer.buffers(), strict=True):
         torch.testing.assert_close(a, b, **CLOSE)
     if not training:
-        torch.testing.assert_close(synchronised.fuse()(x), want, **CLOSE)
+        torch.testing.assert_close(fuse(synchronised)(x), want, **CLOSE)
 
 
 def test_autocast_does_not_round_the_statistics() -> None:
@@ -150,7 +150,7 @@ class TestFuse:
     def test_output_and_gradients_are_the_same(self, kind: type, options: dict, fusion: str) -> None:
         layer = build(kind, fusion=fusion, **options).double()
         fused = copy.deepcopy(layer)
-        assert fused.fuse() is fused
+        assert fuse(fused) is fused
         for memory_format in FORMATS:
             x = torch.randn(2, 8, 5, 7, dtype=torch.float64).contiguous(memory_format=memory_format).requires_grad_()
             with torch.no_grad(), Calls() as calls:
@@ -161,10 +161,10 @@ class TestFuse:
             found = [(y, *torch.autograd.grad(y.pow(2).sum(), x)) for y in (fused(x), layer(x))]
             for a, b in zip(*found, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-            assert torch.equal(fused.fuse()(x), fused(x))
+            assert torch.equal(fuse(fused)(x), fused(x))
 
     def test_names_of_fused_parameters(self) -> None:
-        layer = build(BottleneckRepGraph).fuse()
+        layer = fuse(build(BottleneckRepGraph))
         names = {"reduce.weight", "reduce.bias", "offset.weight", "offset.bias", "expand.weight", "expand.bias"}
         assert set(layer.state_dict()) == names
 
@@ -174,5 +174,5 @@ class TestFuse:
     def test_other_normalisations_are_kept(self, norm) -> None:
         layer, x = build(BottleneckRepGraph, norm_layer=norm, nodes=3), torch.randn(2, 8, 5, 7)
         want, last = layer(x), layer.expand_norm
-        torch.testing.assert_close(layer.fuse()(x), want, **CLOSE)
+        torch.testing.assert_close(fuse(layer)(x), want, **CLOSE)
         assert layer.expand_norm is last

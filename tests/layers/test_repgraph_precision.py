@@ -11,7 +11,7 @@ from tests.layers.mechanics import CHANNELS_LAST, FORMATS
 from torch import Tensor, nn
 
 from repgraph import representative_attention
-from repgraph.layers import BottleneckRepGraph, SimpleRepGraph, pointwise
+from repgraph.layers import BottleneckRepGraph, SimpleRepGraph, fuse, pointwise
 from repgraph.layers.offset import Offset
 from repgraph.ops import product
 from repgraph.ops.backends import why_not
@@ -197,7 +197,7 @@ def test_fused_layers(precision: str, memory_format, device: str) -> None:
     x = torch.randn(shape).to(device, dtype).contiguous(memory_format=memory_format)
     want, errors = exact(x.double().cpu()), []
     with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=precision.startswith("autocast")):
-        for one in (layer, copy.deepcopy(layer).fuse()):
+        for one in (layer, fuse(copy.deepcopy(layer))):
             y = one(x)
             assert y.dtype == dtype and y.is_contiguous(memory_format=memory_format)
             errors.append((y.double().cpu() - want).norm() / want.norm())
@@ -225,7 +225,7 @@ def test_compiled_on_a_gpu(training: bool, dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 def test_memory_of_inference() -> None:
     """Besides the output, only one narrow map is allocated: the response."""
-    layer = BottleneckRepGraph(1024, 64, final_act=False, device="cuda", dtype=torch.bfloat16).eval().fuse()
+    layer = fuse(BottleneckRepGraph(1024, 64, final_act=False, device="cuda", dtype=torch.bfloat16).eval())
     x = torch.randn(1, 1024, 128, 128, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=CHANNELS_LAST)
     with torch.no_grad():
         layer(x)
@@ -244,7 +244,7 @@ def test_maps_of_more_than_two_to_the_31_elements() -> None:
         layer.offset.bias.copy_(torch.tensor(layer.spread.points).flatten() + 0.3)
         layer.reduce.weight.div_(8)
         layer.expand.weight.div_(4)
-        layer = layer.to("cuda", torch.bfloat16).fuse()
+        layer = fuse(layer.to("cuda", torch.bfloat16))
         side, window, margin = 6144, 96, 24
         x = torch.empty((1, 64, side, side), device="cuda", dtype=torch.bfloat16, memory_format=CHANNELS_LAST).normal_()
         torch.cuda.reset_peak_memory_stats()

@@ -11,7 +11,7 @@ from tests.layers import mechanics
 from tests.layers.equations import build
 from torch import nn
 
-from repgraph.layers import BottleneckRepGraph, SimpleRepGraph
+from repgraph.layers import BottleneckRepGraph, SimpleRepGraph, fuse
 
 # A warning from the compiler of PyTorch 2.11 about autograd functions.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -75,7 +75,7 @@ def test_one_export_is_right_for_all_sizes(kind: type, options: dict, first: tup
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [1, 3])
 def test_fused_layers_in_onnx(grid: int, tmp_path) -> None:
-    layer, path = build(BottleneckRepGraph, nodes=3, grid=grid).fuse(), str(tmp_path / "layer.onnx")
+    layer, path = fuse(build(BottleneckRepGraph, nodes=3, grid=grid)), str(tmp_path / "layer.onnx")
     mechanics.assert_exports(layer, 8, path)
     model = onnx.load(path)
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"} and not model.functions
@@ -105,7 +105,7 @@ def test_hooks_of_all_modules_are_called(kind: type, training: bool, fused: bool
         module.register_forward_pre_hook(lambda *_, path=path: called.append(("before", path)))
         if not isinstance(module, nn.ReLU):  # an in-place one does not allow it
             module.register_full_backward_hook(lambda *_, path=path: called.append(("backward", path)))
-    y = (layer.fuse() if fused else layer)(x)
+    y = (fuse(layer) if fused else layer)(x)
     torch.testing.assert_close(y, want, **CLOSE)
     y.sum().backward()
     paths = [path for path, _ in layer.named_modules()]
@@ -122,7 +122,7 @@ def test_a_replaced_forward_is_called(path: str) -> None:
     forward = module.forward
     module.forward = lambda t: calls.append(t) or forward(t)
     torch.testing.assert_close(layer(x), want, **CLOSE)
-    torch.testing.assert_close(layer.fuse()(x), want, **CLOSE)
+    torch.testing.assert_close(fuse(layer)(x), want, **CLOSE)
     assert len(calls) == 2
 
 
@@ -141,7 +141,7 @@ def test_parametrised_convolutions(path: str, training: bool) -> None:
     torch.nn.utils.parametrize.register_parametrization(layer.get_submodule(path), "weight", Halved())
     torch.testing.assert_close(layer(x), twin(x), **CLOSE)
     if not training:
-        torch.testing.assert_close(layer.fuse()(x), twin(x), **CLOSE)
+        torch.testing.assert_close(fuse(layer)(x), twin(x), **CLOSE)
 
 
 def test_torch_func() -> None:

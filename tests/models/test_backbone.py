@@ -12,7 +12,7 @@ from repgraph.data.scenes.painting import INBOUND, SAND, SNOW
 from repgraph.data.transforms import normalise
 from repgraph.errors import UsageError
 from repgraph.models import Backbone
-from repgraph.train.task import make_task
+from repgraph.train.session import make_task
 
 OTHERS = ["convnext_atto", "mobilenetv3_small_100", "regnety_002"]
 

@@ -179,7 +179,7 @@ def test_load_other_files(tmp_path: Path) -> None:
     for name, message in {
         "other.ckpt": "other.ckpt: the config is a NoneType; expected a dict",
         "evil.ckpt": "could run code",
-        "wide.ckpt": "wide.ckpt: channels is 1000000000; expected at most 65536",
+        "wide.ckpt": "wide.ckpt: channels is 1000000000; expected an integer from 1 to 65536",
         "gone": "gone does not exist; expected the folder of a run",
         "numbers.ckpt": "numbers.ckpt: RGNet.__init__() missing 1 required positional argument: 'classes'",
         "notes.txt": "is not a network; expected the folder of a run or of a network, a .safetensors",

@@ -95,7 +95,7 @@ def test_empty(backend: str) -> None:
 
 
 def levels_arguments(backend: str):
-    """Return arguments of ``repgraph::levels`` with computed and with given weights."""
+    """Return arguments of ``repgraph::attention`` with computed and with given weights."""
     value, locations, weights = problem(device_of(backend))
     rows = value.flatten(2)
     offsets, bias = (t.flatten(2).unsqueeze(1).permute(0, 3, 1, 2) for t in (locations.flatten(3, 5), weights))
@@ -111,7 +111,7 @@ def levels_arguments(backend: str):
 def test_opcheck(any_kernel: str) -> None:
     for arguments in levels_arguments(any_kernel):
         leaves = [t.clone().requires_grad_() if isinstance(t, Tensor) else t for t in arguments]
-        torch.library.opcheck(torch.ops.repgraph.levels.default, tuple(leaves))
+        torch.library.opcheck(torch.ops.repgraph.attention.default, tuple(leaves))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # of PyTorch
@@ -157,7 +157,7 @@ def test_not_supported(any_kernel: str) -> None:
             dual = torch.autograd.forward_ad.make_dual(weights, weights)
             multi_scale_deformable_attention(value, SIZES, locations, dual, backend=kernel)
     with pytest.raises(ValueError, match="do not match the sizes"):  # a traced call has no other check
-        torch.ops.repgraph.levels(
+        torch.ops.repgraph.attention(
             None, None, value.flatten(2), *(t.flatten(2).mT[:, :, None] for t in (locations, weights)), [3, 5, 2, 3],
             [2, 2], 2, 2, 1, 1.0, kernel, False, False,
         )  # fmt: skip

@@ -10,10 +10,17 @@ from torch import Tensor
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import choose
 
+ATTENTION = torch.ops.repgraph.attention
+
 
 def inputs(backend: str, dtype=torch.float32, memory_format=torch.contiguous_format, **changes):
     t = prepare(vary(**{"height": 2, **changes}), dtype, device_of(backend), memory_format)
     return [t[name] for name in ("query", "key", "value", "offsets")]
+
+
+def arguments_of(backend: str, query, key, value, offsets, groups=1, scale=1.0, weights=False) -> tuple:
+    """Return arguments of ``repgraph::attention`` for one map."""
+    return query, key, value, offsets, None, [], [], groups, 1, 1, scale, backend, True, weights
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck reads it
@@ -23,15 +30,16 @@ def test_opcheck(any_kernel: str, shape: tuple, shared: bool, memory_format: tor
     """Also compares shapes, dtypes and strides of fake and real results."""
     batch, channels, height, width = shape
     sizes = dict(batch=batch, channels=channels, values=channels if shared else 6, height=height, width=width)
-    arguments = inputs(any_kernel, memory_format=memory_format, groups=2, **sizes)
-    options = (2, 1, 0.5, any_kernel)
+    tensors = inputs(any_kernel, memory_format=memory_format, groups=2, **sizes)
     if shared:
-        arguments[2] = None
-    leaves = [None if t is None else t.clone().requires_grad_() for t in arguments]
-    torch.library.opcheck(torch.ops.repgraph.attention.default, (*leaves, *options, True))
-    y, lse, _ = torch.ops.repgraph.attention(*arguments, *options, False)
-    backward = (torch.ones_like(y), None, *arguments, y, lse, *options)
-    torch.library.opcheck(torch.ops.repgraph.attention_backward.default, backward)
+        tensors[2] = None
+    leaves = [None if t is None else t.clone().requires_grad_() for t in tensors]
+    options = dict(groups=2, scale=0.5)
+    torch.library.opcheck(ATTENTION.default, arguments_of(any_kernel, *leaves, **options, weights=True))
+    arguments = arguments_of(any_kernel, *tensors, **options)
+    y, lse, _, response = ATTENTION(*arguments)
+    backward = (torch.ones_like(y), None, *arguments[:5], y if any_kernel == "triton" else response, lse)
+    torch.library.opcheck(torch.ops.repgraph.attention_backward.default, (*backward, *arguments[5:-2]))
 
 
 @pytest.mark.parametrize(("memory_format", "grid"), [(torch.contiguous_format, 2), (torch.channels_last, 1)], ids=str)
@@ -123,7 +131,7 @@ def test_autocast(backend: str, dtype: torch.dtype) -> None:
         y = representative_attention(query, key.to(dtype), value, offsets, backend=backend)
         direct = None
         if backend != "reference":
-            direct, _, _ = torch.ops.repgraph.attention(query, key, value, offsets, 1, 1, 1.0, backend, False)
+            direct, *_ = ATTENTION(*arguments_of(backend, query, key, value, offsets))
     want = representative_attention(query.to(dtype), key.to(dtype), value.to(dtype), offsets, backend=backend)
     assert y.dtype == dtype
     torch.testing.assert_close(y, want, rtol=0, atol=0)
@@ -159,14 +167,14 @@ def test_forward_mode_is_an_error(any_kernel: str, which: int) -> None:
         torch.func.jvp(function, (arguments[which],), (tangent,))
     with pytest.raises(RuntimeError, match="forward"), torch.autograd.forward_ad.dual_level():
         arguments[which] = torch.autograd.forward_ad.make_dual(arguments[which], tangent)
-        torch.ops.repgraph.attention(*arguments, 1, 1, 1.0, any_kernel, False)
+        ATTENTION(*arguments_of(any_kernel, *arguments))
 
 
 def test_the_operator_checks_shapes(any_kernel: str) -> None:
     """A traced call comes without the checks of the function."""
     query, key, value, offsets = inputs(any_kernel)
     with pytest.raises(ValueError, match="offsets has shape"):
-        torch.ops.repgraph.attention(query, key, value, offsets[:, :, 1:], 1, 1, 1.0, any_kernel, False)
+        ATTENTION(*arguments_of(any_kernel, query, key, value, offsets[:, :, 1:]))
 
 
 def test_vmap(any_kernel: str) -> None:

@@ -18,7 +18,7 @@ from repgraph.data.scenes import FAR, LABELS, Scenes
 from repgraph.errors import UsageError
 from repgraph.report import demo
 from repgraph.report.demo import DemoNetwork, run_demo
-from repgraph.train.task import make_task
+from repgraph.train.session import make_task
 
 ROOT = Path(demo.__file__).parents[3]
 SETTINGS = ("train.iterations=3", "train.batch=2", "data.options.length=6")

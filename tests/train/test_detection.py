@@ -14,8 +14,8 @@ from tests.train.tiny import assert_same, at_iteration, fail, gradients, last, r
 from repgraph.errors import UsageError
 from repgraph.train import resume, train
 from repgraph.train.detection import Detection
+from repgraph.train.session import make_task
 from repgraph.train.stream import batch_indices
-from repgraph.train.task import make_task
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,11 @@ ONE_GPU = Devices("cuda", 0, 1, 1, external=False)
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Pretend a number of GPUs, and values of the environment variables ``NAMES``. A single GPU has no bf16."""
+    """Pretend a number of GPUs, and values of the environment variables ``NAMES``."""
 
     def pretend(gpus, *variables):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: gpus > 1)
         for name in NAMES:
             monkeypatch.delenv(name, raising=False)
         for name, value in zip(NAMES, variables, strict=False):
@@ -42,7 +41,6 @@ def machine(monkeypatch):
         (4, (5, 8, 1, 4, "x"), {}, Devices("cuda", 5, 8, 4, external=True)),
         (4, (5, 8, 1, 4, "x"), {"devices": 2}, "train.devices is 2, but torchrun started 4 processes"),
         (2, (), {"devices": 3}, "train.devices is 3, but there are 2 CUDA devices"),
-        (1, (), {"precision": "bf16"}, "which this GPU does not support; use fp16 or fp32"),
         (0, (), {"precision": "fp16"}, "not supported on the CPU; use bf16 or fp32"),
     ],
 )

@@ -103,7 +103,10 @@ def test_folders_that_cannot_be_used(whole, data, tmp_path):
 @pytest.mark.parametrize(
     ("task", "settings", "words"),
     [
+        (tiny, "data.split=test", "data.split 'test' has no labels to learn from"),
         (tiny, "data.val_split=test", "data.val_split 'test' has no labels"),
+        (tiny, "data.hold_out=1", "has no images to train on"),
+        (tiny, "train.accumulate=3", "train.batch is 4; expected a multiple of 3"),
         (tiny, "model.weights=", "the backbone repgraph_small needs initial weights: --weights FILE"),
         (tiny, "optim.class_weights=1,2", "optim.class_weights has 2 numbers for 3 classes"),
         (tiny, "train.devices=3", "train.batch is 4; expected a multiple of 3"),
@@ -127,7 +130,7 @@ TOO_SMALL = ValueError("Expected more than 1 value per channel when training, go
 @pytest.mark.parametrize(
     ("place", "error", "words"),
     [
-        ((segmentation.Segmentation, "loss"), ALLOCATOR, "^out of memory; use fewer images"),
+        ((segmentation.Segmentation, "loss"), ALLOCATOR, "^out of memory; try fewer images"),
         ((segmentation.Segmentation, "loss"), TOO_SMALL, r"batch norm needs .* train\.norm=frozen"),
         (
             (segmentation.TrainTransform, "__call__"),
@@ -152,7 +155,7 @@ def test_settings_that_may_change_on_resume(whole, data, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         at_iteration(patch, 5, lambda _: os.kill(os.getpid(), signal.SIGTERM))
         train(recipe(data), run)
-    with pytest.raises(UsageError, match=r"optim\.lr was 0\.02 in .*recipe\.json, and is 1\.0; in a run only"):
+    with pytest.raises(UsageError, match=r"optim\.lr was 0\.02 in .*last\.ckpt, and is 1\.0; in a run only"):
         resume(run, ["optim.lr=1"])
     content = path.read_text()
     path.write_text(content.replace('"momentum": 0.9', '"momentum": 0.8'))

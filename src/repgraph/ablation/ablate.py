@@ -17,7 +17,7 @@ from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
 from repgraph.progress import Progress
-from repgraph.train.signals import StopSignals
+from repgraph.train.signals import stop_signals
 
 
 @dataclass
@@ -115,7 +115,7 @@ def _train(plan: Plan, todo: list[PlannedRun], total: int, results: Results, sho
         progress.print(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
 
     try:
-        with progress, StopSignals(stop_runs) as signals:
+        with progress, stop_signals(stop_runs) as received:
             for record, text in runner.train_all(tasks(), jobs, plan.backend, plan.cluster):
                 if record is not None:
                     results.add([record])
@@ -129,7 +129,7 @@ def _train(plan: Plan, todo: list[PlannedRun], total: int, results: Results, sho
         raise
     finally:
         stop.unlink(missing_ok=True)
-    return signals.received
+    return max(received, default=0)
 
 
 def _make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], *, save: bool) -> AblationReport:

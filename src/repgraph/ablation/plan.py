@@ -167,7 +167,7 @@ def check_ready(plan: Plan) -> None:
     """Open the data and build the network once: a problem in them would make every run fail."""
     if plan.backend not in LOCAL_BACKENDS:  # the files may exist on the workers only
         return
-    from repgraph.train.task import make_task
+    from repgraph.train.session import make_task
 
     task = make_task(start_recipe(plan))
     images, _ = task.splits()

@@ -23,11 +23,8 @@ def check_int(name: str, value: Any, minimum: int = 1, maximum: int = MAX_SIZE) 
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {value!r}; expected an integer")
     value = operator.index(value)
-    if value < minimum:
-        expected = "a positive integer" if minimum == 1 else f"an integer of at least {minimum}"
-        raise UsageError(f"{name} is {value}; expected {expected}")
-    if value > maximum:
-        raise UsageError(f"{name} is {value}; expected at most {maximum}")
+    if not minimum <= value <= maximum:
+        raise UsageError(f"{name} is {value}; expected an integer from {minimum} to {maximum}")
     return value
 
 
@@ -47,26 +44,11 @@ def check_size(name: str, value: Any) -> tuple[int, int]:
     return check_int(name, value[0]), check_int(name, value[1])
 
 
-def check_bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; expected True or False")
-    return value
-
-
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
     names = list(choices)
     if not isinstance(value, str) or value not in names:
         raise UsageError(f"{name} is {value!r}; expected one of {', '.join(map(repr, names))}")
     return value
-
-
-def check_mid_channels(channels: int, mid_channels: int | None, groups: int = 1) -> int:
-    """Return the inner width C', which is half of the channels by default and a multiple of ``groups``."""
-    check_int("channels", channels)
-    width = max(1, channels // 2) if mid_channels is None else check_int("mid_channels", mid_channels)
-    if width % check_int("groups", groups):
-        raise UsageError(f"groups is {groups}; expected a divisor of the {width} inner channels (mid_channels)")
-    return width
 
 
 def check_map(x: Any, channels: int) -> Tensor:

@@ -15,10 +15,7 @@ from repgraph.ops.product import check_dtypes
 
 
 class PositionAttention(nn.Module):
-    """DANet's position attention times ``gamma``, which starts at zero: every position attends to all.
-
-    The projections are ``query`` and ``key`` (1 x 1, C -> C') and ``value`` (1 x 1, C -> C); logits are not scaled.
-    """
+    """Attention from every position to all, with unscaled logits, times ``gamma``, which starts at zero."""
 
     def __init__(
         self, channels: int, mid_channels: int | None = None, *, attention: str = "sdpa", **factory: Any
@@ -39,7 +36,7 @@ class PositionAttention(nn.Module):
 
 
 class ChannelAttention(nn.Module):
-    """DANet's channel attention times ``gamma``, which starts at zero: every channel attends to all.
+    """Attention from every channel to all, times ``gamma``, which starts at zero.
 
     The energies are computed in float32 or more: as sums over H W positions they overflow float16, and their
     differences are far below the resolution of bfloat16.
@@ -63,8 +60,9 @@ class ChannelAttention(nn.Module):
 class DualAttention(nn.Module):
     """DANet's two attentions side by side: ``x + position(x) + channel(x)``, initially the identity.
 
+    The input and the output are (B, channels, H, W).
+
     Args:
-        channels: channels C of input and output.
         mid_channels: channels of ``position.query`` and ``position.key``. Default: C / 8.
         attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
         fusion: "sum", the only choice.
@@ -94,7 +92,7 @@ class DualAttention(nn.Module):
 
 
 class DANetHead(nn.Module):
-    """The published head of DANet, from a backbone's features to class logits.
+    """The published head of DANet, from features (B, in_channels, H, W) to class logits (B, num_classes, H, W).
 
     One branch is ``conv5a`` (3 x 3, normalization, ReLU), ``position`` attention and ``conv51``, the other ``conv5c``,
     ``channel`` attention and ``conv52``. ``conv6`` and ``conv7`` classify the branches and ``conv8`` their sum (dropout
@@ -103,18 +101,8 @@ class DANetHead(nn.Module):
     Args:
         in_channels: channels of the features; 2048 from a ResNet-50 or -101.
         mid_channels: channels of the branches; a quarter of ``in_channels`` in the publication.
-        num_classes: number of classes.
         attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
         dropout: probability of dropping a channel before a classifier.
-
-    Shape:
-        - Input: (B, in_channels, H, W)
-        - Output: (B, num_classes, H, W)
-
-    Example:
-        >>> head = DANetHead(64, 16, num_classes=19).eval()
-        >>> head(torch.randn(1, 64, 17, 23)).shape
-        torch.Size([1, 19, 17, 23])
     """
 
     def __init__(
@@ -129,9 +117,7 @@ class DANetHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.in_channels = checks.check_int("in_channels", in_channels)
-        checks.check_int("mid_channels", mid_channels)
-        self.out_channels = checks.check_int("num_classes", num_classes)
+        self.in_channels, self.out_channels = checks.check_int("in_channels", in_channels), num_classes
         factory: dict[str, Any] = dict(device=device, dtype=dtype)
 
         def block(channels: int) -> nn.Module:

@@ -38,14 +38,6 @@ class DeformableAttention(nn.Module):
         - padding_mask: (B, sum of H_l W_l), True where there is padding, whose values are then zero. This is the
           convention of Deformable DETR; the attention masks of transformers are the opposite
         - Output: (B, Q, C)
-
-    Example:
-        >>> import torch
-        >>> layer = DeformableAttention(32, heads=4, levels=2)
-        >>> maps = [(8, 8), (4, 4)]
-        >>> value, query, points = torch.randn(1, 80, 32), torch.randn(1, 10, 32), torch.rand(1, 10, 2, 2)
-        >>> layer(query, points, value, maps).shape
-        torch.Size([1, 10, 32])
     """
 
     def __init__(
@@ -89,6 +81,9 @@ class DeformableAttention(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             projection.bias.zero_()
 
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}, levels={self.levels}, points={self.points}"
+
     def forward(
         self,
         query: Tensor,
@@ -117,6 +112,3 @@ class DeformableAttention(nn.Module):
         values = values.unflatten(2, (self.heads, self.channels // self.heads))
         y = multi_scale_deformable_attention(values, sizes, locations, weights, backend=self.backend)
         return self.output_proj(y)
-
-    def extra_repr(self) -> str:
-        return f"{self.channels}, heads={self.heads}, levels={self.levels}, points={self.points}"

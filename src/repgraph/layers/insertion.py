@@ -24,7 +24,7 @@ Model = TypeVar("Model", bound=nn.Module)
 Layer = Callable[..., nn.Module]  # called with the number of channels and options
 PROBE_SIZE = 64  # side of the map for probing: large enough for blocks that halve it or use windows
 # Wrappers that would miss new layers, by class name: some cannot be imported everywhere.
-WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "OptimizedModule"}
+WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "GraphModule", "OptimizedModule"}
 
 
 def insert(
@@ -50,32 +50,24 @@ def insert(
         layer_options: options of the layer, such as ``nodes`` or ``mid_channels``.
 
     Example:
-        >>> block = lambda: nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
-        >>> network = nn.Sequential(nn.Sequential(block(), block(), block()), nn.AdaptiveAvgPool2d(1))
-        >>> x = torch.randn(2, 16, 13, 9)
-        >>> before = network(x)
-        >>> network = insert(network, {"0": 2}, nodes=5)
+        >>> import torchvision
+        >>> network = insert(torchvision.models.resnet18(), {"layer3": 1}, nodes=5)
         >>> list(inserted(network))
-        ['0.1.0.repgraph', '0.2.0.repgraph']
-        >>> torch.equal(network(x), before)
-        True
-        >>> inserted(remove(network))
-        {}
+        ['layer3.1.repgraph']
     """
-    channels = {} if channels is None else channels
-    _check_counts("where", where)
-    _check_counts("channels", channels)
+    if not isinstance(where, Mapping):
+        raise TypeError(f'where is {where!r}; expected a dict from stages to integers, such as {{"layer3": 1}}')
     new: list[tuple[nn.Module, _Hook]] = []
     try:
         for name, count in where.items():
             stage = find_stage(model, name)
             own = blocks(model.get_submodule(stage))
             most, place = (len(own) - 1, "before each block but the first") if len(own) > 1 else (1, "after the block")
-            if count > most:
-                took = f"the stage has {len(own)} blocks and takes up to {most}, {place}"
-                raise UsageError(f"where[{name!r}] is {count}; {took}")
+            if check_int(f"where[{name!r}]", count) > most:
+                raise UsageError(f"where[{name!r}] is {count}; the stage has room for {most}, {place}")
+            width = (channels or {}).get(name)
             for path in list(own)[-count:]:
-                new.append(_insert_one(model, name, stage, path, channels.get(name), layer, layer_options))
+                new.append(_insert_one(model, name, stage, path, width, layer, layer_options))
     except BaseException:
         for block, hook in new:
             hook.detach(block)
@@ -92,7 +84,7 @@ def remove(model: Model) -> Model:
     """Remove all inserted layers from a network, in place."""
     hooked = _hooked_blocks(model)
     for path, _, _ in hooked:
-        _check_reachable(model, path, "remove the layers from the network inside it")
+        _check_not_wrapped(model, path, "remove the layers from the network inside it")
     for _, block, hook in hooked:
         hook.detach(block)
     return model
@@ -108,9 +100,7 @@ class _Hook:
     handle: RemovableHandle  # also kept because unpickling it reserves its id: new hooks get other ids
 
     def __init__(self, path: str, before: bool, channels_at_end: bool) -> None:
-        self.path = path
-        self.before = before
-        self.channels_at_end = channels_at_end  # the block's maps are (B, H, W, C)
+        self.path, self.before, self.channels_at_end = path, before, channels_at_end  # at the end: (B, H, W, C)
 
     def attach(self, block: nn.Module, layer: nn.Module) -> None:
         self.holder(block).add_module(NAME, layer)
@@ -162,40 +152,43 @@ class _BlockInput(NamedTuple):
 
 
 def _insert_one(
-    model: nn.Module, name: str, stage: str, path: str, channels: int | None, layer: Layer, options: dict[str, Any]
+    model: nn.Module, name: str, stage: str, inner: str, channels: int | None, layer: Layer, options: dict[str, Any]
 ) -> tuple[nn.Module, _Hook]:
-    """Insert a layer at the block at ``path`` of the stage that the caller calls ``name``."""
-    owner, full = model.get_submodule(stage), join(stage, path)
-    block, before = owner.get_submodule(path), len(blocks(owner)) > 1
-    _check_reachable(model, full, "insert the layers first")
+    """Insert a layer at the block at ``inner`` of a stage, which the caller calls ``name``."""
+    owner, path = model.get_submodule(stage), join(stage, inner)
+    block, before = owner.get_submodule(inner), len(blocks(owner)) > 1
+    _check_not_wrapped(model, path, "insert the layers first")
     if any(block is other for _, other, _ in _hooked_blocks(model)):
-        raise UsageError(f"{full!r} already has an inserted layer; repgraph.remove(model) removes all")
+        raise UsageError(f"{path!r} already has an inserted layer; repgraph.remove(model) removes all")
     taken = _block_input(block)
-    if (other := _not_a_map(owner, path, taken)) is not None:
-        raise UsageError(f"cannot insert at {full!r}: the block gets {other}; layers need maps (B, C, H, W)")
+    tokens = taken is not None and taken.layout == "BNC"
+    if other := "tokens (B, N, C)" if tokens else _not_a_tensor(owner, inner):
+        raise UsageError(f"cannot insert at {path!r}: the block gets {other}; layers need maps (B, C, H, W)")
     if channels is None and taken is not None:
         channels = taken.channels
         if not before:
             shape = _output_shape(block, taken)
             channels = shape[taken.layout.index("C")] if shape is not None and len(shape) == 4 else None
     if channels is None:
-        raise UsageError(f"cannot find the channels at {full!r}; for maps, pass them: channels={{{name!r}: 1024}}")
-    hook = _Hook(_find_place(model, block, taken, full), before, taken is not None and taken.layout == "BHWC")
-    hook.attach(block, _build(layer, channels, block, full, options))
+        raise UsageError(f"cannot find the channels at {path!r}; for maps, pass them: channels={{{name!r}: 1024}}")
+    hook = _Hook(_find_place(model, block, taken, path), before, taken is not None and taken.layout == "BHWC")
+    hook.attach(block, _build(layer, channels, block, path, options))
     return block, hook
 
 
 def _find_place(model: nn.Module, block: nn.Module, taken: _BlockInput | None, path: str) -> str:
-    """Return the path of a new layer in a block: a child of the first module that does not call all its children.
+    """Return the path of a new layer in a block: a child of its first module that does not call all its children.
 
-    Modules that are used elsewhere in the network do not qualify: the layer would be there twice.
+    In modules that are used elsewhere in the network, the layer would be there twice.
     """
     uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for inner, module in block.named_modules():
         shared = uses[id(module)] > uses[id(block)]
         if isinstance(module, CONTAINERS) or shared or hasattr(module, NAME):
             continue
-        if taken is None or not _calls_children(block, inner, taken):
+        twin, child = _meta_copy(block), nn.Identity()
+        twin.get_submodule(inner).add_module(NAME, child)
+        if taken is None or not _first_arguments(child, twin, taken):
             return join(inner, NAME)
     raise UsageError(f"no module in {path!r} can hold a layer: it has only lists of modules or shared modules")
 
@@ -205,10 +198,7 @@ def _build(layer: Layer, channels: int, block: nn.Module, path: str, options: di
     maker, bound = (layer.func, layer.keywords) if isinstance(layer, partial) else (layer, {})
     defaults = getattr(getattr(maker, "__self__", maker), "INSERTED", {})  # of the class, for a class method too
     module = layer(channels, **{**defaults, **bound, **options})
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"layer returned a {type(module).__name__} for {path!r}; expected a torch.nn.Module")
-    device, dtype = _device_and_dtype(block)
-    module = module.to(device=device, dtype=dtype).train(block.training)
+    module = module.to(_example(block)).train(block.training)
     kept = (2, channels, PROBE_SIZE, PROBE_SIZE)
     shape = _output_shape(module, _BlockInput(channels))  # None if it cannot be found without data
     if shape is not None and shape != kept:
@@ -216,40 +206,23 @@ def _build(layer: Layer, channels: int, block: nn.Module, path: str, options: di
     return module
 
 
-def _check_reachable(model: nn.Module, path: str, remedy: str) -> None:
-    """Raise if a block is not called by the network, or the network was compiled or wrapped."""
-    names = path.split(".") if path else []
-    for depth in range(len(names) + 1):
-        above = ".".join(names[:depth])
+def _check_not_wrapped(model: nn.Module, path: str, remedy: str) -> None:
+    """Raise if the module at ``path`` or one that contains it was compiled or wrapped, and would miss a change."""
+    parts = path.split(".") if path else []
+    for depth in range(len(parts) + 1):
+        above = ".".join(parts[:depth])
         outer = model.get_submodule(above)
         wrapper = next((kind.__name__ for kind in type(outer).__mro__ if kind.__name__ in WRAPPERS), None)
         if wrapper or outer._compiled_call_impl is not None:
             state = f"wrapped in {wrapper}" if wrapper else "compiled"
             which = repr(above) if above else "the model"
             raise UsageError(f"{which} is already {state}; {remedy}, then wrap or compile it")
-        if isinstance(outer, torch.fx.GraphModule) and depth < len(names):
-            called = {node.target for node in outer.graph.nodes if node.op == "call_module"}
-            if called.isdisjoint(".".join(names[depth:end]) for end in range(depth + 1, len(names) + 1)):
-                uncalled = f"{path!r} is in a torch.fx.GraphModule, which does not call it"
-                raise UsageError(f"{uncalled}; {remedy}, then trace it")
 
 
-def _check_counts(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise TypeError(f'{name} is {value!r}; expected a dict from stages to integers, such as {{"layer3": 1}}')
-    for key, number in value.items():
-        check_int(f"{name}[{key!r}]", number)
-
-
-def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return device and dtype of the first floating-point parameter or buffer of a module, or None and None."""
+def _example(module: nn.Module) -> Tensor:
+    """Return a tensor with the device and dtype of a module."""
     tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
-    return next(((tensor.device, tensor.dtype) for tensor in tensors), (None, None))
-
-
-def _output_shape(module: nn.Module, taken: _BlockInput) -> torch.Size | None:
-    """Return the shape of a module's output for a batch of two; None if it fails."""
-    return getattr(_probe(_meta_copy(module), taken), "shape", None)
+    return next(tensors, torch.empty(0))
 
 
 def _block_input(block: nn.Module) -> _BlockInput | None:
@@ -269,26 +242,22 @@ def _block_input(block: nn.Module) -> _BlockInput | None:
     return None
 
 
-def _not_a_map(stage: nn.Module, path: str, taken: _BlockInput | None) -> str | None:
-    """Describe the input of the block at ``path`` of a stage; None if it is a map or unknown."""
-    if taken is not None and taken.layout == "BNC":
-        return "tokens (B, N, C)"
+def _output_shape(module: nn.Module, taken: _BlockInput) -> torch.Size | None:
+    """Return the shape of a module's output for a batch of two; None if it fails."""
+    return getattr(_probe(_meta_copy(module), taken), "shape", None)
+
+
+def _not_a_tensor(stage: nn.Module, path: str) -> str | None:
+    """Describe what the block at ``path`` of a stage gets; None if it is a tensor or unknown."""
     twin, first = _meta_copy(stage), _block_input(next(iter(blocks(stage).values())))
-    given = [] if first is None else _record_calls(twin.get_submodule(path), twin, first)
-    return f"a {type(given[0]).__name__}" if given and not isinstance(given[0], Tensor) else None
+    calls = [] if first is None else _first_arguments(twin.get_submodule(path), twin, first)
+    return f"a {type(calls[0]).__name__}" if calls and not isinstance(calls[0], Tensor) else None
 
 
-def _calls_children(block: nn.Module, path: str, taken: _BlockInput) -> bool:
-    """Return whether the module at ``path`` in a block would call a new child, as some modules call all children."""
-    twin, child = _meta_copy(block), nn.Identity()
-    twin.get_submodule(path).add_module(NAME, child)
-    return bool(_record_calls(child, twin, taken))
-
-
-def _record_calls(module: nn.Module, twin: nn.Module, taken: _BlockInput) -> list[Any]:
-    """Return the first arguments of all calls of a module when the copy that it is part of runs."""
+def _first_arguments(module: nn.Module, twin: nn.Module, taken: _BlockInput) -> list[Any]:
+    """Return the first argument of each call of a module when the copy that it is part of runs."""
     calls: list[Any] = []
-    module.register_forward_pre_hook(lambda _, args: calls.append(args[0] if args else None))
+    module.register_forward_pre_hook(lambda _, args: calls.extend(args[:1]))
     _probe(twin, taken)
     return calls
 
@@ -299,7 +268,7 @@ def _probe(twin: nn.Module, taken: _BlockInput) -> Any:
         fixed = getattr(twin, "input_resolution", None) or getattr(twin, "feat_size", None)  # in timm's Swin networks
         height, width = fixed or (PROBE_SIZE, PROBE_SIZE)
         sizes = {"B": 2, "C": taken.channels, "H": height, "W": width, "N": height * width}
-        x = torch.empty([sizes[axis] for axis in taken.layout], device="meta", dtype=_device_and_dtype(twin)[1])
+        x = torch.empty([sizes[axis] for axis in taken.layout], device="meta", dtype=_example(twin).dtype)
         with torch.no_grad():
             return twin(x)
     except Exception:  # a network's own code may raise anything
@@ -310,8 +279,9 @@ def _meta_copy(module: nn.Module) -> nn.Module:
     """Return a copy on the meta device, in evaluation mode and without hooks, which may have side effects."""
     memo: dict[int, Any] = {}  # what deepcopy uses in place of a copy
     for part in module.modules():
-        tensors = (*part._parameters.values(), *part._buffers.values(), *part.__dict__.values())
-        memo |= {id(tensor): tensor.detach().to("meta") for tensor in tensors if isinstance(tensor, Tensor)}
-        hooks = (value for key, value in part.__dict__.items() if key.endswith("_hooks") and isinstance(value, dict))
-        memo |= {id(each): OrderedDict() for each in hooks}
+        for name, value in (*vars(part).items(), *part._parameters.items(), *part._buffers.items()):
+            if isinstance(value, Tensor):
+                memo[id(value)] = value.detach().to("meta")
+            elif name.endswith("_hooks") and isinstance(value, dict):
+                memo[id(value)] = OrderedDict()
     return copy.deepcopy(module, memo).eval()

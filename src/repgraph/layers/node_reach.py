@@ -41,10 +41,8 @@ class Reach:
 def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
     """Measure how far the nodes of each RepGraph layer are from their queries, over all positions and images.
 
-    Args:
-        model: a model with RepGraph layers, or such a layer.
-        inputs, kwargs: arguments of the model, which runs once, uncompiled and in evaluation mode. Without arguments it
-            does not run; the result is then for each layer's last call outside compiled code.
+    The model runs once, uncompiled and in evaluation mode, with the given arguments. Without arguments it does not run;
+    the result is then for each layer's last call outside compiled code.
 
     Returns a :class:`Reach` for the path of each layer that has run ("" is the model itself).
     """
@@ -67,8 +65,7 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
 
 
 def _reach(layer: RepGraph | PyramidRound) -> Reach:
-    assert layer.offset.seen is not None
-    _, height, width = layer.offset.seen
+    _, height, width = layer.offset.seen  # type: ignore[misc]
     offsets = torch.cat([offset.seen[0] for offset in layer.offsets() if offset.seen is not None], 1)
     if isinstance(layer, PyramidRound):
         offsets = layer.in_query_pixels(offsets)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from repgraph.errors import UsageError
 from repgraph.layers import checks
 from repgraph.layers.pointwise import Fusible, Pointwise, fuse_input, make_norm_act, zero_
 from repgraph.ops.formats import channels_together, memory_format
@@ -15,13 +16,12 @@ ATTENTIONS = ("sdpa", "plain")
 
 
 class ContextLayer(Fusible):
-    """Base class of non-local and RepGraph layers."""
+    """Base class of layers with an inner width C' that add a result to their input or concatenate it."""
 
     # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True}
     # The default scale of the logits is this power of a group's width.
     SCALE_POWER: ClassVar[float] = -0.5
-    NORMALIZED = ("theta", "phi")
 
     theta: nn.Module
     phi: nn.Module | None
@@ -29,8 +29,11 @@ class ContextLayer(Fusible):
     def __init__(self, channels: int, mid_channels: int | None, groups: int, fusion: str, scale: float | None) -> None:
         super().__init__()
         self.channels = checks.check_int("channels", channels)
-        self.mid_channels = checks.check_mid_channels(channels, mid_channels, groups)
-        self.groups = groups
+        width = max(1, channels // 2) if mid_channels is None else mid_channels
+        self.mid_channels = checks.check_int("mid_channels", width)
+        self.groups = checks.check_int("groups", groups)
+        if width % groups:
+            raise UsageError(f"groups is {groups}; expected a divisor of the {width} inner channels (mid_channels)")
         self.fusion = checks.check_choice("fusion", fusion, checks.FUSIONS)
         self.out_channels = channels if fusion == "sum" else 2 * channels
         default_scale = (self.mid_channels / groups) ** self.SCALE_POWER
@@ -51,6 +54,11 @@ class ContextLayer(Fusible):
             return query, query
         return query, self.phi_norm(self.phi(x))
 
+    def extra_repr(self) -> str:
+        names = ("attention", "nodes", "grid", "groups", "fusion", "scale", "node_view", "rounds", "backend")
+        options = [f"{name}={getattr(self, name)!r}" for name in names if hasattr(self, name)]
+        return ", ".join((f"{self.channels}, {self.mid_channels}", *options))
+
 
 class NonLocal(ContextLayer):
     """Non-local layer: each position attends to all positions of the map.
@@ -58,7 +66,6 @@ class NonLocal(ContextLayer):
     Query, key and value are ``theta``, ``phi`` and ``g`` (1 x 1, C -> C'), the output projection is ``w_y`` (C' -> C).
 
     Args:
-        channels: channels C of the input.
         mid_channels: inner channels C'. Default: C / 2.
         attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`) or "plain" (matrix products and a
             softmax, with all N x N weights in memory).
@@ -109,10 +116,6 @@ class NonLocal(ContextLayer):
         """
         query, key = (to_rows(t, self.groups) for t in self.query_and_key(x))
         return attention_weights(query if rows is None else query[:, :, rows], key, self.scale)
-
-    def extra_repr(self) -> str:
-        options = f"attention={self.attention!r}, groups={self.groups}, fusion={self.fusion!r}, scale={self.scale}"
-        return f"{self.channels}, {self.mid_channels}, {options}"
 
 
 def attend(

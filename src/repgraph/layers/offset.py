@@ -20,10 +20,6 @@ class Offset(nn.Conv2d):
     the mean of each cell. The weight starts at zero and the bias at the points of the spread. At every call the bias is
     scaled to the map: a spread in pixels shrinks on maps too small for it, and a relative one is multiplied by half of
     the map's sides.
-
-    Attributes:
-        map_size: height and width of the map to which a spread in pixels is scaled. None: the map of each call.
-        seen: offsets of the last eager call with the height and width of its map, for :func:`repgraph.reach`.
     """
 
     bias: nn.Parameter
@@ -41,8 +37,8 @@ class Offset(nn.Conv2d):
         # Stored: torch.compile does not have to trace it.
         self.extent = 0.0 if spread.relative else spread.extent
         self.grid = grid
-        self.map_size = map_size
-        self.seen: tuple[Tensor, int, int] | None = None
+        self.map_size = map_size  # to which a spread in pixels is scaled; None: the map of each call
+        self.seen: tuple[Tensor, int, int] | None = None  # last eager offsets with the map's size, for repgraph.reach
         super().__init__(channels, 2 * nodes, 1, **factory)
 
     def reset_parameters(self) -> None:
@@ -57,13 +53,11 @@ class Offset(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
         weight, bias = self.weight.flatten(1), self.scaled_bias(height, width)
-        if self.grid == 1:
-            offsets = wide_product(x, weight, bias)
-        elif self.grid == "map":
-            offsets = wide_product(x.mean((2, 3), keepdim=True), weight, bias)
-        else:  # the last cells of a row or column may be smaller
-            cells = F.avg_pool2d(x, int(self.grid), ceil_mode=True, count_include_pad=False)
-            offsets = wide_product(cells, weight, bias)
+        if self.grid == "map":
+            x = x.mean((2, 3), keepdim=True)
+        elif self.grid != 1:  # the last cells of a row or column may be smaller
+            x = F.avg_pool2d(x, self.grid, ceil_mode=True, count_include_pad=False)
+        offsets = wide_product(x, weight, bias)
         if direct(offsets) and not offsets.is_meta:
             self.seen = offsets.detach(), height, width
         return offsets
@@ -82,6 +76,3 @@ class Offset(nn.Conv2d):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"seen": None}
-
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, spread={self.spread.name!r}"

@@ -8,8 +8,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from repgraph.layers.checks import check_number
 from repgraph.layers.offset import Offset
 
-_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-
 
 def param_groups(
     model: nn.Module, lr: float, *, offset_lr: float | None = None, no_decay: bool = True
@@ -22,9 +20,8 @@ def param_groups(
         no_decay: no weight decay for biases, normalizations and other parameters with one dimension. (Weight decay on
             the offset biases would pull the nodes together.)
 
-    Returns:
-        Groups "offset weights", "offset biases", "norms and biases" and "weights" without the empty ones, each a dict
-        with "params", "lr", "name" and, without decay, "weight_decay" 0.
+    Returns groups "offset weights", "offset biases", "norms and biases" and "weights" without the empty ones, each a
+    dict with "params", "lr", "name" and, without decay, "weight_decay" 0.
     """
     lr = check_number("lr", lr, 0)
     offset_lr = lr if offset_lr is None else check_number("offset_lr", offset_lr, 0)
@@ -32,7 +29,7 @@ def param_groups(
     for module in model.modules():
         if isinstance(module, Offset):  # takes precedence for shared parameters
             kinds |= {p: "offset biases" if p.dim() <= 1 else "offset weights" for p in module.parameters()}
-        elif isinstance(module, _NORMS):
+        elif isinstance(module, (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)):
             for parameter in module.parameters():
                 kinds.setdefault(parameter, "norms and biases")
     groups: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ convolution's input (:mod:`repgraph.ops.normalised`), which has fewer channels t
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,31 +47,20 @@ class Pointwise(nn.Conv2d):
         """Raise for ``torch.jit.script``, of this module or of a network with one."""
         raise UsageError("torch.jit.script is not supported; use torch.export, torch.compile, ONNX or torch.jit.trace")
 
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}" + ("" if self.bias is not None else ", bias=False")
-
 
 class Fusible(nn.Module):
     """Base class of modules with convolutions ``name`` that are followed by normalizations ``name_norm``."""
 
-    NORMALIZED: ClassVar[tuple[str, ...]] = ()  # names of the convolutions
-
     def normalized(self) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
         """Yield the owner and name of each convolution, and the owner and name of its normalization."""
-        for name in self.NORMALIZED:
-            yield self, name, self, f"{name}_norm"
-
-    def fuse(self) -> Self:
-        """Fold batch normalization into the convolutions for inference, in place. This cannot be undone."""
-        return fuse(self)
+        yield from ((self, name, self, f"{name}_norm") for name in self._modules if f"{name}_norm" in self._modules)
 
 
 def fuse(model: Model) -> Model:
     """Fold batch normalization into the convolutions before it, for inference, in place.
 
-    This is done in RepGraph and non-local layers and, in the networks of this package, in heads and ResNets.
-
-    The model has to be in evaluation mode. This cannot be undone: load weights before, compile or export after.
+    This is done in RepGraph and non-local layers and, in the networks of this package, in heads and ResNets, which have
+    to be in evaluation mode. It cannot be undone: load weights before, compile or export after.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, Fusible)]
     for module in (model, *layers):  # check all of them before any is modified
@@ -182,7 +171,7 @@ def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
     return norm.running_mean, norm.running_var
 
 
-def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
+def fold(convolution: Any, norm: Any) -> tuple[nn.Module, nn.Module]:
     """Fold batch normalization, also of :class:`NormAct`, into a copy of the convolution before it.
 
     Both modules are returned unchanged if ``norm`` is no batch norm in evaluation mode with running statistics, if the
@@ -193,7 +182,6 @@ def fold(convolution: nn.Module, norm: nn.Module) -> tuple[Any, nn.Module]:
         return convolution, norm
     if type(convolution) not in (Pointwise, nn.Conv2d) or type(norm) not in (nn.BatchNorm2d, nn.SyncBatchNorm):
         return convolution, norm
-    assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm)
     if not is_plain(convolution, norm) or norm.training or norm.running_mean is None or norm.running_var is None:
         return convolution, norm
     wide = torch.promote_types(norm.running_var.dtype, torch.float32)

@@ -10,26 +10,21 @@ from repgraph.layers import checks
 from repgraph.layers.pointwise import Pointwise, make_norm_act
 from repgraph.ops.formats import memory_format
 
-BINS = (1, 2, 3, 6)
-
 
 class PyramidPooling(nn.Module):
     """Pyramid pooling: the map is averaged over ``bins`` x ``bins`` cells, projected, upsampled and concatenated.
 
+    The output (B, C + branches * C', H, W) begins with the input (B, C, H, W).
+
     Args:
-        channels: channels C of the input.
         mid_channels: channels of each branch. Default: C / number of branches.
         bins: sides of the grids. Default: 1, 2, 3 and 6.
-
-    Shape:
-        - Input: (B, C, H, W)
-        - Output: (B, C + branches * C', H, W), with the input first
     """
 
     def __init__(self, channels: int, mid_channels: int | None = None, *, bins: Sequence[int] | None = None) -> None:
         super().__init__()
         self.channels = checks.check_int("channels", channels)
-        self.bins = [checks.check_int("bins", side) for side in (BINS if bins is None else bins)]
+        self.bins = [checks.check_int("bins", side) for side in ((1, 2, 3, 6) if bins is None else bins)]
         width = max(1, channels // max(1, len(self.bins)))
         self.mid_channels = width if mid_channels is None else checks.check_int("mid_channels", mid_channels)
         self.out_channels = channels + len(self.bins) * self.mid_channels

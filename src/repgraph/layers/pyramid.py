@@ -25,7 +25,6 @@ class PyramidRound(Fusible):
     """
 
     grid = 1
-    NORMALIZED = ("project", "widen", "narrow")
 
     def __init__(
         self, channels: int, maps: int, nodes: int, groups: int, expansion: int, backend: str, **factory: Any
@@ -92,7 +91,7 @@ class PyramidRepGraph(nn.Module):
 
     Args:
         channels: channels C of all maps.
-        maps: number of maps, the finest one first.
+        maps: number of maps.
         rounds: number of rounds T over all maps, each with its own parameters.
         nodes: number S of nodes on each map, for each group.
         groups: number of channel groups, each with its own attention and nodes; a divisor of C.
@@ -100,14 +99,9 @@ class PyramidRepGraph(nn.Module):
         backend: see :func:`repgraph.representative_attention`.
 
     Shape:
-        - Input: ``maps`` tensors (B, C, H_l, W_l)
+        - Input: ``maps`` tensors (B, C, H_l, W_l), the finest one first
         - Output: (B, C, H_0, W_0), the finest map. With ``return_nodes=True`` also its nodes in each round, (B, groups,
           maps * S, 2, H_0, W_0), [x, y] in pixels of their own map, and their weights (B, groups, maps * S, H_0, W_0).
-
-    Example:
-        >>> layer = PyramidRepGraph(32, maps=2, rounds=2, groups=4)
-        >>> layer([torch.randn(1, 32, 16, 24), torch.randn(1, 32, 8, 12)]).shape
-        torch.Size([1, 32, 16, 24])
     """
 
     def __init__(
@@ -152,10 +146,7 @@ class PyramidRepGraph(nn.Module):
 
 
 def to_pixels(nodes: Tensor, steps: Sequence[tuple[float, float]]) -> Tensor:
-    """Convert nodes (..., maps * S, 2, h, w) from pixels of their maps to pixels of the image.
-
-    ``steps`` are the distances between neighbouring positions of each map in pixels, horizontal and vertical.
-    """
+    """Convert nodes (..., maps * S, 2, h, w) from pixels of their maps, of strides ``steps``, to those of the image."""
     dtype = torch.promote_types(nodes.dtype, torch.float32)
     scale = torch.tensor(steps, dtype=dtype, device=nodes.device)  # [maps, 2]
     scale = scale.repeat_interleave(nodes.shape[-4] // len(steps), 0)[:, :, None, None]

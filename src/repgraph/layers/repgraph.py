@@ -19,8 +19,7 @@ from repgraph.ops.bottleneck import Statistics, Weights, bottleneck, bottleneck_
 from repgraph.ops.product import fork, relu_product
 from repgraph.ops.separable import around
 
-# Of the layers that have a fused pass: fusion, grid, rounds and node_view, and modules and their types.
-FUSED = ("sum", 1, 1, 1)
+# Of the layers that have a fused pass: modules and their types.
 FUSED_MODULES = ("reduce", "reduce_norm", "act", "offset", "expand", "expand_norm", "final_act")
 FUSED_KINDS = {
     (Pointwise, nn.BatchNorm2d, nn.ReLU, Offset, Pointwise, nn.BatchNorm2d, final) for final in (nn.ReLU, nn.Identity)
@@ -115,11 +114,6 @@ class RepGraph(ContextLayer):
             found.append(nodes)
         return torch.cat((*responses, response), 1), *zip(*found, strict=True)
 
-    def extra_repr(self) -> str:
-        names = ("nodes", "grid", "groups", "fusion", "scale", "node_view", "rounds", "backend")
-        options = [f"{name}={getattr(self, name)!r}" for name in names]
-        return ", ".join((f"{self.channels}, {self.mid_channels}, spread={self.spread.name!r}", *options))
-
 
 class BottleneckRepGraph(RepGraph):
     """Bottleneck RepGraph layer: reduce, attend to representative nodes, expand, fuse with the input.
@@ -129,7 +123,6 @@ class BottleneckRepGraph(RepGraph):
     rounds, the response of each is the feature of the next, and ``expand`` (T C' -> C) reads all responses.
 
     Args:
-        channels: channels C of the input.
         mid_channels: inner channels C'. Default: C / 2.
         nodes: number S of representative nodes per position.
         grid: side of the cells whose positions share their nodes (Grid RG), or "map" for a single cell.
@@ -138,8 +131,8 @@ class BottleneckRepGraph(RepGraph):
         scale: factor on the logits. Default: 1 / (C' / groups). The paper has none (1.0).
         norm_layer: normalization after ``reduce`` and ``expand``; None for none.
         norm_expand: whether ``expand`` is followed by a normalization, as in the paper; heads train better without it.
-        act_layer: activation after ``reduce_norm`` and after the fusion.
-        final_act: whether there is an activation after the fusion; a layer inserted into a trained network has none.
+        act_layer: activation after ``reduce_norm`` and, with ``final_act``, after the fusion. A layer that is inserted
+            into a trained network has no final activation.
         spread: initial nodes: "ring", "grid" (over the map, around the query), "default" (PyTorch's initialization) or
             one (x, y) per node in pixels. See :func:`repgraph.layers.spread.make_spread`.
         radius: radius of the ring in pixels, which halves in each round, or a list with one radius per round.
@@ -164,8 +157,6 @@ class BottleneckRepGraph(RepGraph):
 
     # Query and key are the same feature after a ReLU: products grow with the width, not with its square root.
     SCALE_POWER: ClassVar[float] = -1.0
-    NORMALIZED = ("reduce", "expand")
-    # Options of layers that are inserted into a trained network.
     INSERTED: ClassVar[dict[str, Any]] = {"fusion": "sum", "zero_init": True, "final_act": False}
 
     def __init__(
@@ -184,7 +175,7 @@ class BottleneckRepGraph(RepGraph):
     ) -> None:
         super().__init__(channels, mid_channels, **options)
         factory: dict[str, Any] = dict(device=device, dtype=dtype)
-        last_norm = norm_layer if checks.check_bool("norm_expand", norm_expand) else None
+        last_norm = norm_layer if norm_expand else None
         self.reduce = Pointwise(channels, self.mid_channels, bias=False, **factory)
         self.reduce_norm = norm_layer(self.mid_channels).to(**factory) if norm_layer else nn.Identity()
         self.act = act_layer().to(**factory)
@@ -208,11 +199,10 @@ class BottleneckRepGraph(RepGraph):
 
     def fused(self, x: Tensor) -> Tensor | None:
         """Return the output computed by :func:`repgraph.ops.bottleneck.bottleneck`, None where it does not apply."""
-        if type(self) is not BottleneckRepGraph or (self.fusion, self.grid, self.rounds, self.node_view) != FUSED:
+        options = self.fusion, self.grid, self.rounds, self.node_view
+        if type(self) is not BottleneckRepGraph or options != ("sum", 1, 1, 1):
             return None
-        modules: list[Any] = [
-            self._modules[name] for name in FUSED_MODULES
-        ]  # dictionaries are faster than nn.Module's attributes
+        modules: list[Any] = [self._modules[name] for name in FUSED_MODULES]  # faster than nn.Module's attributes
         if tuple(map(type, modules)) not in FUSED_KINDS or not is_plain(*modules):
             return None
         reduce, norm, _, offset, expand, last, final = modules
@@ -262,13 +252,11 @@ class SimpleRepGraph(RepGraph):
     the next, and ``w_y`` (T C' -> C) reads all responses.
 
     Args:
-        channels: channels C of the input.
-        mid_channels: inner channels C'. Default: C / 2.
-        nodes, grid, groups, fusion, spread, radius, node_view, rounds, map_size, backend: see
-            :class:`BottleneckRepGraph`.
         scale: factor on the logits. Default: 1 / sqrt(C' / groups). The paper has none (1.0).
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.
+
+    The other options are those of :class:`BottleneckRepGraph`.
     """
 
     def __init__(

@@ -22,18 +22,11 @@ Grid = int | Literal["map"]  # side of the cells that share nodes, or a single c
 
 @dataclass(frozen=True)
 class Spread:
-    """Initial offsets (x, y) of the S nodes.
+    """Initial offsets (x, y) of the S nodes, in pixels, which shrink on maps too small for them, or relative."""
 
-    Attributes:
-        name: "ring", "grid", "default" or, for given points, "points".
-        points: one (x, y) per node; None to keep PyTorch's default initialization.
-        relative: whether points are in halves of the map's sides. Otherwise they are in pixels, and shrink on maps
-            that are too small for them (:func:`shrink_factor`).
-    """
-
-    name: str
-    points: tuple[tuple[float, float], ...] | None
-    relative: bool = False
+    name: str  # "ring", "grid", "default" or, for given points, "points"
+    points: tuple[tuple[float, float], ...] | None  # None to keep PyTorch's default initialization
+    relative: bool = False  # points are in halves of the map's sides
 
     @property
     def extent(self) -> float:
@@ -47,7 +40,6 @@ def make_spread(spread: str | Points, nodes: int, grid: Grid = 1, radius: float 
     Args:
         spread: "ring" (one node on the query, the others on a circle around it), "grid" (rows and columns over the
             map, around the query), "default" (PyTorch's initialization), or one (x, y) per node in pixels.
-        nodes: number of nodes S.
         grid: side of the cells that share nodes, or "map"; a ring then covers the map as well.
         radius: of the ring in pixels; :data:`RADIUS` by default.
     """
@@ -60,20 +52,16 @@ def make_spread(spread: str | Points, nodes: int, grid: Grid = 1, radius: float 
         raise UsageError(f"radius is {radius!r}, but spread {spread!r} with grid={grid!r} has none; omit it")
     if not isinstance(spread, str):
         given: Any = tuple(tuple(float(c) for c in point) for point in spread)
-        if len(given) != nodes or any(len(point) != 2 for point in given):
-            raise UsageError(f"spread has {len(given)} points; expected one (x, y) for each of the {nodes} nodes")
-        if not all(math.isfinite(c) for point in given for c in point):
-            raise UsageError("spread has a coordinate that is not finite; expected pixels")
+        if len(given) != nodes or not all(len(point) == 2 and all(map(math.isfinite, point)) for point in given):
+            raise UsageError(f"spread has {len(given)} points; expected a finite (x, y) for each of the {nodes} nodes")
         return Spread("points", _centered(given, grid))
     if spread == "default":
         return Spread(spread, None)
     if has_radius(spread, grid):
         return Spread(spread, _centered(ring(nodes, RADIUS if radius is None else float(radius)), grid))
     points = lattice(nodes) if spread == "grid" else ring(nodes)
-    largest = max(math.hypot(x, y) if spread == "ring" else max(abs(x), abs(y)) for x, y in points) or 1.0
     center = 1.0 if grid == "map" else 0.0  # the single cell is anchored at the corner, half a map from its center
-    points = tuple((center + COVERAGE * x / largest, center + COVERAGE * y / largest) for x, y in points)
-    return Spread(spread, points, relative=True)
+    return Spread(spread, tuple((center + COVERAGE * x, center + COVERAGE * y) for x, y in points), relative=True)
 
 
 def make_spreads(
@@ -83,11 +71,11 @@ def make_spreads(
     if isinstance(radius, (list, tuple)):
         if len(radius) != rounds:
             raise UsageError(f"radius is {radius!r}; expected one number, or one for each of {rounds} rounds")
-        return tuple(make_spread(spread, nodes, grid, each) for each in radius)
-    first: Any = RADIUS if radius is None and has_radius(spread, grid) else radius
-    if rounds == 1 or not isinstance(first, (int, float)):
-        return (make_spread(spread, nodes, grid, first),) * rounds
-    return tuple(make_spread(spread, nodes, grid, first / 2**index) for index in range(rounds))
+        radii: Any = radius
+    else:
+        first = RADIUS if radius is None and has_radius(spread, grid) else radius
+        radii = [first / 2**index if isinstance(first, (int, float)) else first for index in range(rounds)]
+    return tuple(make_spread(spread, nodes, grid, each) for each in radii)
 
 
 def has_radius(spread: str | Points | None, grid: Grid = 1) -> bool:

@@ -44,7 +44,7 @@ def find_stage(model: nn.Module, name: str) -> str:
     """Return the path of a stage, given its path or a suffix that is unique among stages."""
     listed = stages(model)
     named = dict(model.named_modules(remove_duplicate=False))
-    ending = [path for path in named if f".{path}".endswith(f".{name}") and not _is_inserted(path)]
+    ending = [path for path in named if f".{path}".endswith(f".{name}") and NAME not in path.split(".")]
     paths: dict[nn.Module, str] = {}
     for path in [name] if name in named else ending:
         paths.setdefault(named[path], path)  # a module with two names is one candidate
@@ -53,12 +53,11 @@ def find_stage(model: nn.Module, name: str) -> str:
         return found[0]
     if found:
         raise UsageError(f"{name!r} matches several stages: {', '.join(map(repr, found))}; give more of the path")
-    known = ", ".join(f"{path!r} ({count})" for path, count in listed.items())
-    known = f"Stages and their blocks: {known}" if listed else "No stages were found: a stage is a list of blocks"
-    if paths:
-        raise UsageError(f"{', '.join(map(repr, paths.values()))} is not a stage (a list of blocks). {known}")
-    ends = {".".join(path.split(".")[-1 - name.count(".") :]) for path in listed}  # with as many parts as the name
-    raise UsageError(f"the model has no module {name!r}{nearest(name, ends, '.')} {known}")
+    problem = (
+        "is not a stage (a list of blocks)." if paths else f"is not a module of the model{nearest(name, listed, '.')}"
+    )
+    known = ", ".join(f"{path!r} ({count})" for path, count in listed.items()) or "none"
+    raise UsageError(f"{name!r} {problem} Stages and their blocks: {known}")
 
 
 def _is_stage(model: nn.Module, path: str, listed: dict[str, int]) -> bool:
@@ -68,13 +67,9 @@ def _is_stage(model: nn.Module, path: str, listed: dict[str, int]) -> bool:
     return path in listed or (bool(blocks(module)) and all(stage == f"{path}.blocks" for stage in within))
 
 
-def _is_inserted(path: str) -> bool:
-    return NAME in path.split(".")
-
-
 def _has_weights(block: nn.Module, minimum: int = 2, kind: type[nn.Module] = nn.Conv2d) -> bool:
     """Return whether a block has at least ``minimum`` layers with weights, one of them a ``kind``."""
-    own = [module for path, module in block.named_modules() if not _is_inserted(path)]
+    own = [module for path, module in block.named_modules() if NAME not in path.split(".")]
     weights = [module for module in own if isinstance(module, (nn.Conv2d, nn.Linear))]
     return len(weights) >= minimum and any(isinstance(module, kind) for module in weights)
 

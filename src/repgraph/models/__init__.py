@@ -9,11 +9,8 @@ try:
     from repgraph.models.parameters import param_groups
     from repgraph.models.rgnet import RGNet, rgnet
 except ModuleNotFoundError as error:
-    if error.name not in ("huggingface_hub", "pydantic", "safetensors", "timm", "torchvision"):
-        raise
-    raise ModuleNotFoundError(
-        f"repgraph.models needs {error.name}: pip install 'repgraph[train]'", name=error.name
-    ) from error
+    message = f"repgraph.models needs {error.name}: pip install 'repgraph[train]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
 
 __all__ = [
     "AuxiliaryHead", "Backbone", "Control", "MaskRCNN", "PyramidHead", "RGNet", "SegmentationHead", "load",

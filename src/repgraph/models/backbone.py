@@ -1,5 +1,6 @@
 """Backbones: timm models, dilated to an output stride, that return the maps of their last stages."""
 
+import itertools
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -28,7 +29,6 @@ _ANY_SIZE: tuple[dict[str, Any], ...] = (
     {},
 )
 _NO_POOLING = (nn.Identity, type(None))  # in a block without anti-aliasing
-_MULTIPLES = (1, 32, 64, 128, 224, 256)
 
 
 class Backbone(Fusible):
@@ -45,20 +45,13 @@ class Backbone(Fusible):
 
     Attributes:
         body: the timm model; parameters keep their names.
-        channels: channels of the maps.
-        strides: pixels of the image per position of each map.
+        channels, strides: of each map; a stride is in pixels of the image.
         multiple: images are zero-padded on the right and below to a multiple of this, and the maps cropped.
 
     Shape:
         - Input: (B, 3, H, W)
         - Output: the maps (B, C, h, w); by default two, for a ResNet from ``layer3`` and ``layer4``, the paper's
           stages 4 and 5.
-
-    Example:
-        >>> backbone = Backbone("resnet18", output_stride=8)
-        >>> stage4, stage5 = backbone(torch.randn(1, 3, 65, 97))
-        >>> stage4.shape, stage5.shape
-        (torch.Size([1, 256, 9, 13]), torch.Size([1, 512, 9, 13]))
     """
 
     def __init__(
@@ -114,25 +107,21 @@ def check_timm_name(name: Any) -> str:
 def _find_options(name: str, output_stride: int, maps: int) -> tuple[dict[str, Any], int]:
     """Return options for timm that give the output stride, and the multiple to which image sides have to be padded."""
     cfg = timm.get_pretrained_cfg(name)
-    strides, one_size = set(), False
-    features: dict[str, Any] = {"features_only": True, "out_indices": tuple(range(-maps, 0))}
-    for stride in (output_stride, None, *STRIDES):
-        for size_options in _ANY_SIZE if cfg is not None and cfg.fixed_input_size else ({},):
-            options = {**features, **({} if stride is None else {"output_stride": stride}), **size_options}
-            try:
-                body = create_without_data(name, **options)
-            except (TypeError, AssertionError, ValueError, RuntimeError, IndexError, NotImplementedError):
-                continue  # what timm's models raise for options that they do not support
-            reduction = body.feature_info.reduction()[-1]
-            if stride not in (None, reduction):  # some models ignore the option
-                continue
-            strides.add(reduction)
-            if reduction == output_stride:
-                multiple = _size_multiple(body.eval())
-                if multiple is not None:
-                    return options, multiple
-                one_size = True
-    if one_size:
+    sizes = _ANY_SIZE if cfg is not None and cfg.fixed_input_size else ({},)
+    strides, features = set(), {"features_only": True, "out_indices": tuple(range(-maps, 0))}
+    for stride, size_options in itertools.product((output_stride, None, *STRIDES), sizes):  # None: the model's own
+        options = {**features, **size_options, "output_stride": stride}
+        try:
+            body = create_without_data(name, **options)
+        except (TypeError, AssertionError, ValueError, RuntimeError, IndexError, NotImplementedError):
+            continue  # what timm's models raise for options that they do not support
+        reduction = body.feature_info.reduction()[-1]
+        if stride not in (None, reduction):  # some models ignore the option
+            continue
+        strides.add(reduction)
+        if reduction == output_stride and (multiple := _size_multiple(body.eval())) is not None:
+            return options, multiple
+    if output_stride in strides:
         raise UsageError(f"{name!r} takes images of one size only; choose another backbone")
     if not strides:
         raise UsageError(f"{name!r} has fewer than {maps} feature maps in timm; choose another backbone")
@@ -152,7 +141,7 @@ def create_without_data(name: str, **options: Any) -> Any:
 def _size_multiple(body: nn.Module) -> int | None:
     """Return the smallest multiple to which image sides have to be padded, found by trial."""
     device = next(body.parameters()).device
-    for multiple in _MULTIPLES:
+    for multiple in (1, 32, 64, 128, 224, 256):
         sizes = ((1, 1), (7, 13), (33, 40)) if multiple == 1 else ((multiple, multiple), (multiple, 2 * multiple))
         try:
             with torch.no_grad(), device:
@@ -171,8 +160,7 @@ def to_caffe_style(body: nn.Module, name: str) -> None:
         shortcut = getattr(first, "downsample", None)
         plain = isinstance(shortcut, nn.Sequential) and isinstance(shortcut[0], nn.Conv2d)
         if type(first).__name__ != "Bottleneck" or not plain or not isinstance(getattr(first, "aa", None), _NO_POOLING):
-            needed = "a ResNet of bottlenecks with plain shortcuts, such as 'resnet50'"
-            raise UsageError(f"caffe_style needs {needed}; got {name!r}")
+            raise UsageError(f"caffe_style needs bottlenecks with plain shortcuts, such as 'resnet50'; got {name!r}")
         first.conv1.stride, first.conv2.stride = first.conv2.stride, (1, 1)
         # In timm the first block has the dilation of the previous stage, which is right for a stride on the 3 x 3.
         dilation = getattr(first, "dilation", 1)
@@ -191,43 +179,34 @@ class NormRelu(BatchNormAct2d):
 
 
 def fuse_norm_relu(model: nn.Module) -> None:
-    """Replace each batch normalization before a ReLU in ResNets of timm by a :class:`NormRelu`, in place.
-
-    Names and values of parameters and buffers do not change.
-    """
+    """Replace each batch normalization before a ReLU in ResNets of timm by a :class:`NormRelu`, in place."""
     for module in model.modules():
-        pairs = [("bn1", "act1"), ("bn2", "act2")] if isinstance(module, Bottleneck) else [("bn1", "act1")]
         if not isinstance(module, Bottleneck | BasicBlock | FeatureDictNet):
             continue
-        for norm_name, act_name in pairs:
-            norm: Any = getattr(module, norm_name, None)
-            act = getattr(module, act_name, None)
+        for number in (1, 2) if isinstance(module, Bottleneck) else (1,):
+            norm: Any = getattr(module, f"bn{number}", None)
+            act = getattr(module, f"act{number}", None)
             between = getattr(module, "drop_block", None)
             plain = type(norm) is nn.BatchNorm2d and type(act) is nn.ReLU and isinstance(between, _NO_POOLING)
             if plain and norm.affine and norm.track_running_stats and norm.momentum is not None:
                 fused = NormRelu(norm.num_features, eps=norm.eps, momentum=norm.momentum).train(norm.training)
                 fused._parameters, fused._buffers = norm._parameters, norm._buffers
-                setattr(module, norm_name, fused)
-                setattr(module, act_name, nn.Identity())
+                setattr(module, f"bn{number}", fused)
+                setattr(module, f"act{number}", nn.Identity())
 
 
 default_cfgs = generate_default_cfgs({"repgraph_small": {}})  # timm looks it up here; there are no weights
 
 
 class SmallEncoder(nn.Module):
-    """A small encoder for small images on a CPU: "repgraph_small" in timm's registry.
-
-    Its maps have strides 2 and 4. A position of the last one depends on 23 x 23 pixels.
-    """
+    """A small encoder for small images on a CPU, with maps of strides 2 and 4: "repgraph_small" in timm's registry."""
 
     def __init__(self, in_chans: int = 3) -> None:
         super().__init__()
         self.stage1 = _conv_block(in_chans, 24, stride=2)
         self.stage2 = nn.Sequential(_conv_block(24, 48, stride=2), _conv_block(48, 64), _conv_block(64, 64))
-        self.feature_info = [
-            dict(num_chs=24, reduction=2, module="stage1"),
-            dict(num_chs=64, reduction=4, module="stage2"),
-        ]
+        first, second = dict(num_chs=24, reduction=2, module="stage1"), dict(num_chs=64, reduction=4, module="stage2")
+        self.feature_info = [first, second]
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -5,33 +5,32 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError, nearest
 from repgraph.layers import BottleneckRepGraph, DualAttention, NonLocal, SimpleRepGraph, checks, insert, spread
+from repgraph.layers.non_local import ContextLayer
 from repgraph.layers.pointwise import Pointwise, fuse_input
 from repgraph.layers.pooling import PyramidPooling
 from repgraph.layers.pyramid import PyramidRepGraph
 
 
-class Control(nn.Module):
+class Control(ContextLayer):
     """The convolutions of :class:`~repgraph.layers.BottleneckRepGraph` without its attention, as a baseline."""
+
+    INSERTED: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self, channels: int, mid_channels: int | None = None, *, fusion: str = "sum", norm_expand: bool = True
     ) -> None:
-        super().__init__()
-        self.channels = checks.check_int("channels", channels)
-        self.mid_channels = checks.check_mid_channels(channels, mid_channels)
-        self.fusion = checks.check_choice("fusion", fusion, checks.FUSIONS)
-        self.out_channels = channels if fusion == "sum" else 2 * channels
+        super().__init__(channels, mid_channels, 1, fusion, None)
         self.reduce = Pointwise(channels, self.mid_channels, bias=False)
         self.reduce_norm = nn.BatchNorm2d(self.mid_channels)
         self.act = nn.ReLU()
         self.expand = Pointwise(self.mid_channels, channels, bias=False)
-        self.expand_norm = nn.BatchNorm2d(channels) if checks.check_bool("norm_expand", norm_expand) else nn.Identity()
+        self.expand_norm = nn.BatchNorm2d(channels) if norm_expand else nn.Identity()
         self.final_act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,34 +81,16 @@ _NOT_RECORDED = ("backend", "attention", "final_act", "map_size", "zero_init")
 def register_context(name: str, layer: Layer | None = None) -> Any:
     """Register your own context layer under a name for networks, recipes and the command line.
 
-    Args:
-        name: its name in ``context`` and ``model.context``.
-        layer: a class or function. ``layer(channels, **options)`` returns a module that takes maps (B, channels, H, W),
-            with an attribute ``out_channels``, the number of channels of its output. Its keyword arguments are the
-            options in ``context_options``; ``fusion`` ("concat" or "sum") is passed if it has such an argument.
-            Default: return a decorator.
+    ``layer`` is a class or function: ``layer(channels, **options)`` returns a module for maps (B, channels, H, W), with
+    an attribute ``out_channels``, the channels of its output. Its keyword arguments are the options in
+    ``context_options``; ``fusion`` ("concat" or "sum") is passed if it has such an argument. Without ``layer``, this is
+    a decorator.
 
     A saved network stores only the name, so register the layer before loading one. Commands import the modules in
     ``repgraph --import MODULE`` and in the environment variable ``REPGRAPH_IMPORT``.
-
-    Example:
-        >>> @register_context("double")
-        ... class Double(nn.Module):
-        ...     def __init__(self, channels):
-        ...         super().__init__()
-        ...         self.out_channels = channels
-        ...
-        ...     def forward(self, x):
-        ...         return 2 * x
-        >>> make_context("double", 8)
-        Double()
     """
     if layer is None:
         return lambda given: register_context(name, given)
-    if not callable(layer):
-        raise TypeError(f"layer is {layer!r}; expected a class or function that returns a module")
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"name is {name!r}; expected a string")
     known = LAYERS.get(name)
     if known is not None and _origin(known) != _origin(layer):
         raise UsageError(f"context {name!r} is already registered, by {_origin(known)}; choose another name")

@@ -25,7 +25,6 @@ class SegmentationHead(Fusible):
 
     Args:
         in_channels: channels of the features; 2048 from a ResNet-50 or -101.
-        classes: number of classes.
         channels: channels after ``project``.
         context, context_options, fusion: the context layer, as in :class:`~repgraph.models.RGNet`.
         dropout: probability of dropping a channel before the classifier.
@@ -33,11 +32,6 @@ class SegmentationHead(Fusible):
     Shape:
         - Input: (B, in_channels, H, W)
         - Output: (B, classes, H, W); with ``return_nodes=True`` also nodes and weights of the RepGraph layer.
-
-    Example:
-        >>> head = SegmentationHead(64, 19, channels=32).eval()
-        >>> head(torch.randn(1, 64, 17, 23)).shape
-        torch.Size([1, 19, 17, 23])
     """
 
     def __init__(
@@ -95,20 +89,12 @@ class PyramidHead(Fusible):
         in_channels: channels of the four maps.
         channels: channels of the projected maps; half of them at stride 4.
         context: "pyramid" is :class:`~repgraph.layers.PyramidRepGraph`, "none" a plain feature pyramid (FPN).
-        classes, context_options, fusion, dropout: as in :class:`SegmentationHead`.
+        context_options, fusion, dropout: as in :class:`SegmentationHead`.
 
     Shape:
         - Input: four maps (B, C_l, H_l, W_l), the finest first
         - Output: (B, classes, H_0, W_0); with ``return_nodes=True`` also nodes and weights of each round.
-
-    Example:
-        >>> head = PyramidHead((8, 16, 32, 64), 19, channels=32).eval()
-        >>> maps = [torch.randn(1, 8 * 2**i, 32 >> i, 48 >> i) for i in range(4)]
-        >>> head(maps).shape
-        torch.Size([1, 19, 32, 48])
     """
-
-    NORMALIZED = ("fine", "smooth")
 
     def __init__(
         self,
@@ -122,8 +108,6 @@ class PyramidHead(Fusible):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        if len(in_channels) != MAPS:
-            raise UsageError(f"a pyramid needs a backbone of {MAPS} stages; got {len(in_channels)}")
         first, *coarser = (check_int("in_channels", number) for number in in_channels)
         width = max(1, check_int("channels", channels) // 2)
         self.laterals = nn.ModuleList(initialize(Pointwise(number, channels, bias=False)) for number in coarser)
@@ -164,7 +148,6 @@ class PyramidHead(Fusible):
 
 
 def initialize(convolution: nn.Conv2d) -> nn.Conv2d:
-    """Initialize a new convolution of a head, in place."""
     nn.init.kaiming_normal_(convolution.weight, mode="fan_in", nonlinearity="relu")
     if convolution.bias is not None:
         nn.init.zeros_(convolution.bias)

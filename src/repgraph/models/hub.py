@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import safetensors.torch
 from huggingface_hub import PyTorchModelHubMixin, constants, hf_hub_download
@@ -28,14 +28,12 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
-    mismatches are errors, and a folder is replaced only after everything is written.
-
-    Attributes:
-        config: the arguments as they are written to ``config.json``.
-        built: state-dict keys at construction; ``fuse()``, ``insert()`` and ``remove()`` change them.
+    mismatches are errors, and a folder is replaced only after everything is written. ``config`` has the arguments as
+    they are written to ``config.json``.
     """
 
-    built: frozenset[str]
+    PRETRAINED: ClassVar[str]  # path of the part that pretrained weights are loaded into
+    built: frozenset[str]  # state-dict keys at construction; fuse(), insert() and remove() change them
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:  # of the network's constructor
         super().__init__()
@@ -53,7 +51,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     @property
     def pretrained(self) -> nn.Module:
         """The part that pretrained weights are loaded into."""
-        raise NotImplementedError
+        return self.get_submodule(self.PRETRAINED)
 
     def save_pretrained(  # type: ignore[override]
         self,
@@ -92,9 +90,8 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         state = self.state_dict()
         changed = sorted(self.built ^ state.keys())
         if changed:
-            what = f"{changed[0]} and {len(changed) - 1} more parameters were added or removed"
-            cause = "as by fuse(), insert() or remove(); save it before"
-            raise UsageError(f"the network does not match its config: {what}, {cause}")
+            what = f"{changed[0]} and {len(changed) - 1} more were added or removed, as by fuse() or insert()"
+            raise UsageError(f"the network does not match its config: {what}; save it before")
         # Copies: safetensors takes neither channels-last nor shared tensors.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
         config = self.config
@@ -108,12 +105,10 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     def from_pretrained(  # type: ignore[override]
         cls, pretrained_model_name_or_path: str | os.PathLike[str], **download: Any
     ) -> Self:
-        """Load a network from a folder, or from the Hub, on the CPU and in evaluation mode.
+        """Load a network on the CPU and in evaluation mode.
 
-        Args:
-            pretrained_model_name_or_path: a folder written by :meth:`save_pretrained`, read from disk only, or
-                "owner/name" on the Hub.
-            download: arguments of :func:`huggingface_hub.hf_hub_download`, such as ``revision`` or ``token``.
+        The path is a folder written by :meth:`save_pretrained`, or "owner/name" on the Hub; ``download`` are then
+        arguments of :func:`huggingface_hub.hf_hub_download`, such as ``revision`` or ``token``.
         """
         name = os.fspath(pretrained_model_name_or_path)
         if os.path.isdir(name):
@@ -145,14 +140,6 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         path: the folder of a run, which contains ``model/``; a folder written by :meth:`RGNet.save_pretrained`; a file
             written by ``repgraph export --to safetensors``; or a checkpoint ``.ckpt`` of training.
         kind: the required class, :class:`RGNet` or :class:`MaskRCNN`. Default: either.
-
-    Example:
-        >>> import tempfile
-        >>> from repgraph.models import RGNet
-        >>> with tempfile.TemporaryDirectory() as run:
-        ...     RGNet(21, "resnet18", channels=64).save_pretrained(f"{run}/model")
-        ...     load(run, RGNet).classes
-        21
     """
     path = Path(os.path.expanduser(path))
     if os.path.isdir(path):  # Path.is_dir raises an error for names that are too long
@@ -183,13 +170,10 @@ def from_checkpoint(content: Any, kind: type[Any] | None, source: object) -> Any
 
 def _restore(kind: type[Any] | None, config: Any, tensors: dict[str, Tensor], source: object, file: object) -> Any:
     """Build the network that a config describes, and load its weights; ``source`` and ``file`` are for messages."""
-    from repgraph.models.mask_rcnn import MaskRCNN  # these import this module
-    from repgraph.models.rgnet import RGNet
-
     if not isinstance(config, Mapping):
         raise UsageError(f"{source}: the config is a {type(config).__name__}; expected a dict of settings")
     name = str(config.get(NETWORK, "RGNet"))
-    classes: dict[str, type[Hub]] = {"RGNet": RGNet, "MaskRCNN": MaskRCNN}
+    classes: dict[str, type[Hub]] = {each.__name__: each for each in Hub.__subclasses__()}
     expected = list(classes) if kind is None else [kind.__name__]
     if name not in expected:
         raise UsageError(f"{source} has a network of class {name}; expected {' or '.join(expected)}")

@@ -12,17 +12,7 @@ MIN_ELEMENTS = 2**16  # smaller tensors, such as the first convolutions, stay as
 
 
 def compress(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Round matrices and convolution kernels to int8, with a float32 scale for each output channel.
-
-    Example:
-        >>> weight = torch.randn(256, 256, 1, 1)
-        >>> small = compress({"weight": weight})
-        >>> small["weight"].dtype, small["weight.int8_scale"].shape
-        (torch.int8, torch.Size([256]))
-        >>> error = (expand(small)["weight"] - weight).abs().amax((1, 2, 3))
-        >>> bool((error <= 0.51 * small["weight.int8_scale"]).all())
-        True
-    """
+    """Round matrices and convolution kernels to int8, with a float32 scale for each output channel."""
     found: dict[str, Tensor] = {}
     for name, value in tensors.items():
         if value.dim() < 2 or value.numel() < MIN_ELEMENTS or not value.is_floating_point():
@@ -43,13 +33,12 @@ def expand(tensors: Mapping[str, Tensor], source: str = "weights") -> dict[str, 
     ``source`` is their file, for errors.
     """
     found = {name: value for name, value in tensors.items() if not name.endswith(SCALE)}
-    for name in tensors.keys() - found.keys():
-        value, scale = tensors.get(name.removesuffix(SCALE)), tensors[name]
-        fits = value is not None and value.dtype == torch.int8 and value.dim() > 1 and scale.shape == value.shape[:1]
-        if value is None or not fits or not bool((scale.isfinite() & (scale >= 0) & scale.is_floating_point()).all()):
-            raise UsageError(f"{source} is damaged: {name} does not scale the output channels of a tensor of 8 bits")
-        found[name.removesuffix(SCALE)] = (value.flatten(1).float() * scale.float()[:, None]).view(value.shape)
     for name, value in found.items():
-        if value.dtype == torch.int8:
-            raise UsageError(f"{source} is damaged: {name} has 8 bits and no scale")
+        scale = tensors.get(name + SCALE)
+        if scale is None and value.dtype != torch.int8:
+            continue
+        fits = scale is not None and value.dtype == torch.int8 and value.dim() > 1 and scale.shape == value.shape[:1]
+        if scale is None or not fits or not bool((scale.isfinite() & (scale >= 0) & scale.is_floating_point()).all()):
+            raise UsageError(f"{source} is damaged: {name} has no valid scales of its 8 bits")
+        found[name] = (value.flatten(1).float() * scale.float()[:, None]).view(value.shape)
     return found

@@ -7,28 +7,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torchvision.models import detection
 from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.poolers import LevelMapper
 
 from repgraph.constants import MEAN, STD
 from repgraph.errors import UsageError
-from repgraph.layers.checks import check_bool, check_choice, check_int, check_number
+from repgraph.layers.checks import check_choice, check_int, check_number
 from repgraph.models import weights as weight_files
 from repgraph.models.backbone import to_caffe_style
 from repgraph.models.context import INSERTABLE, insert_context
 from repgraph.models.hub import NETWORK, Hub
 
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-CONTEXTS = (*INSERTABLE, "none")
 NORMS = {"frozen": FrozenBatchNorm2d, "batch": nn.BatchNorm2d}
 
 
 class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentation", "object-detection"]):
     """torchvision's Mask R-CNN with a ResNet and a feature pyramid. :func:`mask_rcnn` builds it with weights.
 
-    All arguments are stored in ``config``.
+    All arguments are stored in ``config``; ``detector`` is torchvision's network, whose parameters keep their names.
 
     Args:
         classes: number of classes, not counting the background; labels are 1 to ``classes``.
@@ -50,16 +49,9 @@ class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentatio
             two boxes of a class is removed, and maximum number of results per image.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
         mean, std: normalization of the images, RGB from 0 to 1; the network applies it.
-
-    Attributes:
-        detector: torchvision's network; parameters keep their names.
-
-    Example:
-        >>> model = MaskRCNN(3, "resnet18", context="repgraph", min_size=64).eval()
-        >>> found = model([torch.rand(3, 48, 64)])[0]
-        >>> sorted(found), found["masks"].shape[1:]
-        (['boxes', 'labels', 'masks', 'scores'], torch.Size([1, 48, 64]))
     """
+
+    PRETRAINED = "detector.backbone.body"
 
     def __init__(
         self,
@@ -91,10 +83,10 @@ class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentatio
             norm_layer=partial(norm_layer, eps=check_number("norm_eps", norm_eps, 0, 1)),
             trainable_layers=check_int("trainable_stages", trainable_stages, 0, 5),
         )
-        self.caffe_style = check_bool("caffe_style", caffe_style)
+        self.caffe_style = caffe_style
         if caffe_style:
             to_caffe_style(body.body, backbone)
-        name = check_choice("context", "none" if context is None else context, CONTEXTS)
+        name = check_choice("context", "none" if context is None else context, (*INSERTABLE, "none"))
         if name != "none":
             where = {"layer3": 1} if where is None else where
             options = self.config["context_options"] or {}
@@ -123,24 +115,18 @@ class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentatio
     def forward(
         self, images: Sequence[Tensor], targets: Sequence[Mapping[str, Any]] | None = None
     ) -> dict[str, Tensor] | list[dict[str, Tensor]]:
-        """Return losses in training, and detections in evaluation.
+        """Return the losses by name in training, and in evaluation the objects of each image, in its pixels.
+
+        Objects are "boxes" (N, 4), "labels" (N,), "scores" (N,) and "masks" (N, 1, H, W), probabilities from 0 to 1.
 
         Args:
             images: (3, H, W) each, RGB, of any size; uint8, or floating point from 0 to 1. The network normalizes and
                 resizes them.
             targets: required in training; for each image "boxes" (N, 4), "labels" (N,) from 1 to ``classes`` and
                 "masks" (N, H, W), on the device of the images, as from :class:`~repgraph.data.coco.InstanceData`.
-
-        Returns:
-            In training, the losses by name. In evaluation, for each image "boxes" (N, 4), "labels" (N,), "scores" (N,)
-            and "masks" (N, 1, H, W), probabilities from 0 to 1; in pixels of the image.
         """
-        plain = None if targets is None else [tree_map(_as_tensor, dict(target)) for target in targets]
+        plain = None if targets is None else [tree_map_only(Tensor, _as_plain, dict(target)) for target in targets]
         return self.detector([_prepare_image(image) for image in images], plain)
-
-    @property
-    def pretrained(self) -> nn.Module:
-        return self.detector.backbone.body
 
 
 def mask_rcnn(
@@ -169,15 +155,14 @@ def mask_rcnn(
     settings = weight_files.complete(options, found, "caffe_style", "norm_eps", "mean", "std")
     model = MaskRCNN(classes, backbone, **settings)
     if found is not None:
-        weight_files.load_detector(model.detector, found, check_bool("new_predictors", new_predictors))
+        weight_files.load_detector(model.detector, found, new_predictors)
     return model
 
 
 def keep_coordinates_in_float32(detector: Any) -> None:
-    """Keep coordinates and scores of torchvision's Mask R-CNN in float32 under autocast.
+    """Convert feature maps and outputs of the heads to float32 under autocast.
 
-    torchvision creates anchors in the dtype of the feature maps, and moves boxes in the dtype of the heads' outputs; in
-    bfloat16 they are rounded to 8 pixels at 1333. So feature maps and outputs of the heads are converted to float32.
+    torchvision's anchors and boxes have their dtype; in bfloat16 they would be rounded to 8 pixels at 1333.
     """
     heads = detector.roi_heads
     for part in (detector.backbone, detector.rpn.head, heads.box_predictor, heads.mask_predictor):
@@ -190,12 +175,10 @@ def _output_to_float32(module: nn.Module, inputs: Any, output: Any) -> Any:
 
 def _prepare_image(image: Tensor) -> Tensor:
     """Convert an image to the floating-point input of torchvision's network."""
-    if image.dim() != 3 or image.shape[0] != 3:
-        raise TypeError(f"an image is of shape {tuple(image.shape)}; expected a list of tensors (3, H, W)")
-    image = _as_tensor(image)
+    image = _as_plain(image)
     return image.float() / 255 if image.dtype == torch.uint8 else image
 
 
-def _as_tensor(value: Any) -> Any:
-    """Strip torchvision's tensor subclasses, which slow down every operation."""
-    return value.as_subclass(Tensor) if isinstance(value, Tensor) else value
+def _as_plain(value: Tensor) -> Tensor:
+    """Strip torchvision's subclasses, which slow down every operation."""
+    return value.as_subclass(Tensor)

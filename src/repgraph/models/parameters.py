@@ -29,8 +29,8 @@ def param_groups(
         layer_decay: a stage of the pretrained part (see :func:`repgraph.stages`; the stem counts as one) has the rate
             ``lr * layer_decay ** (number of stages after it)``.
 
-    The result and ``no_decay`` are as for :func:`repgraph.param_groups`, with "norms and biases" and "weights" split
-    into backbone and new; with ``layer_decay``, the backbone's are also split by stage.
+    The rest is as for :func:`repgraph.param_groups`, with "norms and biases" and "weights" split into backbone and new;
+    with ``layer_decay``, the backbone's are also split by stage.
     """
     new_lr = lr if new_lr is None else check_number("new_lr", new_lr, 0)
     offset_lr = new_lr if offset_lr is None else offset_lr

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repgraph.constants import DECODERS, MEAN, STD
 from repgraph.errors import UsageError
-from repgraph.layers.checks import check_bool, check_choice, check_map, check_size
+from repgraph.layers.checks import check_choice, check_map, check_size
 from repgraph.layers.modes import evaluation_mode
 from repgraph.layers.pyramid import to_pixels
 from repgraph.layers.repgraph import RepGraph
@@ -28,8 +28,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
     All arguments are stored in ``config``.
 
     Args:
-        classes: number of classes.
-        backbone: name of a timm model; see :class:`~repgraph.models.Backbone`.
+        backbone, caffe_style: see :class:`~repgraph.models.Backbone`.
         decoder: "dilated" (the paper's: a dilated backbone and :class:`~repgraph.models.SegmentationHead`) or "pyramid"
             (a backbone without dilation, and :class:`~repgraph.models.PyramidHead` on its last four stages).
         output_stride: of the backbone: 8, 16 or 32. Default: 8; a pyramid needs 32.
@@ -45,29 +44,18 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
             "simple", "non_local" or "dual".
         auxiliary: whether there is an auxiliary head.
         dropout: probability of dropping a channel before a classifier.
-        caffe_style: of the backbone.
         map_sizes: ``map_size`` of RepGraph layers by their paths, such as ``{"head.context": (8, 8)}``; see
             :meth:`keep_reach`.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
         mean, std: normalization of the images, RGB from 0 to 1.
 
-    Attributes:
-        backbone: the pretrained part, with the inserted layers (:func:`repgraph.inserted`).
-        head, auxiliary: the heads; the second may be None.
-        initial: set by :func:`rgnet`: which weights were loaded, and which layers are new.
-
     Shape:
         - Input: (B, 3, H, W), normalized
         - Output: logits (B, classes, H, W), at least float32. In training with an auxiliary head: logits of both heads.
-
-    Example:
-        >>> model = RGNet(21, "resnet18", channels=64)
-        >>> logits, auxiliary = model(torch.randn(2, 3, 33, 47))
-        >>> logits.shape, auxiliary.shape
-        (torch.Size([2, 21, 33, 47]), torch.Size([2, 21, 33, 47]))
     """
 
-    initial: str = ""
+    PRETRAINED = "backbone"
+    initial: str = ""  # set by rgnet(): which weights were loaded, and which layers are new
 
     def __init__(
         self,
@@ -98,7 +86,6 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         self.decoder, pyramid = decoder, decoder == "pyramid"
         if pyramid and output_stride != stride:
             raise UsageError(f"output_stride is {output_stride}; a pyramid needs {stride}, the stride without dilation")
-        check_bool("caffe_style", caffe_style)
         maps = MAPS if pyramid else 2
         self.backbone = Backbone(backbone, output_stride=output_stride, maps=maps, caffe_style=caffe_style)
         if inserted:
@@ -116,7 +103,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         options = head_options(context, self.config["context_options"])
         self.config["context_options"] = full_options(context, options, self.head.context)
         self.auxiliary = None
-        if check_bool("auxiliary", auxiliary):
+        if auxiliary:
             self.auxiliary = AuxiliaryHead(stage4, classes, channels=channels, dropout=dropout)
         if not pyramid:
             del self.config["decoder"]
@@ -144,8 +131,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         from where the nodes were trained. Returns the map sizes of the layers it applies to; ``config`` stores them.
         """
         layers = {path: layer for path, layer in self.named_modules() if isinstance(layer, RepGraph)}
-        stride = self.backbone.output_stride  # of the smallest map
-        smallest = -(-height // stride), -(-width // stride)
+        smallest = -(-height // self.backbone.output_stride), -(-width // self.backbone.output_stride)
         if not any(_shrinks(layer, smallest) for layer in layers.values()):
             return {}
         with evaluation_mode(self):
@@ -156,7 +142,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         return small
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        size = _check_images(x).shape[2:]
+        size = check_map(x, 3).shape[2:]
         maps = self.backbone(x)
         logits = upsample(self.head(self._head_input(maps)), size)
         if self.auxiliary is None or not self.training:
@@ -174,12 +160,11 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
 
         Returns:
             Nodes (B, S, 2, h, w): [x, y] in pixels of the image for each position of the h x w map (for a grid, for
-            each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. Position (i, j) of the
-            map itself is at pixel ((j + 0.5) W / w - 0.5, (i + 0.5) H / h - 0.5). With several rounds, tuples of one
-            tensor for each. For a pyramid, nodes (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S, h, w) of each
-            round: S on each map of strides 8, 16 and 32.
+            each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. With several rounds,
+            tuples of one tensor for each. For a pyramid, nodes (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S,
+            h, w) of each round: S on each map of strides 8, 16 and 32.
         """
-        maps = self.backbone(_check_images(x))
+        maps = self.backbone(check_map(x, 3))
         _, nodes, weights = self.head(self._head_input(maps), return_nodes=True)
         used = maps[1:] if self.decoder == "pyramid" else maps[-1:]
         steps = [(x.shape[3] / each.shape[3], x.shape[2] / each.shape[2]) for each in used]
@@ -187,20 +172,10 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
             return tuple(to_pixels(each, steps) for each in nodes), weights
         return to_pixels(nodes, steps), weights
 
-    @property
-    def pretrained(self) -> nn.Module:
-        return self.backbone
-
 
 def _shrinks(layer: RepGraph, size: tuple[int, int]) -> bool:
     """Return whether initial nodes of a layer do not fit a map of this size."""
     return any(shrink_factor(offset.extent, *size) < 1 for offset in layer.offsets())
-
-
-def _check_images(x: Tensor) -> Tensor:
-    if not check_map(x, 3).is_floating_point():
-        raise TypeError(f"images are {x.dtype}; expected normalized floating-point images")
-    return x
 
 
 def rgnet(

@@ -25,7 +25,6 @@ from repgraph.models.backbone import Backbone, check_timm_name, create_without_d
 FILE = "model.safetensors"  # in the folder of a network
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
 _PREDICTORS = ("roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")  # one output per class
-_ZERO_EPS = ("MaskRCNN_ResNet50_FPN_Weights.COCO_V1",)  # torchvision uses an epsilon of 0 with these
 
 
 class Weights(BaseModel, arbitrary_types_allowed=True, allow_inf_nan=False):
@@ -42,9 +41,9 @@ class Weights(BaseModel, arbitrary_types_allowed=True, allow_inf_nan=False):
 
 
 def find_weights(weights: str | os.PathLike[str], backbone: str, *, detector: bool = False) -> Weights:
-    """Read the weights of a backbone; see :func:`repgraph.models.rgnet` and :func:`repgraph.models.mask_rcnn`.
+    """Read the weights of a backbone or, with ``detector``, of a backbone or detector under torchvision's names.
 
-    With ``detector``, names are torchvision's, and the weights of a whole detector are returned as a whole.
+    ``weights`` are as for :func:`repgraph.models.rgnet` and :func:`repgraph.models.mask_rcnn`.
     """
     text = os.fspath(weights)
     if text == "pretrained" or text.startswith("timm:"):
@@ -105,10 +104,7 @@ def load_heads(model: Any, weights: Weights) -> str:
 
 
 def load_detector(detector: Any, weights: Weights, new_predictors: bool = False) -> None:
-    """Load weights into torchvision's detector, or into its backbone.
-
-    Inserted layers keep their weights if the file has none for them; with ``new_predictors``, so do the last layers.
-    """
+    """Load weights into torchvision's detector or its backbone; inserted layers may keep theirs."""
     whole = any(name.startswith("roi_heads.") for name in weights.tensors)
     if new_predictors and not whole:
         raise UsageError(f"new_predictors needs the weights of a whole detector; {weights.source} has only a backbone")
@@ -234,7 +230,8 @@ def _from_torchvision(name: str, backbone: str) -> Weights:
     if name not in entries:
         version = torchvision.__version__
         raise UsageError(f"torchvision {version} has no weights {name!r} of {backbone!r}{nearest(name, entries)}")
-    source, eps = f"torchvision's {name!r}", 0.0 if name in _ZERO_EPS else None
+    source = f"torchvision's {name!r}"
+    eps = 0.0 if name == "MaskRCNN_ResNet50_FPN_Weights.COCO_V1" else None  # as in torchvision
     with _downloading(source):
         tensors = dict(entries[name].get_state_dict(progress=False, check_hash=True))
     return Weights(source=source, tensors=tensors, caffe_style=False, norm_eps=eps)

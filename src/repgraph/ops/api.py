@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repgraph.ops import geometry, levels, library, reference
+from repgraph.ops import geometry, library, reference
 from repgraph.ops.backends import choose
 from repgraph.ops.checks import check, check_not_forward_mode
 from repgraph.ops.formats import memory_format
@@ -82,7 +82,7 @@ def representative_attention(
     check(query, keys, values, offsets, groups, grid, scale, bias, own_nodes)
     grid = min(grid, 2**30)  # larger than any map, and no overflow in kernels
     sets = groups if own_nodes else 1
-    one_map = len(keys) == sets == 1 and bias is None and geometry.same(keys[0].shape[2:], query.shape[2:])
+    one_map = len(keys) == 1 and geometry.same(keys[0].shape[2:], query.shape[2:])
     if backend == "auto" and not one_map and torch.jit.is_tracing():
         backend = "reference"  # a trace cannot pass sizes of maps to an operator
     backend = choose(backend, query.device, query.dtype)
@@ -91,18 +91,11 @@ def representative_attention(
         y = y.contiguous(memory_format=memory_format(query))
     else:
         check_not_forward_mode(query, *keys, *values, offsets, bias)
-        if one_map:
-            own_value = None if shared else values[0]
-            y, _, weights = library.attention(
-                query, keys[0], own_value, offsets, groups, grid, float(scale), backend, bool(return_nodes)
-            )
-        else:
-            flat_values = None if shared else levels.flat(values)
-            sizes = [each.shape[2:] for each in keys]
-            y, weights = levels.attend(
-                query, levels.flat(keys), flat_values, offsets, bias, sizes, groups, sets, grid, float(scale), backend,
-                bool(return_nodes),
-            )  # fmt: skip
+        features = [keys] if shared else [keys, values]
+        rows = [maps[0] if one_map else library.flat(maps) for maps in features]
+        sizes = [] if one_map else [n for each in keys for n in each.shape[2:]]
+        options = (sizes, groups, sets, grid, float(scale), backend, bool(return_nodes))
+        y, weights = library.attention(query, rows[0], None if shared else rows[1], offsets, bias, *options)
     if not return_nodes:
         return y
     sizes = [each.shape[2:] for each in keys]

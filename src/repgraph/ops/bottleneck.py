@@ -75,7 +75,7 @@ def bottleneck(
         z = F.linear(rows, weights.reduce.flatten(1).to(x.dtype))
         f = view_map(kernels.norm_relu_running(z, weights.gamma, weights.beta, first.running, first.eps), x)
         offsets = kernels.wide_product(f, weights.offset.contiguous(), weights.offset_bias.contiguous())
-        response = kernels.forward(f, f, None, offsets, groups, 1, scale, False, with_lse=False)[0]
+        response = kernels.one_map_forward(f, f, None, offsets, groups, 1, scale, False, with_lse=False)[0]
         expand = weights.expand.flatten(1).to(x.dtype)
         folded = fold_running(expand, weights.expand_gamma, weights.expand_beta, last.running, last.eps)
         return view_map(kernels.residual_product(rows, view_rows(response), *folded, relu), x), offsets
@@ -93,7 +93,7 @@ class _Bottleneck(torch.autograd.Function):
             f = view_map(f, x)
             offsets = kernels.wide_product(f, offset.contiguous(), offset_bias.contiguous())
             groups, scale = ctx.attention
-            response, lse, _ = kernels.forward(f, f, None, offsets, groups, 1, scale, False)
+            response, lse, _ = kernels.one_map_forward(f, f, None, offsets, groups, 1, scale, False)
             a, weight, momentum = view_rows(response), expand.flatten(1), last.momentum
             y, *saved = product_rows(rows, a, weight, expand_gamma, expand_beta, last.running, last.eps, momentum, relu)
         y = view_map(y, x)
@@ -121,7 +121,7 @@ class _Bottleneck(torch.autograd.Function):
         with library.without_autocast(x.device.type):
             rows, grads = view_rows(x), as_rows(grad)
             d, grad_expand, *grads_expand_norm = product_rows_backward(grads, view_rows(response), expand_gamma, *saved)
-            grad_f, _, _, grad_offsets = kernels.backward(
+            grad_f, _, _, grad_offsets = kernels.one_map_backward(
                 view_map(d, x), None, f, f, None, offsets, response, lse, groups, 1, scale, joint=True
             )
             outputs = len(offset)

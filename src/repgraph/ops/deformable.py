@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from repgraph.ops import levels, library, reference
+from repgraph.ops import library, reference
 from repgraph.ops.backends import choose
 from repgraph.ops.checks import check_not_forward_mode, check_tensor
 from repgraph.ops.geometry import position_dtype
@@ -57,7 +57,7 @@ def multi_scale_deformable_attention(
     backend = choose(backend, value.device, value.dtype)
     if backend != "reference":
         check_not_forward_mode(value, sampling_locations, attention_weights)
-        return levels.deform(value, sampling_locations, attention_weights, sizes, counts, backend)
+        return library.deform(value, sampling_locations, attention_weights, sizes, counts, backend)
     batch, queries, heads = sampling_locations.shape[:3]
     dtype = position_dtype(value.dtype)
     locations = sampling_locations.to(dtype).reshape(batch, queries, heads, sum(counts), 2)

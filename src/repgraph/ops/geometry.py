@@ -5,7 +5,7 @@ Positions are in pixels, with pixel centres at integers. Queries are divided int
 p is interpolated between the corners floor(p) and floor(p) + 1 of each axis with weights 1 - t and t, t = p - floor(p).
 Corners off the map are zero.
 
-The kernels implement the same rule (``triton/geometry.py``, ``cpu/geometry.py``). All three clamp positions to [-2,
+The kernels implement the same rule (``triton/geometry.py``, ``cpu/nodes.py``). All three clamp positions to [-2,
 size + 1] first: positions beyond are off the map anyway, and infinite offsets become finite. A NaN offset has a NaN t:
 it reads no memory, and the result of its query is NaN.
 

@@ -32,23 +32,19 @@ PAPER = {  # its scores
     "coco-r50-repgraph": "box AP 39.6, AP50 61.4, AP75 42.1; mask AP 36.0, AP50 57.9, AP75 37.9, on test2017",
 }
 
-
-def _slide(*scales: float) -> dict[str, Any]:
-    return dict(mode="slide", scales=scales, flip=True)
-
-
 _HEAD = dict(lr=0.01, head=10.0, offset=10.0)  # offsets have the learning rate of their head
 # Of pyramids, on every data set: attention and its feed-forward part learn far better with AdamW (docs/results.md).
 PYRAMID_OPTIMIZER: dict[str, Any] = dict(
     optimizer="adamw", lr=1e-4, head=10.0, offset=10.0, weight_decay=0.05, warmup=50
 )
 _SHORT = dict(optim=_HEAD, train=dict(batch=16, iterations=2_500))
-_PAPER = dict(optim=dict(lr=0.02, weight_decay=1e-4), test=_slide(0.5, 0.75, 1.0, 1.25))
+_SCALES = dict(mode="slide", scales=(0.5, 0.75, 1.0, 1.25), flip=True)
+_PAPER = dict(optim=dict(lr=0.02, weight_decay=1e-4), test=_SCALES)
 _LONG = dict(batch=16, period=1_000, validate_every=10)
 _CITYSCAPES = dict(
     optim=dict(lr=0.01, weight_decay=5e-4),
     train=dict(batch=8, iterations=40_000, period=1_000, validate_every=5),
-    test=_slide(0.5, 0.75, 1.0, 1.5),
+    test=_SCALES | dict(scales=(0.5, 0.75, 1.0, 1.5)),
 )
 _TRAINVAL = dict(name="cityscapes", split="trainval", val_split="")
 _FOLDER = dict(optim=_HEAD, train=dict(batch=16, iterations=5_000), test=dict(mode="slide"))

@@ -4,10 +4,9 @@ A recipe determines the result of training. Settings that do not change the resu
 (:data:`RESUMABLE`), may differ when a run is resumed.
 """
 
-import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from repgraph.constants import SCALES, Precision
 
@@ -28,19 +27,12 @@ def _as_pair(value: Any) -> Any:
     return found * 2 if isinstance(found, tuple) and len(found) == 1 else found
 
 
-def _check_name(value: str) -> str:
-    """Accept names of files only: by default, the run's folder is ``runs/NAME``."""
-    if not re.fullmatch(r"[^./\\][^/\\]{0,199}", value) or not value.isprintable():
-        raise ValueError(f"name is {value!r:.100}; expected that of a folder, without '/' and not hidden")
-    return value
-
-
-Name = Annotated[str, AfterValidator(_check_name)]
+Name = Annotated[str, Field(pattern=r"^[^./\\\pC][^/\\\pC]{0,199}$")]  # of a folder that is not hidden: runs/NAME
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-Betas = Annotated[tuple[Beta, ...], Field(min_length=2, max_length=2), BeforeValidator(_as_tuple)]
+Betas = Annotated[tuple[Beta, Beta], BeforeValidator(_as_tuple)]
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 Crop = Annotated[tuple[Side, Side], BeforeValidator(_as_pair)]  # height, width
 Sides = Annotated[tuple[Annotated[int, Field(gt=1, le=MAX_SIDE)], ...], Field(min_length=1), BeforeValidator(_as_tuple)]
@@ -70,12 +62,6 @@ class Images(Section):
     limit: NotNegative = 0  # use the first images only; 0 is all
     val_limit: NotNegative = 0
     hold_out: NotNegative = 0  # validate on every n-th image of split, and train on the others
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.hold_out == 1:
-            raise ValueError("data.hold_out is 1, which leaves no image to train on; expected 0 or at least 2")
-        return self
 
 
 class Data(Images):
@@ -158,12 +144,6 @@ class Optim(Optimizer):
     # Weights of the classes in cross-entropy; empty: equal.
     class_weights: Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_as_tuple)] = ()
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.class_weights and not any(self.class_weights):
-            raise ValueError("optim.class_weights are all 0; at least one must be positive")
-        return self
-
 
 class DetectionOptim(Optimizer):
     """Linear warm-up, then decay by ``gamma`` after each of ``steps``."""
@@ -194,17 +174,9 @@ class Train(Section):
     accelerator: Literal["auto", "cuda", "cpu"] = "auto"
     devices: NotNegative = 0  # GPUs, or processes on the CPU; 0 is all GPUs, or one process
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.batch % self.accumulate:
-            raise ValueError(f"train.accumulate is {self.accumulate}; expected a divisor of train.batch={self.batch}")
-        return self
-
 
 class Test(Section):
     """Settings for testing the trained network; validation during training uses scale 1 without flip."""
-
-    __test__ = False  # not a test case of pytest
 
     mode: Literal["whole", "slide"] = "whole"  # whole images, or overlapping windows of size crop
     crop: Crop = (512, 512)

@@ -5,11 +5,11 @@ import copy
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from repgraph import files
 from repgraph.errors import SYNONYMS, UsageError, nearest
@@ -118,24 +118,11 @@ def _parse(text: str) -> Any:
     return text
 
 
-def explain(error: ValidationError, kind: type[BaseModel]) -> str:
-    """Return the first error of a validation in one line."""
+def explain(error: ValidationError, kind: Any) -> str:
+    """Return the first error in a recipe, or in one of its sections, in one line."""
     first = error.errors()[0]
-    *outer, last = first["loc"] or ("",)
-    name, given = ".".join(part for part in first["loc"] if isinstance(part, str)), first["input"]
-    match first["type"]:
-        case "extra_forbidden":
-            return f"unknown {'setting' if outer else 'section'} {name!r}{nearest(last, _fields(kind, outer))}"
-        case "missing":
-            return f"{name} is required"
-        case "literal_error":
-            return f"{name} is {given!r:.100}{nearest(given, get_args(_fields(kind, outer)[last].annotation))}"
-        case "value_error":
-            return str(first["ctx"]["error"])
-    message = first["msg"][0].lower() + first["msg"][1:]
-    return f"{name} is {given!r:.100}: {message}"
-
-
-def _fields(kind: Any, section: Sequence[Any]) -> dict[Any, Any]:
-    """Return the fields of a recipe, or of a section in it."""
-    return (kind.model_fields[section[0]].annotation if section else kind).model_fields
+    if first["type"] != "extra_forbidden":
+        return files.explain(error)
+    *section, name = map(str, first["loc"])
+    known = kind.model_fields[section[0]].annotation if section else kind
+    return f"unknown setting {'.'.join([*section, name])!r}{nearest(name, known.model_fields)}"

@@ -19,7 +19,7 @@ from repgraph.inference.network import memory_hints
 from repgraph.models import MaskRCNN
 from repgraph.progress import Progress
 from repgraph.report.run_log import FINISHED, RunLog
-from repgraph.train.task import make_task
+from repgraph.train.session import make_task
 
 
 @dataclass(frozen=True)

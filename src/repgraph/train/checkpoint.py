@@ -27,30 +27,25 @@ class _Content(BaseModel, strict=True, arbitrary_types_allowed=True, allow_inf_n
     """The types of a checkpoint's values."""
 
     state_dict: dict[str, Tensor]
-    unaveraged: dict[str, Tensor] = {}
+    unaveraged: dict[str, Tensor]
     optimizer_states: list[_Momenta] = Field(min_length=1)
-    scaler: dict[str, Any] = {}
+    scaler: dict[str, Any]
     iteration: int = Field(ge=0)
     best: dict[str, float]
     sums: Tensor
     recipe: dict[str, Any]
     config: dict[str, Any]
-    data: dict[str, Any] = {}
-    versions: dict[str, str | None] = {}
+    data: dict[str, Any]
+    versions: dict[str, str | None]
 
 
 def save(
     session: Session, fabric: Fabric, optimizer: Any, folder: Path, now: int, best: dict[str, Any], sums: Tensor
 ) -> None:
-    """Write everything needed to resume a run exactly; if that fails, it fails in every process.
+    """Write everything needed to resume a run exactly after iteration ``now``; if it fails, it fails in every process.
 
     ``state_dict`` has the weights that are validated. If they are averages (``train.ema``), ``unaveraged`` has the
-    weights in training.
-
-    Args:
-        now: Number of iterations done.
-        best: The best score and its iteration; if it is this one, the checkpoint is also ``best.ckpt``.
-        sums: Of the losses since they were last logged.
+    weights in training. ``best`` is the best score and its iteration, ``sums`` the losses since they were last logged.
     """
     error = ""
     if session.devices.is_first:

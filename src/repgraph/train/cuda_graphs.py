@@ -1,8 +1,4 @@
-"""CUDA graphs: the network's kernels are recorded once and replayed in every iteration.
-
-An iteration launches a thousand kernels or more. If the CPU takes longer to launch them than the GPU to run them, the
-GPU waits; a replay costs the CPU almost nothing. Results do not change.
-"""
+"""CUDA graphs: the network's kernels are recorded once and replayed, which saves the CPU the time to launch them."""
 
 import torch
 from torch import Tensor, nn

@@ -1,5 +1,6 @@
 """Object detection and instance segmentation: Mask R-CNN on images of any size, box and mask AP."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from repgraph.data.coco import InstanceData
 from repgraph.data.labels import Labels
 from repgraph.data.transforms import RandomFlip, distort_colors
 from repgraph.errors import UsageError
-from repgraph.evaluation import DetectionScores, evaluate_detection
+from repgraph.evaluation import evaluate_detection
 from repgraph.evaluation.detection import SUMMARY
 from repgraph.evaluation.segmentation import OnProgress
 from repgraph.inference.detection import stretch_narrow
@@ -30,12 +31,7 @@ class Detection(Task):
     scores = tuple(f"{kind}_{name}" for kind in ("box", "mask") for name in SUMMARY)
     best = "mask_ap"
     fixed_size = False
-
-    def __init__(self, recipe: DetectionRecipe) -> None:
-        super().__init__()
-        self.recipe: DetectionRecipe = recipe
-        if recipe.train.compile:
-            raise UsageError("train.compile needs images of one size, and in detection sizes vary; leave it out")
+    recipe: DetectionRecipe
 
     def open(self, split: str, *, training: bool) -> InstanceData:
         """Open a split; crowds and images without objects are left out in training and kept in validation."""
@@ -93,17 +89,21 @@ class Detection(Task):
     def validate(self, model: Any, data: InstanceData, progress: OnProgress | None = None) -> Validation:
         limit, precision = self.recipe.data.val_limit or None, self.recipe.train.precision
         scores = evaluate_detection(model, data, limit=limit, precision=precision, progress=progress).scores
-        kinds = {"box": scores.box, "mask": scores.mask or scores.box}
+        box, mask = scores.box, scores.mask
+        summary = f"val box AP {100 * box.ap:.2f} %, AP50 {100 * box.ap50:.2f} %"
+        if math.isnan(box.ap):
+            summary = "no score: the validation images have no objects; check them with repgraph data check"
+        elif mask is not None:
+            summary += f"; mask AP {100 * mask.ap:.2f} %, AP50 {100 * mask.ap50:.2f} %"
+        kinds = {"box": box, "mask": mask or box}
         metrics = {f"{kind}_{name}": getattr(each, name) for kind, each in kinds.items() for name in SUMMARY}
-        return Validation(scores, summary(scores), metrics)
+        return Validation(scores, summary, metrics)
 
 
 def drop_thin_boxes(target: dict[str, Any]) -> dict[str, Any]:
     """Return a target without objects whose boxes are too thin to survive resizing."""
     boxes = target["boxes"].as_subclass(Tensor)
     kept = ((boxes[:, 2:] - boxes[:, :2]) >= MIN_BOX_SIDE).all(1)
-    if bool(kept.all()):
-        return target
     return {**target, **{name: target[name].as_subclass(Tensor)[kept] for name in ("boxes", "labels", "masks")}}
 
 
@@ -116,11 +116,3 @@ def stretch(image: Tensor, target: dict[str, Any], max_size: int) -> tuple[Tenso
     (height, width), (new_height, new_width) = plain.shape[1:], wide.shape[1:]
     boxes = target["boxes"].as_subclass(Tensor) * torch.tensor([new_width / width, new_height / height] * 2)
     return wide, {**target, "boxes": boxes, "masks": stretch_narrow(target["masks"].as_subclass(Tensor), max_size)}
-
-
-def summary(scores: DetectionScores) -> str:
-    box, mask = scores.box, scores.mask
-    if box.ap != box.ap:
-        return "no score: the validation images have no objects; check them with repgraph data check"
-    line = f"val box AP {100 * box.ap:.2f} %, AP50 {100 * box.ap50:.2f} %"
-    return line if mask is None else f"{line}; mask AP {100 * mask.ap:.2f} %, AP50 {100 * mask.ap50:.2f} %"

@@ -44,8 +44,6 @@ def find(train: Train) -> Devices:
     kind = "cpu" if train.accelerator == "cpu" or not gpus else "cuda"
     if train.precision == "fp16" and kind == "cpu":
         raise UsageError("train.precision is 'fp16', which is not supported on the CPU; use bf16 or fp32")
-    if train.precision == "bf16" and kind == "cuda" and not torch.cuda.is_bf16_supported():
-        raise UsageError("train.precision is 'bf16', which this GPU does not support; use fp16 or fp32")
     if TorchElasticEnvironment.detect():
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         if train.devices not in (0, local):
@@ -63,8 +61,7 @@ class _Autocast(MixedPrecision):
     def convert_input(self, data: Any) -> Any:
         return data
 
-    def convert_output(self, data: Any) -> Any:
-        return data
+    convert_output = convert_input
 
 
 def make_fabric(train: Train, devices: Devices) -> Fabric:
@@ -77,12 +74,11 @@ def make_fabric(train: Train, devices: Devices) -> Fabric:
         ddp: dict[str, Any] = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
         gpus = torch.cuda.device_count()
         if devices.kind == "cuda" and devices.local_size > gpus:  # NCCL needs a GPU for each process
-            places = [torch.device("cuda", i % gpus) for i in range(devices.local_size)]
-            ddp |= dict(process_group_backend="gloo", parallel_devices=places)
+            ddp["parallel_devices"] = [torch.device("cuda", i % gpus) for i in range(devices.local_size)]
+            ddp["process_group_backend"] = "gloo"
             options = {}
         options |= dict(strategy=DDPStrategy(**ddp), num_nodes=devices.world_size // devices.local_size)
-    with _quiet():
-        return Fabric(plugins=plugins, **options)
+    return Fabric(plugins=plugins, **options)
 
 
 @contextlib.contextmanager
@@ -91,8 +87,8 @@ def watched_processes(fabric: Fabric, report: Callable[[str], None]) -> Iterator
     processes = getattr(fabric.strategy.launcher, "procs", [])
 
     def filter_log(_: logging.LogRecord) -> bool:
-        for rank, code in enumerate([process.returncode for process in processes], 1):
-            if code:
+        for rank, process in enumerate(processes, 1):
+            if code := process.returncode:
                 reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
                 with contextlib.suppress(OSError):  # a closed terminal
                     report(f"the process of rank {rank} {reason}")
@@ -113,30 +109,21 @@ def watched_processes(fabric: Fabric, report: Callable[[str], None]) -> Iterator
 
 @contextlib.contextmanager
 def backend_settings(train: Train, devices: Devices, fixed_size: bool) -> Iterator[None]:
-    """Set TF32, cuDNN benchmarking (for batches of a fixed size) and determinism; restore them at exit."""
-    benchmark = torch.backends.cudnn.benchmark
+    """Set TF32, cuDNN benchmarking (for batches of a fixed size), determinism and Fabric's logging; restore at exit."""
+    logger = logging.getLogger("lightning_fabric")
+    benchmark, level = torch.backends.cudnn.benchmark, logger.level
     deterministic = torch.are_deterministic_algorithms_enabled()
     try:
         torch.backends.cudnn.benchmark = devices.kind == "cuda" and not train.deterministic and fixed_size
         if train.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
-        with tensor_float_32() if devices.kind == "cuda" else contextlib.nullcontext(), _quiet():
-            yield
-    finally:
-        torch.backends.cudnn.benchmark = benchmark
-        torch.use_deterministic_algorithms(deterministic)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("lightning_fabric")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
+        logger.setLevel(logging.ERROR)
+        with tensor_float_32() if devices.kind == "cuda" else contextlib.nullcontext(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*Grad strides do not match bucket view strides.*")  # 1 x 1 convolutions
             warnings.filterwarnings("ignore", module=r"lightning_fabric\.")
             yield
     finally:
+        torch.backends.cudnn.benchmark = benchmark
+        torch.use_deterministic_algorithms(deterministic)
         logger.setLevel(level)

@@ -1,7 +1,4 @@
-"""Training: from a recipe to a run's folder with a trained network in it.
-
-The whole control flow is in this file. :mod:`repgraph.train.session` builds what is trained, and ``Task.loss`` calls
-the network.
+"""Training, from the first iteration to the last. :mod:`repgraph.train.session` builds what is trained.
 
 Batch, augmentation and dropout of an iteration depend only on the seed and its number. So a run that was stopped or
 killed resumes exactly, on the CPU bit for bit.
@@ -26,17 +23,19 @@ from repgraph import distributed, files
 from repgraph.constants import CHECKPOINTS, LAST, MODEL, RECIPE
 from repgraph.errors import UsageError
 from repgraph.inference import NotFinite
-from repgraph.progress import Progress
+from repgraph.progress import Progress, format_duration
 from repgraph.recipes import AnyRecipe, from_dict, load, to_json, with_settings, with_values
 from repgraph.train import checkpoint as checkpoints
 from repgraph.train import cuda_graphs, devices, run_folder
-from repgraph.train.metrics import MetricsLog, columns, current, loss_sums
-from repgraph.train.session import Session, describe, make_stream, prepare, set_up, slow_warning
-from repgraph.train.signals import StopSignals
+from repgraph.train.metrics import MetricsLog, columns, current
+from repgraph.train.session import Session, describe, make_stream, prepare, set_up
+from repgraph.train.signals import stop_signals
 from repgraph.train.stream import seed_from
 from repgraph.train.task import Validation, explained_errors
 
 NOT_FINITE = 3  # exit code
+SLOW = 2 * 3600  # seconds of training on a CPU above which a warning is printed
+FASTER = "use fewer --iterations, a smaller --batch, or the recipe laptop-r50-pyramid"
 MIN_LOSS_SCALE = 2.0**-10  # in fp16: reached when gradients have overflowed many times in a row
 
 
@@ -83,7 +82,7 @@ def train(recipe: AnyRecipe, out: str | Path, *, show: TextIO | None = None) -> 
     session = prepare(recipe, where)
     if where.is_first:
         files.write(folder / RECIPE, to_json(session.recipe))
-    with run_folder.locked(folder, where.is_first):
+    with run_folder.locked(folder) if where.is_first else contextlib.nullcontext():
         return _fit(session, folder, show)
 
 
@@ -99,13 +98,12 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
     folder, _ = run_folder.find(Path(run))
     stored = load(folder / RECIPE)
     recipe = with_settings(stored, settings)
-    run_folder.check_same_recipe(recipe, stored, folder / RECIPE)
     where, total = devices.find(recipe.train), recipe.train.iterations
-    with run_folder.locked(folder, where.is_first):
+    with run_folder.locked(folder) if where.is_first else contextlib.nullcontext():
         _, path = run_folder.find(Path(run))
         checkpoint = None if path is None else checkpoints.read(path)
-        if checkpoint is not None and path is not None:
-            run_folder.check_same_recipe(recipe, from_dict(checkpoint["recipe"], str(path)), path)
+        before = stored if checkpoint is None else from_dict(checkpoint["recipe"], str(path))
+        run_folder.check_same_recipe(recipe, before, path or folder / RECIPE)
         session = prepare(recipe, where, checkpoint)
         if total < session.start:
             raise UsageError(f"train.iterations is {total}, but {session.start} iterations are done; give more")
@@ -123,58 +121,63 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
     """Train from the session's first iteration to the last, or until a stop signal or a problem."""
     task, where, model = session.task, session.devices, session.model
     train, start, last = session.recipe.train, session.start, session.recipe.train.iterations
-    stored = session.checkpoint or {"best": {}, "sums": None}
-    best = {task.best: -1.0, "iteration": 0, **stored["best"]}
+    stored = session.checkpoint or {}
+    best = {task.best: -1.0, "iteration": 0, **stored.get("best", {})}
     validation: Validation | None = None
     stop: Stop | None = None
     now = start
     show = show if where.is_first else None
 
     with contextlib.ExitStack() as stack:
-        end = stack.enter_context(run_folder.recorded_session(folder, session.recipe, start, where.is_first))
+        if where.is_first:
+            end = stack.enter_context(run_folder.recorded_session(folder, session.recipe, start))
         if start >= last:  # all iterations are done, but the model may not be written
             _write_model(session, folder)
             return Outcome(folder, start, None, best, None, where.is_first)
-        fabric = devices.make_fabric(train, where)
         stack.enter_context(devices.backend_settings(train, where, task.fixed_size))
+        fabric = devices.make_fabric(train, where)
         fabric.launch()
         progress = stack.enter_context(Progress("training", last, show, unit="iterations", start=start))
-        for line in describe(session) if show else ():
+        for line in [describe(session), *task.notes] if show else ():
             progress.print(line)
         again = f"resume with: repgraph train --resume {folder}"
-        report = devices.watched_processes(fabric, lambda reason: progress.print(f"repgraph train: {reason}; {again}"))
-        stack.enter_context(report)
+        watched = devices.watched_processes(fabric, lambda reason: progress.print(f"repgraph train: {reason}; {again}"))
+        stack.enter_context(watched)
         wrapped, optimizer = set_up(fabric, session)
         # The number of iterations and their losses since the last log, on the device: reading them synchronizes.
-        sums = loss_sums(len(task.losses), fabric.device, stored["sums"] if where.is_first else None)
+        sums = torch.zeros(1 + len(task.losses), dtype=torch.float64, device=fabric.device)
+        if stored and where.is_first:
+            sums += stored["sums"].to(fabric.device)
         finite = torch.tensor(float(start), device=fabric.device, dtype=sums.dtype)  # iterations with finite losses
-        log = MetricsLog(folder if where.is_first else None, columns(task, model), start)
-        stack.enter_context(contextlib.closing(log))
+        if where.is_first:
+            log = stack.enter_context(contextlib.closing(MetricsLog(folder, columns(task, model), start)))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
-        stopping = "stopping after this iteration (Ctrl-C again: at once)"
-        signals = stack.enter_context(StopSignals(lambda name: progress.print(f"{name}: {stopping}") if show else None))
+        hint = "stopping after this iteration (Ctrl-C again: at once)"
+        signals = stack.enter_context(stop_signals(lambda name: progress.print(f"{name}: {hint}") if show else None))
         progress.update(start, line=True)
         timed_from, begin = start, time.perf_counter()
 
         for batch in stream:
             batch = fabric.to_device(batch)
-            if now == start and show and where.kind == "cpu" and (warning := slow_warning(session, fabric, batch)):
-                progress.print(warning)
             sums[1:] += step(fabric, session, wrapped, optimizer, batch)
             sums[0] += where.is_first
             now = batch.iteration + 1
             finite = torch.where(sums.isfinite().all(), now, finite)
             progress.update(now, line=now == start + 1)
+            seconds = (last - now) * (time.perf_counter() - begin)
+            if show and now == start + 1 and where.kind == "cpu" and seconds > SLOW:
+                time_left = format_duration(seconds)
+                progress.print(f"warning: without a GPU, training will take about {time_left}; {FASTER}")
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
-            if not (log_now or period_ends or (where.world_size == 1 and signals.received)):
+            if not (log_now or period_ends or (where.world_size == 1 and signals)):
                 continue
 
             iterations, *losses = distributed.all_reduce(sums.clone()).tolist()
             means = {name: each / iterations for name, each in zip(task.losses, losses, strict=True)}
             if log_now:
                 sums.zero_()
-            received = int(distributed.all_reduce(torch.tensor(float(signals.received)), dist.ReduceOp.MAX))
+            received = int(distributed.all_reduce(torch.tensor(max(signals, default=0)), dist.ReduceOp.MAX))
             save = period_ends or received > 0
             problem, values = _problem(fabric, model, means, check_weights=save), {}
             loss = means[task.losses[0]]
@@ -194,7 +197,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                         values |= {f"val_{name}": value for name, value in validation.metrics.items()}
                     except NotFinite:
                         problem = "the validation is not finite"
-            log.log(now, values)
+            if where.is_first and values:
+                log.log(now, values)
             if problem:
                 path = folder / CHECKPOINTS / LAST
                 good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
@@ -214,7 +218,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         cuda_graphs.discard(model)
         if stop is None:
             _write_model(session, folder)
-        else:
+        elif where.is_first:
             end.reason = stop.reason
     return Outcome(folder, now, validation, best, stop, where.is_first)
 
@@ -265,11 +269,11 @@ def _validate(session: Session, folder: Path, now: int, progress: Progress) -> V
     if session.devices.world_size > 1:
         for buffer in network.buffers():  # batch-norm statistics of the first process
             torch.distributed.broadcast(buffer, 0)
-    validation = session.task.validate(
-        network,
-        session.validation_images,
-        progress=lambda done, total: progress.update(now, f"validating {int(done)}/{total} images"),
-    )
+
+    def show(done: int, total: int) -> None:
+        progress.update(now, f"validating {done}/{total} images")
+
+    validation = session.task.validate(network, session.validation_images, show)
     if session.devices.is_first:
         content = {"iteration": now, **validation.scores.to_dict()}
         files.write(folder / run_folder.SCORES, json.dumps(content, indent=2) + "\n")

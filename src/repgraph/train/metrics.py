@@ -1,35 +1,23 @@
-"""The losses and metrics of a run: sums on the device, ``metrics.csv``, and events for TensorBoard."""
+"""The metrics of a run: ``metrics.csv``, and events for TensorBoard."""
 
 import csv
-import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from repgraph.errors import UsageError
 from repgraph.files import check_regular, check_writable, explained, replacing
 from repgraph.layers import reach
 from repgraph.layers.node_reach import NODE_LAYERS
-from repgraph.models.weights import fits
 from repgraph.train.session import Session
 from repgraph.train.stream import Batch
 from repgraph.train.task import Task
 
 METRICS, EVENTS = "metrics.csv", "tensorboard"
-
-
-def loss_sums(count: int, device: torch.device, stored: Tensor | None = None) -> Tensor:
-    """Return a number of iterations and the sums of ``count`` losses: zeros, or those stored in a checkpoint."""
-    sums = torch.zeros(1 + count, dtype=torch.float64)
-    if stored is not None:
-        if not fits(stored, sums) or not stored.isfinite().all():
-            raise UsageError(f"the checkpoint has no sums of {count} losses; resume from another one")
-        sums += stored
-    return sums.to(device)
 
 
 def columns(task: Task, model: nn.Module) -> list[str]:
@@ -63,17 +51,9 @@ def _peak_memory(device: torch.device) -> float:
 
 
 class MetricsLog:
-    """``metrics.csv`` and TensorBoard events.
+    """``metrics.csv`` and TensorBoard events; a run that is resumed after ``start`` drops later rows, and appends."""
 
-    A run that is resumed after iteration ``start`` drops the rows after it, and appends. If ``folder`` is None, as in
-    all processes but the first, nothing is logged.
-    """
-
-    def __init__(self, folder: Path | None, columns: Sequence[str], start: int = 0) -> None:
-        self.columns = columns
-        self._file: io.TextIOWrapper | None = None
-        if folder is None:
-            return
+    def __init__(self, folder: Path, columns: Sequence[str], start: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._path, header = folder / METRICS, ["iteration", *columns]
@@ -83,15 +63,13 @@ class MetricsLog:
             with replacing(self._path) as part, part.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([header, *rows])
             self._file = self._path.open("a", newline="", encoding="utf-8")
+            self._rows = csv.DictWriter(self._file, header)
             self._events = SummaryWriter(str(folder / EVENTS), purge_step=start + 1 if start else None)
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
-        """Append a row of values by column, some of them if there are any."""
-        if self._file is None or not values:
-            return
+        """Append a row of values by column."""
         with explained(self._path):
-            row = [f"{values[column]:.6g}" if column in values else "" for column in self.columns]
-            csv.writer(self._file).writerow([iteration, *row])
+            self._rows.writerow({"iteration": iteration, **{name: f"{value:.6g}" for name, value in values.items()}})
             self._file.flush()
             os.fsync(self._file.fileno())
             for name, value in values.items():
@@ -99,9 +77,8 @@ class MetricsLog:
             self._events.flush()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._events.close()
+        self._file.close()
+        self._events.close()
 
 
 def _read_rows(path: Path, header: list[str], stop: int) -> list[list[str]]:

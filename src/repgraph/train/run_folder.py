@@ -1,10 +1,10 @@
 """The folder of a run: its files, its lock, and the record of the sessions that trained in it."""
 
 import contextlib
-import datetime
 import hashlib
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -70,22 +70,18 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, hold: bool = True) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run's folder; of several processes, the first holds it for all."""
-    if not hold:
-        yield
-        return
     path = folder / CHECKPOINTS / LOCK
-    lock = FileLock(path)
-    try:
+    lock = FileLock(path, timeout=LOCK_TIMEOUT)
+    with files.explained(path):
         path.parent.mkdir(exist_ok=True)
-        lock.acquire(timeout=LOCK_TIMEOUT)
-    except Timeout:
-        raise UsageError(f"another process is training in {folder}; wait until it ends, or stop it") from None
-    except NotImplementedError:  # a file system without locks
-        pass
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        try:
+            lock.acquire()
+        except Timeout:
+            raise UsageError(f"another process is training in {folder}; wait until it ends, or stop it") from None
+        except NotImplementedError:  # a file system without locks
+            pass
     try:
         yield
     finally:
@@ -98,7 +94,7 @@ def is_locked(folder: Path, timeout: float = 0.0) -> bool:
     if not path.exists():
         return False
     try:
-        with FileLock(path).acquire(timeout=timeout):
+        with FileLock(path, timeout=timeout):
             return False
     except Timeout:
         return True
@@ -107,28 +103,22 @@ def is_locked(folder: Path, timeout: float = 0.0) -> bool:
 
 
 @contextlib.contextmanager
-def recorded_session(folder: Path, recipe: AnyRecipe, start: int, record: bool = True) -> Iterator[End]:
-    """Record this session in ``versions.json``: command, seed and versions, and when it ends, the reason.
-
-    Of several processes, the first records. The block may change the reason.
-    """
-    end = End(at=_now(), reason="finished")
-    if not record:
-        yield end
-        return
-    command, details = info.command_line(), {"from_iteration": start, "seed": recipe.train.seed}
-    session = SessionRecord(command=command, started=end.at, versions=versions(), **details)
-    found = [*sessions(folder), session]
-    _write_sessions(folder, found)
+def recorded_session(folder: Path, recipe: AnyRecipe, start: int) -> Iterator[End]:
+    """Record this session in ``versions.json``, and when it ends, the reason, which the block may change."""
+    end = End(at=datetime.now(UTC), reason="finished")
+    about = {"command": info.command_line(), "from_iteration": start, "seed": recipe.train.seed}
+    session = SessionRecord(started=end.at, versions=versions(), **about)
+    found = _Versions(sessions=[*sessions(folder), session])
+    files.write(folder / VERSIONS, found.model_dump_json(indent=2) + "\n")
     try:
         yield end
     except BaseException as error:
         end.reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise
     finally:
-        end.at, session.ended = _now(), end
+        end.at, session.ended = datetime.now(UTC), end
         with contextlib.suppress(UsageError):  # the record is for information only
-            _write_sessions(folder, found)
+            files.write(folder / VERSIONS, found.model_dump_json(indent=2) + "\n")
 
 
 def sessions(folder: Path) -> list[SessionRecord]:
@@ -140,14 +130,6 @@ def sessions(folder: Path) -> list[SessionRecord]:
         return []
 
 
-def _write_sessions(folder: Path, found: list[SessionRecord]) -> None:
-    files.write(folder / VERSIONS, _Versions(sessions=found).model_dump_json(indent=2) + "\n")
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-
-
 def versions() -> dict[str, str | None]:
     """Return everything that changes the last bits of results: versions, the GPU, and the number of threads."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -157,7 +139,7 @@ def versions() -> dict[str, str | None]:
 
 def changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> Iterator[str]:
     """Describe the differences from the session that wrote a checkpoint."""
-    then, now = checkpoint.get("versions", {}), versions()
+    then, now = checkpoint["versions"], versions()
     if changed := [f"{name} {then[name]} -> {now[name]}" for name in now if then.get(name) not in (None, now[name])]:
         yield f"the environment changed ({', '.join(changed)}): resume will not be bit-exact"
     done, before, total = int(checkpoint["iteration"]), stored.train.iterations, recipe.train.iterations
@@ -170,18 +152,18 @@ def changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) ->
 
 def identity(**splits: Any) -> dict[str, str]:
     """Describe data independently of their path: the classes, and number and names of each split's images."""
-    present = {use: data for use, data in splits.items() if data is not None}
-    found = {"classes": ", ".join(next(iter(present.values())).labels.names)}
-    for use, data in present.items():
-        names = "\n".join(item.name for item in data.items)
-        digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
-        found[use] = f"{len(data.items)} images (hash of their names: {digest})"
+    found = {}
+    for use, data in splits.items():
+        if data is not None:
+            digest = hashlib.blake2b("\n".join(item.name for item in data.items).encode(), digest_size=8).hexdigest()
+            found[use] = f"{len(data.items)} images (hash of their names: {digest})"
+            found["classes"] = ", ".join(data.labels.names)
     return found
 
 
 def check_same_data(now: dict[str, str], checkpoint: dict[str, Any], root: str) -> None:
     """Raise an error if a run is resumed with other data."""
-    for use, before in checkpoint.get("data", now).items():
+    for use, before in checkpoint["data"].items():
         if now.get(use) != before:
             change = f"{use} was {before} and is {now.get(use, 'missing')}"
             raise UsageError(f"{root or 'the data'} differs from the data of the run, give that with --data: {change}")

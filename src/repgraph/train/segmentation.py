@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from repgraph.data.labels import Labels
 from repgraph.data.transforms import TrainTransform, normalise
 from repgraph.distributed import all_reduce
 from repgraph.errors import UsageError
-from repgraph.evaluation import Scores, evaluate
+from repgraph.evaluation import evaluate
 from repgraph.evaluation.segmentation import SUMMARY, OnProgress
 from repgraph.inference import Settings
 from repgraph.models import RGNet, rgnet
@@ -31,10 +31,10 @@ class Segmentation(Task):
     scores = SUMMARY
     best = "miou"
     fixed_size = True
+    recipe: Recipe
 
     def __init__(self, recipe: Recipe) -> None:
-        super().__init__()
-        self.recipe: Recipe = recipe
+        super().__init__(recipe)
         weights = recipe.optim.class_weights
         self.class_weights = torch.tensor(weights, dtype=torch.float64) if weights else None
 
@@ -54,11 +54,9 @@ class Segmentation(Task):
         model, crop = rgnet(len(labels), labels=labels.to_dict(), **options), self.recipe.data.crop
         self.notes += [f"initial weights: {model.initial}"] * bool(model.initial)
         for path, (height, width) in model.keep_reach(*crop).items():
-            reach = (min(height, width) - 1) / 2
-            self.notes.append(
-                f"{path}: the initial nodes do not fit the {height} x {width} map of data.crop={crop}; they start at "
-                f"most {reach:g} positions away, also on larger images"
-            )
+            change = f"they start at most {(min(height, width) - 1) / 2:g} positions away, also on larger images"
+            size = f"the {height} x {width} map of data.crop={crop}"
+            self.notes.append(f"{path}: the initial nodes do not fit {size}; {change}")
         return model
 
     def transform(self, model: Any) -> Transform:
@@ -97,12 +95,19 @@ class Segmentation(Task):
 
     def validate(self, model: Any, data: Any, progress: OnProgress | None = None) -> Validation:
         """Score the network with the recipe's test settings, but at scale 1 and without flip."""
-        test = self.recipe.test
-        settings = Settings(mode=test.mode, crop=test.crop, stride=test.stride, precision=self.recipe.train.precision)
-        with _varying_sizes(self.recipe.train.compile):
-            limit = self.recipe.data.val_limit or None
-            scores = evaluate(model, data, settings, limit=limit, progress=progress).scores
-        return Validation(scores, summary(scores), {name: getattr(scores, name) for name in self.scores})
+        train, limit = self.recipe.train, self.recipe.data.val_limit or None
+        settings = Settings.from_recipe(self.recipe, scales=(1.0,), flip=False, precision=train.precision)
+        benchmark = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = False  # images come in many sizes
+        try:
+            with torch.compiler.set_stance("force_eager") if train.compile else contextlib.nullcontext():
+                scores = evaluate(model, data, settings, limit=limit, progress=progress).scores
+        finally:
+            torch.backends.cudnn.benchmark = benchmark
+        summary = f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %"
+        if not scores.pixels:
+            summary = "no score: no pixel of the validation images is labelled; check them with repgraph data check"
+        return Validation(scores, summary, {name: getattr(scores, name) for name in self.scores})
 
 
 def count_labelled(masks: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -114,13 +119,9 @@ def count_labelled(masks: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, masks: Tensor, total: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the sum of the pixels' cross-entropies divided by ``total``.
+    """Return the sum of the pixels' cross-entropies divided by ``total``, or 0 if it is 0.
 
-    Args:
-        logits: (B, K, H, W).
-        masks: (B, H, W), classes 0 to K - 1 and 255 for pixels to ignore.
-        total: The divisor, such as :func:`count_labelled` of the whole batch; if it is 0, the loss is 0.
-        weights: (K,), one per class.
+    Logits are (B, K, H, W), masks (B, H, W) with 255 for pixels to ignore; ``weights`` has one per class.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     weights = None if weights is None else weights.to(dtype)
@@ -129,10 +130,7 @@ def cross_entropy(logits: Tensor, masks: Tensor, total: Tensor, weights: Tensor 
 
 @torch.no_grad()
 def hard_pixels(logits: Tensor, masks: Tensor, threshold: float, minimum: int) -> Tensor:
-    """Return masks in which only hard pixels are labelled: those whose class has a probability below ``threshold``.
-
-    At least the ``minimum`` hardest pixels of the batch are kept, including ties.
-    """
+    """Keep the labels of pixels whose class has a probability below ``threshold``, and of the ``minimum`` hardest."""
     losses = _pixel_losses(logits.float(), masks, None, "none").flatten()
     losses = losses.masked_fill(masks.flatten() == IGNORE, -math.inf)
     kept = losses > -math.log(threshold)
@@ -150,21 +148,3 @@ def _pixel_losses(logits: Tensor, masks: Tensor, weights: Tensor | None, reducti
     losses = torch.where(masks[:, None] == classes, -logits.log_softmax(1), 0.0)
     losses = (losses if weights is None else losses * weights.view(1, -1, 1, 1)).sum(1)
     return losses.sum() if reduction == "sum" else losses
-
-
-def summary(scores: Scores) -> str:
-    if not scores.pixels:
-        return "no score: no pixel of the validation images is labelled; check the masks with repgraph data check"
-    return f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %"
-
-
-@contextlib.contextmanager
-def _varying_sizes(compiled: bool) -> Iterator[None]:
-    """Run eagerly and without benchmarking kernels: images come in many sizes."""
-    benchmark = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
-    try:
-        with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
-            yield
-    finally:
-        torch.backends.cudnn.benchmark = benchmark

@@ -1,8 +1,6 @@
 """A training session: the data, the network, its optimizer, and the stream of batches."""
 
 import os
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,26 +12,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from repgraph.data.dataset import Cached
 from repgraph.errors import UsageError
-from repgraph.layers.modes import evaluation_mode
 from repgraph.models import param_groups
 from repgraph.models.backbone import fuse_norm_relu
 from repgraph.models.hub import from_checkpoint
 from repgraph.models.weights import fits
-from repgraph.progress import format_duration
-from repgraph.recipes import AnyRecipe, with_values
+from repgraph.recipes import AnyRecipe, Recipe, with_values
 from repgraph.train import cuda_graphs, run_folder
+from repgraph.train.detection import Detection
 from repgraph.train.devices import Devices
-from repgraph.train.stream import Batch, Batches, load, num_workers
-from repgraph.train.task import Task, make_task
-
-SLOW = 3600  # seconds of training on a CPU above which a warning is printed
+from repgraph.train.segmentation import Segmentation
+from repgraph.train.stream import Batches, load, num_workers
+from repgraph.train.task import Task, with_items
 
 
 class Average(ModelEmaV3):
-    """The moving average of a network's weights (``train.ema``), in ``module``.
-
-    Batch-norm statistics are averaged like weights: copies would vary more, and would not match the averaged weights.
-    """
+    """The moving average of a network's weights and batch-norm statistics (``train.ema``), in ``module``."""
 
     def get_decay(self, step: int) -> float:  # type: ignore[override]
         return min(self.decay, (1 + step) / (10 + step))
@@ -64,29 +57,34 @@ class Session:
         return self.model if self.average is None else self.average.module
 
 
+def make_task(recipe: AnyRecipe) -> Task:
+    return Segmentation(recipe) if isinstance(recipe, Recipe) else Detection(recipe)
+
+
 def prepare(recipe: AnyRecipe, where: Devices, checkpoint: dict[str, Any] | None = None) -> Session:
     """Open the data and build the network; nothing is written."""
     if recipe.data.root:
         recipe = with_values(recipe, {"data.root": os.path.abspath(os.path.expanduser(recipe.data.root))})
     task, train = make_task(recipe), recipe.train
     graph = cuda_graphs.use(train, where, task.fixed_size)
+    if train.compile and not task.fixed_size:
+        raise UsageError("train.compile needs images of one size, and in detection sizes vary; leave it out")
     if train.batch % (parts := where.world_size * train.accumulate):
         raise UsageError(f"train.batch is {train.batch}; expected a multiple of {parts} (devices x train.accumulate)")
     images, validation_images = task.splits()
+    if len(images) == 0:
+        raise UsageError(f"{images} has no images to train on")
     identity = run_folder.identity(training=images, testing=validation_images)
-    if checkpoint is not None:
-        run_folder.check_same_data(identity, checkpoint, recipe.data.root)
     if checkpoint is None:
         validated = model = task.network(images.labels)
     else:
+        run_folder.check_same_data(identity, checkpoint, recipe.data.root)
         validated = model = from_checkpoint(checkpoint, None, "the checkpoint")
-        if checkpoint.get("unaveraged"):
+        if checkpoint["unaveraged"]:
             model = from_checkpoint(checkpoint | {"state_dict": checkpoint["unaveraged"]}, None, "the checkpoint")
     average = Average(validated, train.ema) if train.ema else None
-    if len(images) == 0:
-        raise UsageError(f"{images} has no images to train on")
     if recipe.data.limit:
-        images = task.subset(images, range(min(recipe.data.limit, len(images))))
+        images = with_items(images, images.items[: recipe.data.limit])
     if recipe.data.cache:
         images = Cached(images)
     return Session(recipe, task, where, model, average, images, validation_images, identity, checkpoint, graph)
@@ -113,41 +111,30 @@ def set_up(fabric: Fabric, session: Session) -> tuple[Any, Any]:
     optimizer = make_optimizer(session.recipe, model, fabric.device)
     if session.checkpoint is not None:
         load_state(optimizer, session.checkpoint["optimizer_states"][0]["state"])
-        fabric.strategy.precision.load_state_dict(session.checkpoint.get("scaler", {}))
+        fabric.strategy.precision.load_state_dict(session.checkpoint["scaler"])
     return fabric.setup(model, optimizer)
 
 
 def make_optimizer(recipe: AnyRecipe, model: Any, device: torch.device) -> torch.optim.Optimizer:
     """Return SGD or AdamW with the recipe's learning rates for the backbone, new layers and offsets."""
     optim = recipe.optim
-    groups = param_groups(
-        model,
-        optim.lr,
-        new_lr=optim.lr * optim.head,
-        offset_lr=optim.lr * optim.offset,
-        no_decay=optim.no_decay,
-        layer_decay=optim.layer_decay,
-    )
+    new, offset, decay = optim.lr * optim.head, optim.lr * optim.offset, optim.layer_decay
+    groups = param_groups(model, optim.lr, new_lr=new, offset_lr=offset, no_decay=optim.no_decay, layer_decay=decay)
     for group in groups:
         group["initial_lr"] = group["lr"]
     # PyTorch's fused step may corrupt the momentum when gradients overflow, as in the first iterations in fp16.
     fused = True if device.type == "cuda" and recipe.train.precision != "fp16" else None
     if optim.optimizer == "adamw":
-        first, second = optim.betas
-        return torch.optim.AdamW(groups, optim.lr, (first, second), weight_decay=optim.weight_decay, fused=fused)
+        return torch.optim.AdamW(groups, optim.lr, optim.betas, weight_decay=optim.weight_decay, fused=fused)
     return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=fused)
 
 
 def load_state(optimizer: torch.optim.Optimizer, states: dict[int, dict[str, Any]]) -> None:
     """Restore the moments in a checkpoint; learning rates and other options come from the recipe."""
-    adam = isinstance(optimizer, torch.optim.AdamW)
-    names: tuple[str, ...] = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
-    if not adam and not optimizer.defaults["momentum"]:
-        names = ()
     parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
     for index, state in states.items():
-        counted = not adam or fits(state.get("step"), torch.tensor(0.0))
-        if not (counted and index in parameters and all(fits(state.get(name), parameters[index]) for name in names)):
+        moments = [value for name, value in state.items() if name != "step"]
+        if index not in parameters or not all(fits(moment, parameters[index]) for moment in moments):
             raise UsageError(f"the checkpoint has no momentum that fits parameter {index}; resume from another one")
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
@@ -161,35 +148,14 @@ def make_stream(session: Session) -> Any:
     return load(batches, session.start, recipe.train.iterations, workers=workers, pin_memory=where.kind == "cuda")
 
 
-def describe(session: Session) -> Iterator[str]:
-    """Yield lines about the network, the data and the schedule."""
+def describe(session: Session) -> str:
+    """Return a line about the network, the data and the schedule."""
     recipe, where, validation = session.recipe, session.devices, session.validation_images
     size = sum(parameter.numel() for parameter in session.model.parameters())
     count = 0 if validation is None else min(len(validation), recipe.data.val_limit or len(validation))
-    tested = f", {count} to validate on" if count else ""
-    network = f"{recipe.model.backbone} with context {session.model.config['context']!r}"
-    yield (
-        f"{recipe.name}: {network}, {size / 1e6:.1f} M parameters; "
-        f"{recipe.data.name}: {len(session.images)} images{tested}; {where.world_size} x {where.kind}; "
-        f"iterations {session.start} to {recipe.train.iterations} of {recipe.train.batch} images"
-    )
-    yield from session.task.notes
-
-
-def slow_warning(session: Session, fabric: Fabric, batch: Batch) -> str:
-    """Return a warning if training on this CPU takes long, estimated from the forward pass of one image."""
-    recipe, model = session.recipe, session.model
-    inputs = session.task.inputs(model, batch.split(len(batch.images))[0])
-    with evaluation_mode(model), fabric.autocast():
-        model(*inputs)  # the first call compiles kernels
-        begin = time.perf_counter()
-        model(*inputs)
-        forward = time.perf_counter() - begin
-    images = (recipe.train.iterations - session.start) * recipe.train.batch / fabric.world_size
-    seconds = 3 * forward * images  # a backward pass takes about twice as long as the forward pass
-    if seconds <= SLOW:
-        return ""
     return (
-        f"warning: without a GPU, training will take about {format_duration(seconds)}; use fewer --iterations, "
-        "a smaller --batch, or the recipe laptop-r50-pyramid (semantic segmentation of a few dozen photos)"
+        f"{recipe.name}: {recipe.model.backbone} with context {session.model.config['context']!r}, "
+        f"{size / 1e6:.1f} M parameters; {recipe.data.name}: {len(session.images)} images, {count} to validate on; "
+        f"{where.world_size} x {where.kind}; "
+        f"iterations {session.start} to {recipe.train.iterations} of {recipe.train.batch} images"
     )

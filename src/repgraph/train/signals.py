@@ -2,36 +2,27 @@
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 
-class StopSignals:
-    """Turns SIGINT and SIGTERM into a request to stop; a second SIGINT raises KeyboardInterrupt.
+@contextlib.contextmanager
+def stop_signals(notify: Callable[[str], None]) -> Iterator[list[int]]:
+    """Yield the SIGINTs and SIGTERMs received, and call ``notify`` with their names; a second SIGINT interrupts."""
+    received: list[int] = []
 
-    ``received`` is the last signal, or 0; ``notify`` is called with its name.
-    """
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and number in received:  # launchers repeat a SIGTERM
+            raise KeyboardInterrupt
+        received.append(number)
+        notify(signal.Signals(number).name)
 
-    def __init__(self, notify: Callable[[str], None]) -> None:
-        self.received = 0
-        self._notify = notify
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "StopSignals":
+    previous = {}
+    try:
         with contextlib.suppress(ValueError):  # only the main thread receives signals
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
+                previous[number] = signal.signal(number, handle)
+        yield received
+    finally:
+        for number, handler in previous.items():
             signal.signal(number, handler)
-        self._previous = {}
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received == number == signal.SIGINT:  # launchers repeat a SIGTERM
-            self.__exit__()
-            raise KeyboardInterrupt
-        self.received = number
-        self._notify(signal.Signals(number).name)

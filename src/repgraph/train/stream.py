@@ -90,8 +90,6 @@ class Batches(Dataset[Any]):
     def augmented(self, iteration: int, index: int) -> tuple[Any, Any]:
         """Return an image and its target as they are used in an iteration."""
         image, target = self.images[index]
-        if target is None:
-            raise UsageError(f"image {index} of {self.images} has no labels to learn from")
         return self.transform(image, target, generator(self.task.recipe.train.seed, "augment", iteration, index))
 
     def __getitem__(self, iteration: int) -> Batch | UsageError:
@@ -106,10 +104,8 @@ class Batches(Dataset[Any]):
 
 def load(batches: Batches, start: int, stop: int, *, workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
     """Yield batches, loaded by worker processes (0: in this process); ``close()`` ends them."""
-    options: dict[str, Any] = dict(prefetch_factor=2, worker_init_fn=_init_worker) if workers else {}
-    for batch in DataLoader(
-        batches, batch_size=None, sampler=range(start, stop), num_workers=workers, pin_memory=pin_memory, **options
-    ):
+    options: dict[str, Any] = dict(num_workers=workers, worker_init_fn=_init_worker, pin_memory=pin_memory)
+    for batch in DataLoader(batches, batch_size=None, sampler=range(start, stop), **options):
         if isinstance(batch, UsageError):
             raise batch
         yield batch

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from repgraph.data.files import NO_VALIDATION, NotFound
 from repgraph.data.labels import Labels
-from repgraph.errors import UsageError, out_of_memory
+from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import OnProgress
+from repgraph.inference.network import memory_hints
 from repgraph.models.hub import building
-from repgraph.recipes import AnyRecipe, Recipe
 from repgraph.train.stream import Batch, Transform, seed_from
 
 
@@ -34,20 +34,13 @@ class Task(ABC):
     best: ClassVar[str]  # the score by which networks are compared
     fixed_size: ClassVar[bool]  # whether all batches have one size
 
-    recipe: AnyRecipe
-
-    def __init__(self) -> None:
+    def __init__(self, recipe: Any) -> None:
+        self.recipe = recipe
         self.notes: list[str] = []  # about the data, printed before training
 
     @abstractmethod
     def open(self, split: str, *, training: bool) -> Any:
-        """Open a split for training or validation; it has ``items``, ``labels`` and ``labelled``."""
-
-    def subset(self, data: Any, indices: Sequence[int]) -> Any:
-        """Return some of the images of a split."""
-        part = copy.copy(data)
-        part.items = [data.items[index] for index in indices]
-        return part
+        """Open a split for training or validation: it has ``items``, ``labels`` and ``labelled``."""
 
     def splits(self) -> tuple[Any, Any]:
         """Return the images for training, and the images for validation or None."""
@@ -55,12 +48,12 @@ class Task(ABC):
         images = self.open(data.split, training=True)
         if not images.labelled:
             raise UsageError(f"data.split {data.split!r} has no labels to learn from; choose another split")
-        if data.hold_out:
-            held = range(data.hold_out - 1, len(images), data.hold_out)
+        if every := data.hold_out:
+            held, kept = images.items[every - 1 :: every], list(images.items)
+            del kept[every - 1 :: every]
             if not held:
-                raise UsageError(f"data.hold_out is {data.hold_out}, but there are {len(images)} images; use less")
-            kept = [index for index in range(len(images)) if index not in held]
-            return self.subset(images, kept), self.subset(images, held)
+                raise UsageError(f"data.hold_out is {every}, but there are {len(images)} images; use less")
+            return with_items(images, kept), with_items(images, held)
         if not data.val_split:
             return images, None
         try:
@@ -125,26 +118,21 @@ class Task(ABC):
         """Validate the network, in every process; all raise ``NotFinite`` if any process gets non-finite numbers."""
 
 
+def with_items(data: Any, items: Sequence[Any]) -> Any:
+    """Return a split with some of its images."""
+    part = copy.copy(data)
+    part.items = items
+    return part
+
+
 @contextlib.contextmanager
 def explained_errors() -> Iterator[None]:
     """Raise a UsageError with a remedy if a batch is too large for memory, or too small for batch norm."""
     try:
-        yield
-    except (RuntimeError, MemoryError, ValueError) as error:
-        if out_of_memory(error):
-            remedy = "use fewer images (train.batch), smaller ones, or a larger train.accumulate"
-            raise UsageError(f"out of memory; {remedy}") from error
-        if "more than 1 value per channel" in str(error):
-            remedy = "use more images (train.batch), larger ones, or train.norm=frozen"
-            raise UsageError(f"batch norm needs more than one value per channel; {remedy}") from error
-        raise
-
-
-def make_task(recipe: AnyRecipe) -> Task:
-    if isinstance(recipe, Recipe):
-        from repgraph.train.segmentation import Segmentation
-
-        return Segmentation(recipe)
-    from repgraph.train.detection import Detection
-
-    return Detection(recipe)
+        with memory_hints(["fewer images (train.batch)", "smaller ones", "a larger train.accumulate"]):
+            yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        remedy = "use more images (train.batch), larger ones, or train.norm=frozen"
+        raise UsageError(f"batch norm needs more than one value per channel; {remedy}") from error

@@ -26,10 +26,8 @@ class Throughput:
     fixed: float
 
     def __str__(self) -> str:
-        share = 100 * self.real / self.fixed
-        return (
-            f"{self.real:.3g} images/s with the data, {self.fixed:.3g} images/s with one batch in memory: {share:.0f} %"
-        )
+        fixed = f"{self.fixed:.3g} images/s with one batch in memory: {100 * self.real / self.fixed:.0f} %"
+        return f"{self.real:.3g} images/s with the data, {fixed}"
 
 
 def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show: TextIO | None = None) -> Throughput:
@@ -37,10 +35,9 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
     total = iterations + warmup
     recipe = with_values(recipe, {"train.iterations": total})
     where = devices.find(recipe.train)
-    session = prepare(recipe, where)
-    fabric = devices.make_fabric(recipe.train, where)
-    rates = []
+    session, rates = prepare(recipe, where), []
     with devices.backend_settings(recipe.train, where, session.task.fixed_size):
+        fabric = devices.make_fabric(recipe.train, where)
         fabric.launch()
         model, optimizer = set_up(fabric, session)
         for name in ("one batch in memory", "the data"):

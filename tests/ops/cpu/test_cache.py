@@ -52,7 +52,7 @@ def test_a_second_process_compiles_nothing_until_a_helper_changes(copy: Path, tm
     cache = tmp_path / "cache"
     assert start(copy, cache) == "0 1 _Cache"
     assert start(copy, cache) == "1 0 _Cache"
-    helper = copy / "repgraph" / "ops" / "cpu" / "geometry.py"  # not the file of the kernel
+    helper = copy / "repgraph" / "ops" / "cpu" / "nodes.py"  # not the file of the kernel
     helper.write_text(helper.read_text() + "\n")
     assert start(copy, cache) == "0 1 _Cache"
 

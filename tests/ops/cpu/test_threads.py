@@ -109,8 +109,10 @@ def test_helpers_have_ended_when_the_caller_is_interrupted(moment: str, threads,
 
 def both_passes(tensors: list[torch.Tensor]) -> list[np.ndarray]:
     """Run forward and backward without autograd, whose threads PyTorch does not let a forked child use."""
-    y, lse, _ = cpu.forward(*tensors, 1, 1, 0.3, False)
-    return [t.numpy() for t in (y, *cpu.backward(tensors[0], None, *tensors, y, lse, 1, 1, 0.3))]
+    numbers = ([], [], 1, 1, 1, 0.3)
+    y, lse, _, response = cpu.forward(*tensors, None, *numbers, True, False)
+    grads = cpu.backward(tensors[0], None, *tensors, None, response, lse, *numbers)
+    return [t.numpy() for t in (y, *grads[:4])]
 
 
 class _Results(Dataset):

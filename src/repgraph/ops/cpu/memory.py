@@ -236,13 +236,6 @@ def write_tile(target, strides, start, rows, columns, channels, source, at, pitc
     copy_tile(source, at, (pitch, rows * pitch, 1), target, base, (sh, sw, sc), rows, columns, channels)
 
 
-@inline
-def even_columns(width, tile):
-    """Return the width of tiles of about equal width, less than ``2 * tile``."""
-    count = max(1, width // tile)
-    return (width + count - 1) // count
-
-
 @jit
 def copy_map(counter, tasks, source, strides, target, target_strides, height, width, channels):
     """Copy a map from or to rows of channels. A task is up to ``CHUNK`` positions of a row."""

@@ -1,7 +1,7 @@
 """The Triton backend: fused kernels for CUDA. Reached through ``repgraph.ops.library`` only."""
 
-from repgraph.ops.triton.launch import backward, forward  # noqa: F401
-from repgraph.ops.triton.levels_launch import levels_backward, levels_forward  # noqa: F401
+from repgraph.ops.triton.launch import one_map_backward, one_map_forward  # noqa: F401
+from repgraph.ops.triton.levels_launch import backward, forward  # noqa: F401
 from repgraph.ops.triton.norm import (  # noqa: F401
     fold,
     fold_backward,

@@ -1,4 +1,4 @@
-"""The two passes of attention: memory layouts, temporary memory, and the plans of the kernels."""
+"""The two passes of attention to one map of the query's size: memory layouts, temporary memory, plans of kernels."""
 
 import math
 from functools import lru_cache
@@ -24,13 +24,14 @@ _BLOCK = 256  # pairs or tiles per program of the gather's small kernels
 _MAX_CHECKED_NODES = 64  # with more nodes, the kernel does not check whether all are inside the map
 
 
-def forward(
+def one_map_forward(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
     with_weights: bool, with_lse: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return (y, lse, weights); see ``repgraph.ops.library``. Weights are computed from ``lse``."""
     with_lse = with_lse or with_weights
-    y, lse, weights = library.outputs(query, key, value, offsets, groups, with_weights, with_lse)
+    options = (groups, 1, "triton", with_lse, with_weights)
+    y, lse, weights, _ = library.outputs(query, key, value, offsets, None, (), *options)
     if query.shape[0] == 0:
         return y, lse, weights
     q, k = channels_together(query), channels_together(key)
@@ -128,9 +129,9 @@ def _tile(shape, offset_shape, cell: int, itemsize: int, warps: int, constants: 
     return programs, (down, across), {"num_warps": warps, "maxnreg": registers}
 
 
-def backward(
+def one_map_backward(
     grad: Tensor, grad_weights: Tensor | None, query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor,
-    y: Tensor | None, lse: Tensor, groups: int, grid: int, scale: float, joint: bool = False,
+    y: Tensor, lse: Tensor, groups: int, grid: int, scale: float, joint: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of query, key, value and offsets; see ``repgraph.ops.library``.
 
@@ -140,10 +141,9 @@ def backward(
     ``torch.use_deterministic_algorithms`` selects the gather there too.
     """
     if query.shape[0] == 0:
-        return library.gradients(query, key, value, offsets)
+        return library.gradients(query, key, value, offsets, None)[:4]
     deterministic = torch.are_deterministic_algorithms_enabled()
     scatter = grid > 1 and not deterministic
-    assert y is not None  # library.SAVES_OUTPUT
     q, k, dy, y = (channels_together(t) for t in (query, key, grad, y))
     v = k if value is None else channels_together(value)
     grad_query = torch.empty_like(q, memory_format=torch.channels_last)

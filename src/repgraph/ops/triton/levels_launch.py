@@ -1,4 +1,4 @@
-"""The two passes of attention to nodes on several maps: see ``repgraph.ops.levels`` for the arguments."""
+"""The two passes of attention: see ``repgraph.ops.library`` for the arguments. One map has kernels of its own."""
 
 import itertools
 import math
@@ -9,28 +9,34 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from repgraph.ops import levels
+from repgraph.ops import library
 from repgraph.ops.formats import memory_format
+from repgraph.ops.triton.launch import one_map_backward, one_map_forward
 from repgraph.ops.triton.levels import attend_levels, attend_levels_backward
 from repgraph.ops.triton.plan import Plan, aligned, cdiv, device_guard, next_power_of_two, rows_at_once
 
 LAST = torch.channels_last
 
 
-def levels_forward(
+def forward(
     query, key, value, offsets, bias, sizes, points, groups, sets, grid, scale, training, with_weights
 ):  # fmt: skip
     """Return (y, lse, weights, response). Weights are computed from ``lse``."""
-    y, lse, weights, response = levels.outputs(
-        query, key, value, offsets, groups, points, "triton", training, with_weights
+    if query is not None and library.is_plain(sizes, sets, bias):
+        options = (groups, grid, scale, with_weights, training)
+        y, lse, weights = one_map_forward(query, key, value, offsets, *options)
+        return y, lse, weights, lse.new_empty(0)
+    y, lse, weights, response = library.outputs(
+        query, key, value, offsets, bias, sizes, groups, sets, "triton", training, with_weights
     )
     if y.numel() == 0:
         return y, lse, weights, response
+    key, value, sizes, points = library.flattened(query, key, value, offsets, sizes, points, sets)
     q, k, v, features, result = _dense(query, key, value, y)
     unused = offsets if bias is None else bias
     flags = (value is None, query is None, bias is not None, lse.numel() > 0, response.numel() > 0, with_weights)
     launch = _forward_plan(
-        tuple(y.shape), tuple(sizes), tuple(points), groups, sets, grid, k.shape[-1], v.shape[-1], offsets.stride(),
+        tuple(y.shape), sizes, points, groups, sets, grid, k.shape[-1], v.shape[-1], offsets.stride(),
         _strides(unused), flags, features.dtype, offsets.dtype, unused.dtype, y.get_device(),
         aligned(q, k, v, offsets, unused),
     )  # fmt: skip
@@ -41,7 +47,7 @@ def levels_forward(
             v,
             offsets,
             unused,
-            _table(tuple(sizes), tuple(points), y.device),
+            _table(sizes, points, y.device),
             result,
             response,
             lse,
@@ -117,16 +123,25 @@ def _forward_plan(
     return Plan(attend_levels, programs, (*numbers, *offset_strides, *bias_strides), constants, **options)
 
 
-def levels_backward(
-    grad, grad_weights, query, key, value, offsets, bias, response, lse, sizes, points, groups, sets, grid, scale
+def backward(
+    grad, grad_weights, query, key, value, offsets, bias, response, lse, sizes, points, groups, sets, grid, scale,
+    joint=False,
 ):  # fmt: skip
     """Return the gradients of query, key, value, offsets and bias.
+
+    ``joint``: query and key are the same tensor; return the sum of their gradients for the query, and none for the key.
 
     Gradients of key and value are added atomically in float32, or in int64 if PyTorch's deterministic algorithms are
     enabled.
     """
+    if query is not None and library.is_plain(sizes, sets, bias):
+        tensors = (grad, grad_weights, query, key, value, offsets, response, lse)
+        grads = one_map_backward(*tensors, groups, grid, scale, joint=joint)
+        return grads[0], None if joint else grads[1], *grads[2:], offsets.new_empty(0)
+    maps = key, value
     if grad.numel() == 0:
-        return tuple(t.zero_() for t in levels.gradients(query, key, value, offsets, bias))
+        return tuple(t.zero_() for t in library.gradients(query, key, value, offsets, bias))
+    key, value, sizes, points = library.flattened(query, key, value, offsets, sizes, points, sets)
     deterministic = torch.are_deterministic_algorithms_enabled()
     dy = grad.contiguous(memory_format=LAST)
     q, k, v, features, _ = _dense(query, key, value, dy)
@@ -152,11 +167,11 @@ def levels_backward(
     response = dy if given else response.contiguous(memory_format=LAST) if response.shape == grad.shape else response
     flags = (grad_key is grad_value and not given, given, bias is not None, grad_weights is not None, deterministic)
     launch = _backward_plan(
-        tuple(grad.shape), tuple(sizes), tuple(points), groups, sets, grid, k.shape[-1], v.shape[-1], offsets.stride(),
+        tuple(grad.shape), sizes, points, groups, sets, grid, k.shape[-1], v.shape[-1], offsets.stride(),
         _strides(unused), grad_offsets.stride(), grad_bias.stride(), flags, features.dtype, offsets.dtype,
         unused.dtype, response.dtype, grad.get_device(), aligned(q, k, v, dy, response, offsets, unused),
     )  # fmt: skip
-    table = _table(tuple(sizes), tuple(points), device)
+    table = _table(sizes, points, device)
     with device_guard(grad):
         launch(
             dy, extra, q, k, v, offsets, unused, table, response, lse, grad_query, grad_key, grad_value, grad_offsets,
@@ -173,7 +188,16 @@ def levels_backward(
     if value is None:
         grad_key, grad_value = grad_value, empty
     grad_query = grad_query.to(query.dtype, memory_format=memory_format(query))
-    return grad_query, grad_key.to(features.dtype), grad_value, grad_offsets.to(offsets.dtype), grad_bias
+    grad_key, grad_value = _shaped(grad_key.to(features.dtype), maps[0]), _shaped(grad_value, maps[1])
+    return grad_query, grad_key, grad_value, grad_offsets.to(offsets.dtype), grad_bias
+
+
+def _shaped(grad: Tensor, like: Tensor | None) -> Tensor:
+    """Return the gradient (B, N, C) of flattened maps in the shape and format of the argument of the operator."""
+    if like is None or like.dim() == 3:
+        return grad
+    maps = grad.view(like.shape[0], *like.shape[2:], -1).permute(0, 3, 1, 2)
+    return maps.contiguous(memory_format=memory_format(like))
 
 
 @lru_cache(1024)

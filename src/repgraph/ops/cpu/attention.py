@@ -1,7 +1,8 @@
-"""Attention to nodes on several maps, with computed or given weights: see ``repgraph.ops.levels`` and ``nodes``.
+"""Attention to nodes on one or several maps, with computed or given weights (see ``repgraph.ops.library``, ``nodes``).
 
-All maps are rows of channels. Key and value have strides of batch, group and position, the others of batch, channel,
-row and column. A task is a tile of queries with one set of nodes: what neighbouring queries read stays in the cache.
+Key and value are rows of channels with strides of batch, group and position. The others have strides of batch, channel,
+row and column, with adjacent channels; ``attend`` also takes other queries and results, and copies their tiles. A task
+is a tile of queries with one set of nodes: what neighbouring queries read stays in the cache.
 
 Backward takes two passes. The first writes the gradients of query, offsets and bias, and, if weights are computed, for
 the second weights and logit gradients [B, G, H W, nodes]. The second sums the gradients of key and value. A task is a
@@ -12,7 +13,7 @@ import numpy as np
 
 from repgraph.ops.cpu.arithmetic import fill, softmax, softmax_backward
 from repgraph.ops.cpu.jit import exact, inline, jit
-from repgraph.ops.cpu.memory import VECTOR, load, next_task, prefetch, store
+from repgraph.ops.cpu.memory import VECTOR, load, next_task, prefetch, read_tile, store, write_tile
 from repgraph.ops.cpu.nodes import (
     add_to_nodes,
     dot_nodes,
@@ -50,7 +51,7 @@ def find(offsets, strides, tables, steps, grid, b, s, row, column, count, corner
 
 
 @jit
-def attend_levels(
+def attend(
     counter, tasks, q, qs, k, ks, v, vs, y, ys, weights, offsets, os, bias, bs, tables, steps, dims, nowhere, scale
 ):
     """Write ``y`` and, if it is not empty, ``weights``. The weights of nodes are given if ``q`` is empty."""
@@ -61,49 +62,60 @@ def attend_levels(
     index, key_index, weight = np.empty(4 * pitch, np.int64), np.empty(4 * pitch, np.int64), np.empty(4 * pitch, kind)
     dots, logits = np.empty(4 * pitch, kind), np.empty(3 * pitch, kind)
     length, vlength, each = channels // groups, vchannels // groups, groups // sets
+    wide, vwide = each * length, each * vlength
+    copies, copied = channels > 0 and qs[1] != 1, ys[1] != 1  # whether the tiles of queries and results are copied
+    query = np.empty(rows * columns * wide, q.dtype) if copies else q
+    result = np.empty(rows * columns * vwide, y.dtype) if copied else y
     while True:
         task = next_task(counter)
         if task >= tasks:
             return
         b, s, top, left, h, w = tile_of(task, sets, height, width, rows, columns)
+        if copies:
+            read_tile(q, qs, (b, s * wide, top, left), h, w, wide, query, 0, wide)
         for i in range(h * w):
             row, column = top + i % h, left + i // h
             find(offsets, os, tables, steps, grid, b, s, row, column, count, corners, fractions)
             index_corners(corners, b * vs[0] + s * each * vs[1], vs[2], nowhere[1], count, index)
             if channels:
                 index_corners(corners, b * ks[0] + s * each * ks[1], ks[2], nowhere[0], count, key_index)
-            for g in range(s * each, (s + 1) * each):
-                own = b * bs[0] + g * count + row * bs[2] + column * bs[3]
+            q_at = i * wide if copies else b * qs[0] + row * qs[2] + column * qs[3] + s * wide
+            y_at = i * vwide if copied else b * ys[0] + row * ys[2] + column * ys[3] + s * vwide
+            for g in range(each):
+                own = b * bs[0] + (s * each + g) * count + row * bs[2] + column * bs[3]
                 prefetch(bias, own + AHEAD * bs[3], count)
                 if channels:
-                    at = b * qs[0] + row * qs[2] + column * qs[3] + g * length
-                    prefetch(q, at + AHEAD * qs[3], length)
-                    dot_nodes(q, at, k, (g - s * each) * ks[1], key_index, count, length, dots)
+                    at = q_at + g * length
+                    prefetch(query, at + AHEAD * qs[3], length)
+                    dot_nodes(query, at, k, g * ks[1], key_index, count, length, dots)
                     interpolate_nodes(dots, fractions, count, logits)
                     for n in range(count):
                         logit = scale * load(logits, n)
                         store(logits, n, logit + load(bias, own + n) if bias.size else logit)
                     softmax(logits, 0, count)
                     if weights.size:
+                        to = (b * groups + s * each + g) * count
                         for n in range(count):
-                            weights[(((b * groups + g) * count + n) * height + row) * width + column] = logits[n]
+                            weights[((to + n) * height + row) * width + column] = logits[n]
                     weigh_corners(fractions, logits, 0, count, weight)
                 else:
                     weigh_corners(fractions, bias, own, count, weight)
-                at = b * ys[0] + row * ys[2] + column * ys[3] + g * vlength
-                prefetch(y, at + AHEAD * ys[3], vlength)
-                sum_nodes(y, at, v, (g - s * each) * vs[1], index, weight, count, vlength)
+                at = y_at + g * vlength
+                prefetch(result, at + AHEAD * ys[3], vlength)
+                sum_nodes(result, at, v, g * vs[1], index, weight, count, vlength)
+        if copied:
+            write_tile(y, ys, (b, s * vwide, top, left), h, w, vwide, result, 0, vwide)
 
 
 @jit
-def attend_levels_backward(
+def attend_backward(
     counter, tasks, grad, grads, q, qs, k, ks, v, vs, grad_q, grad_qs, grad_weights, offsets, os, grad_o, grad_os,
     bias, bs, grad_b, grad_bs, tables, steps, dims, nowhere, scale, ps, ds,
 ):  # fmt: skip
     """Write the gradients of query, offsets and bias, and, if they are computed, weights and logit gradients."""
     height, width, channels, vchannels, count, groups, sets, grid, rows, columns = dims
     kind = offsets.dtype
-    zero, one = kind.type(0), kind.type(1)
+    zero = kind.type(0)
     pitch = (count + VECTOR - 1) // VECTOR * VECTOR
     corners, fractions = np.empty(4 * pitch, np.int32), np.empty(2 * pitch, kind)
     index, key_index, weight = np.empty(4 * pitch, np.int64), np.empty(4 * pitch, np.int64), np.empty(4 * pitch, kind)
@@ -142,7 +154,7 @@ def attend_levels_backward(
                             extra = load(grad_weights, (((b * groups + g) * count + n) * height + row) * width + column)
                             store(values, n, load(values, n) + extra)
                     softmax(logits, 0, count)
-                    softmax_backward(logits, values, 0, count, one)
+                    softmax_backward(logits, values, 0, count)
                     to = (((b * groups + g) * height + row) * width + column) * count
                     for n in range(count):
                         a, p = scale * load(values, n), load(logits, n)
@@ -174,10 +186,14 @@ def attend_levels_backward(
 
 
 @jit
-def scatter_levels(
-    counter, tasks, grad, grads, q, qs, offsets, os, ps, pss, ds, dss, tables, steps, dims, wide, grad_k, grad_v, shared
-):
-    """Write the gradients of key and value [B, N, C]. ``shared``: write the sum of both to the key's."""
+def scatter(
+    counter, tasks, grad, grads, q, qs, offsets, os, ps, pss, ds, dss, tables, steps, dims, wide, grad_k, gks, grad_v,
+    gvs, shared,
+):  # fmt: skip
+    """Write the gradients of key and value, with strides of batch, channel, 0, position.
+
+    ``shared``: write the sum of both to the key's.
+    """
     height, width, channels, vchannels, count, groups, sets, grid, positions = dims
     kind = offsets.dtype
     zero = kind.type(0)
@@ -220,8 +236,5 @@ def scatter_levels(
                     at = b * grads[0] + row * grads[2] + column * grads[3] + first
                     prefetch(grad, at + AHEAD * grads[3], own)
                     add_to_nodes(total, index, weight, count, grad, at, own)
-        target, columns = (grad_k, channels) if of_key else (grad_v, vchannels)
-        for i in range(positions):
-            at, end = (1 + i) * wide, (b * positions + i) * columns + first
-            for c in range(own):
-                store(target, end + c, load(total, at + c))
+        target, strides = (grad_k, gks) if of_key else (grad_v, gvs)
+        write_tile(target, strides, (b, first, 0, 0), 1, positions, own, total, wide, wide)
