@@ -140,9 +140,9 @@ def test_no_detections(data):
     ("image", "changes", "message"),
     [
         (9, {}, "image 9 is not in coco val: 3 images"),
-        (1, dict(labels=torch.tensor([4])), "image 1: label is 4; expected 1 to 3"),
-        (1, dict(masks=torch.ones(1, 1, 30, 20)), r"masks have size \(30, 20\), but the image has size \(20, 30\)"),
-        (1, dict(scores=torch.tensor([math.nan])), "image 1: a box or a score is not finite"),
+        (1, dict(labels=torch.tensor([4])), r"image 1: labels are \[4\]; expected 1 to 3"),
+        (1, dict(masks=torch.ones(1, 1, 30, 20)), r"masks have shape .*30, 20\), but the image has size"),
+        (1, dict(scores=torch.tensor([math.nan])), "a box or a score is not finite"),
     ],
 )
 def test_wrong_detections(data, image, changes, message):
@@ -155,7 +155,7 @@ def test_data_that_cannot_be_scored(data, tmp_path):
     with pytest.raises(UsageError, match="the network has 2 classes, but the data set has 3"):
         evaluate_detection(objects.network(classes=2, labels=None), data)
     bare = load(objects.write(tmp_path / "test", split="test", annotations=None), "test")
-    with pytest.raises(UsageError, match=r"has no annotations to compare with; repgraph predict --split test"):
+    with pytest.raises(UsageError, match=r"has no annotations to compare with; repgraph predict"):
         evaluate_detection(Oracle(data), bare)
     with pytest.raises(UsageError, match="has no annotations to compare with"):
         CocoEvaluation(bare)

@@ -105,7 +105,7 @@ def test_a_recipe_has_the_defaults(tmp_path, data, model, coco, monkeypatch, cap
     (run / "recipe.json").write_text("{")
     monkeypatch.undo()
     assert command(run, *common) == 2
-    assert f"move {run / 'recipe.json'} away" in capsys.readouterr().err
+    assert f"{run / 'recipe.json'} is not valid JSON" in capsys.readouterr().err
 
 
 def test_notes(network, data, tmp_path, monkeypatch, capsys):
@@ -125,8 +125,8 @@ def test_notes(network, data, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{network}", "--data", "{data}"], "it has no recipe that names a data set; choose --dataset from"),
-        (["{network}", "--dataset", "coco", "--data", "{coco}"], "labels pixels, and coco has no labels for"),
+        (["{network}", "--data", "{data}"], "--dataset is None, but the network labels pixels; choose one of"),
+        (["{network}", "--dataset", "coco", "--data", "{coco}"], "--dataset is coco, but the network labels pixels"),
         (["{network}", *SPLIT, "--crop", "3x"], "--crop is '3x'; expected a side or HEIGHTxWIDTH"),
         (["{network}", *SPLIT, "--option", "classes"], "--option is 'classes'; expected NAME=VALUE"),
         (["{network}", *SPLIT, "--out", "{data}/classes.json"], "cannot write"),

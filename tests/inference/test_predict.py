@@ -188,7 +188,7 @@ def test_an_input_is_not_overwritten(network, model, tmp_path, monkeypatch, caps
         path = trained.save_picture(tmp_path / "out" / name)
         before = path.read_bytes()
         assert command(network, path, "--out", tmp_path / "out", *CPU) == 2
-        assert "choose another --out" in capsys.readouterr().err
+        assert "no image found outside of --out" in capsys.readouterr().err
         assert path.read_bytes() == before
         objects.use(monkeypatch, model)
 

@@ -15,7 +15,8 @@ from torch import nn
 from torchvision import tv_tensors
 
 from repgraph.errors import UsageError
-from repgraph.inference import predict, tiling
+from repgraph.inference import predict
+from repgraph.inference.sliding_window import length, make_tiles, make_views
 
 
 def picture(height: int, width: int) -> torch.Tensor:
@@ -163,9 +164,9 @@ class Returns(nn.Module):
     [
         (
             lambda x: x[:, :, ::2, ::2],
-            r"returns shape \(1, 3, 4, 4\) for inputs of shape \(1, 3, 8, 8\); expected logits",
+            r"returns \(1, 3, 4, 4\) for \(1, 3, 8, 8\); expected logits",
         ),
-        (lambda x: (x, x), "returns a tuple for inputs"),
+        (lambda x: (x, x), "returns tuple for"),
         (lambda x: x * math.nan, "logits are not finite: .*, or they overflow in bf16"),
     ],
 )
@@ -179,7 +180,7 @@ def test_networks_with_wrong_outputs(function, message, mode):
     "image", [torch.zeros(1, 3, 8, 8), torch.zeros(3, 0, 8), torch.zeros(3, 8, 8, dtype=torch.int64), [[1]]]
 )
 def test_wrong_images(image):
-    with pytest.raises(UsageError, match=r"image has .*; expected"):
+    with pytest.raises(UsageError, match=r"image is .*; expected"):
         predict(Pointwise(), image)
 
 
@@ -195,23 +196,21 @@ def test_wrong_settings(changes):
     (name,) = changes
     with pytest.raises(UsageError) as caught:
         predict(Pointwise(), picture(8, 8), **changes)
-    assert str(caught.value).startswith(f"{name} is ")
+    assert str(caught.value).startswith(name)
 
 
 def map_pixels(views, tile) -> int:
     """Pixels of the maps of a tile: its own, and the largest of other scales."""
     sources = [[axis.backward.source_span(span) for axis, span in zip(view, tile, strict=True)] for view in views]
-    resized = [
-        math.prod(map(tiling.length, spans)) for view, spans in zip(views, sources, strict=True) if view.is_resized
-    ]
-    return math.prod(map(tiling.length, tile)) + max(resized, default=0)
+    resized = [math.prod(map(length, spans)) for view, spans in zip(views, sources, strict=True) if view.is_resized]
+    return math.prod(map(length, tile)) + max(resized, default=0)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(16, 50), some_scales, st.integers(100, 60_000))
 def test_tiles_cover_the_image_once_and_fit(height, width, crop, scales, pixels):
-    views = tiling.make_views((height, width), scales, (crop, crop), 2 / 3)
-    tiles = tiling.make_tiles(views, pixels)
+    views = make_views((height, width), scales, (crop, crop), 2 / 3)
+    tiles = make_tiles(views, pixels)
     covered = torch.zeros(height, width)
     for rows, columns in itertools.product(*tiles):
         covered[slice(*rows), slice(*columns)] += 1

@@ -181,7 +181,7 @@ def test_explore_objects(tmp_path):
 
 SPLIT = ["--dataset", "folder", "--data", "{data}", "--split", "val"]
 ERRORS = {
-    "image": ("all", ["{nl}", "nothing.png"], "nothing.png does not exist; expected images"),
+    "image": ("all", ["{nl}", "nothing.png"], "nothing.png: no image found"),
     "no images": ("all", ["{nl}"], "give images (files, folders, patterns), or --split"),
     "layer": ("all", ["{nl}", "{photo}", "--layers", "contxt"], "layer 'contxt' does not exist; choose from head"),
     "folder": ("nodes affinity", ["{nl}", "{photo}", "--out", "{photo}/x/x.svg"], "cannot write"),

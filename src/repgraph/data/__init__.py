@@ -1,17 +1,14 @@
-"""Data sets for semantic segmentation and, in :mod:`repgraph.data.coco`, for object detection.
-
-Importing this package needs only the base install; opening a data set imports torchvision and Pillow.
-"""
+"""Data sets; importing this package needs only the base install, opening one needs torchvision and Pillow."""
 
 import inspect
 from pathlib import Path
 from typing import Any
 
-from repgraph.constants import DATASETS, IGNORE, INSTANCE_DATASETS
+from repgraph.constants import DATASETS as NAMES
+from repgraph.constants import IGNORE
+from repgraph.constants import INSTANCE_DATASETS as INSTANCES
 from repgraph.data.labels import DataError, Labels
 from repgraph.errors import UsageError, nearest
-
-NAMES, INSTANCES = DATASETS, INSTANCE_DATASETS
 
 __all__ = ["IGNORE", "INSTANCES", "NAMES", "DataError", "Labels", "load"]
 
@@ -43,15 +40,13 @@ def open_split(name: str, root: str | Path | None, split: str, /, **options: Any
         raise UsageError(f"unknown data set {name!r}{nearest(name, (*NAMES, *INSTANCES))}")
     if not root and name != "scenes":
         raise UsageError(f"the folder of {name} is required: --data ROOT")
-    if "\0" in f"{root}{split}":
-        raise UsageError(f"{name}: a name of a folder or a split has a null byte")
     from pydantic import TypeAdapter, ValidationError
 
     from repgraph.data.files import NotFound
     from repgraph.data.readers import READERS
 
-    reader = READERS[name]
-    parameters = inspect.signature(reader.read).parameters
+    read, splits, layout = READERS[name]
+    parameters = inspect.signature(read).parameters
     known = {option: each.annotation for option, each in parameters.items() if option not in ("root", "split")}
     for option, value in options.items():
         if option not in known:
@@ -60,9 +55,9 @@ def open_split(name: str, root: str | Path | None, split: str, /, **options: Any
             options[option] = TypeAdapter(known[option]).validate_python(value)
         except ValidationError as error:
             raise UsageError(f"{name}: {option} is {value!r:.100}; {error.errors()[0]['msg'].lower()}") from None
-    if reader.splits and split not in reader.splits:
-        raise NotFound(f"{name} has no split {split!r}{nearest(split, reader.splits)}")
+    if splits and split not in splits:
+        raise NotFound(f"{name} has no split {split!r}{nearest(split, splits)}")
     try:
-        return reader.read(root, split, **options)
+        return read(root, split, **options)
     except NotFound as error:
-        raise NotFound(f"{error}; expected {reader.layout}") from error
+        raise NotFound(f"{error}; expected {layout}") from error

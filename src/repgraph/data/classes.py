@@ -46,19 +46,15 @@ _PASCAL_CONTEXT = """
 347 sheep, 349 shelves, 354 sidewalk, 355 sign, 360 sky, 366 snow, 368 sofa, 397 table, 415 track, 416 train, 420 tree,
 424 truck, 427 tvmonitor, 440 wall, 445 water, 454 window, 458 wood
 """
-_VOC = """
-background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, motorbike,
-person, pottedplant, sheep, sofa, train, tvmonitor
-"""
-
-
-def _entries(table: str) -> list[str]:
-    return [entry.strip() for entry in table.split(",")]
+_VOC = (
+    "background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, "
+    "motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
+)
 
 
 def _columns(table: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the first words of all entries, and the names that follow them."""
-    first, names = zip(*(entry.split(maxsplit=1) for entry in _entries(table)), strict=True)
+    first, names = zip(*(entry.split(maxsplit=1) for entry in table.strip().split(",")), strict=True)
     return first, names
 
 
@@ -70,7 +66,7 @@ def _labels(table: str, ids: range, *ignored: int) -> Labels:
 ADE20K = _labels(_ADE20K, range(1, 151), 0)
 CAMVID = _labels(_CAMVID, range(11), 11)
 STANFORD = _labels(_STANFORD, range(8), 255, -1)  # -1 in the texts of the release, 255 in PNG files made from them
-VOC = Labels(tuple(_entries(_VOC)), voc_palette(21), tuple(range(21)), ignored=(255,))  # 255: borders of objects
+VOC = Labels(tuple(_VOC.split(", ")), voc_palette(21), tuple(range(21)), ignored=(255,))  # 255: borders of objects
 
 _SCORED = [(entry.name, entry.color, entry.id) for entry in Cityscapes.classes if not entry.ignore_in_eval]
 _NAMES, _COLOURS, _IDS = zip(*_SCORED, strict=True)

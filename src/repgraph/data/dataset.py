@@ -29,7 +29,26 @@ class Item:
 
 
 @dataclass(eq=False, repr=False)
-class SegmentationData(Dataset[Sample]):
+class ImageData(Dataset[Any]):
+    """The images of one split."""
+
+    name: str
+    root: Path
+    split: str
+    labels: Labels
+    items: list[Any]
+    missing: list[Path] = field(default_factory=list)  # files of items that do not exist
+    problems: list[str] = field(default_factory=list)  # what cannot be used: annotations, masks without an image, links
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
+
+
+@dataclass(eq=False, repr=False)
+class SegmentationData(ImageData):
     """Images and masks of one split.
 
     ``data[i]`` is ``(image, mask)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a uint8 ``tv_tensors.Mask``
@@ -37,17 +56,7 @@ class SegmentationData(Dataset[Sample]):
     raises a :class:`~repgraph.data.labels.DataError` when it is read.
     """
 
-    name: str
-    root: Path
-    split: str
-    labels: Labels
-    items: list[Item]
-    missing: list[Path] = field(default_factory=list)  # files of items that do not exist
-    problems: list[str] = field(default_factory=list)  # masks without an image, and links that are not followed
     prediction_ending: str = ".png"  # appended to the name of an image in the file name of its prediction
-
-    def __len__(self) -> int:
-        return len(self.items)
 
     def read(self, index: int) -> Image:
         """Read an image, without its mask."""
@@ -58,11 +67,9 @@ class SegmentationData(Dataset[Sample]):
         if item.mask is None:
             return image, None
         classes = self.labels.to_train(read_mask(item.mask, self.labels.rgb_masks), item.mask)
-        if classes.shape != tuple(image.shape[-2:]):
+        if classes.shape != image.shape[-2:]:
             size, expected = (f"{each[-1]} x {each[-2]}" for each in (classes.shape, image.shape))
-            raise DataError(
-                f"{item.mask}: the mask has {size} pixels and its image {item.image} {expected}; expected equal sizes"
-            )
+            raise DataError(f"{item.mask}: the mask has {size} pixels and its image {item.image} {expected}")
         return image, Mask(torch.from_numpy(classes))
 
     @property
@@ -74,9 +81,6 @@ class SegmentationData(Dataset[Sample]):
         """Return the file name of a prediction, as the evaluation server of the data set expects it."""
         return self.items[index].name + self.prediction_ending
 
-    def __repr__(self) -> str:
-        return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
-
 
 def pair(
     name: str,
@@ -87,10 +91,7 @@ def pair(
     select: Callable[[Collection[str]], list[str]] | None = None,
     endings: tuple[str, str] = (".jpg", ".png"),
 ) -> SegmentationData:
-    """Pair images and masks by name, in pairs of folders; the folder of the masks is None for unlabelled images.
-
-    ``select`` returns the names of the split's images, given those of all images; None selects all.
-    """
+    """Pair images and masks by name, in pairs of folders (None for no masks); ``select`` selects from all names."""
     data = SegmentationData(name, root, split, labels, [])
     for image_folder, mask_folder in folders:
         images = find_files(image_folder, endings[0], data.problems)
@@ -114,8 +115,7 @@ class Cached(list[Any]):
     def __init__(self, data: Any) -> None:
         needed = sum(getattr(leaf, "nbytes", 0) for leaf in tree_leaves(data[0])) * len(data)
         if needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-            gibibytes = f"{needed / 2**30:.1f} GiB for {len(data)} images"
-            raise UsageError(f"data.cache needs about {gibibytes}, more than the machine has; turn it off")
+            raise UsageError(f"data.cache needs about {needed / 2**30:.1f} GiB, more than the machine has; turn it off")
         self.sizes, self.description = getattr(data, "sizes", None), repr(data)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             super().__init__(pool.map(data.__getitem__, range(len(data))))

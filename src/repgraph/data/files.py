@@ -1,7 +1,4 @@
-"""Find and read the files of data sets.
-
-Images and masks are read with Pillow. EXIF orientation is ignored, because masks match the pixels as they are stored.
-"""
+"""Find and read the files of data sets."""
 
 import contextlib
 import io
@@ -25,8 +22,7 @@ from repgraph.files import check_regular, walk
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"})
 # Only these are decoded, for any file name: Pillow runs other programs for some formats, such as EPS.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000")
-ORIENTATION = 0x0112  # EXIF tag
-TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by orientation
+TRANSPOSE = dict(zip(range(2, 9), map(pillow.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by EXIF orientation
 MODES_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
 T = TypeVar("T")
@@ -42,12 +38,9 @@ NO_VALIDATION = "to validate on every fifth image of train instead: repgraph tra
 
 
 def read_image(path: Path, *, upright: bool = False) -> Image:
-    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped.
-
-    ``upright`` applies the EXIF orientation of photos.
-    """
+    """Read an image as uint8 RGB (3, H, W); the upper 8 of 16 bits are kept, and transparency is dropped."""
     with _read_errors(path, "image"), pillow.open(path, formats=FORMATS) as opened:
-        orientation = opened.getexif().get(ORIENTATION) if upright else None
+        orientation = opened.getexif().get(0x0112) if upright else None  # EXIF; masks match the pixels as stored
         picture = opened.transpose(TRANSPOSE[orientation]) if orientation in TRANSPOSE else opened
         if picture.mode == "F":
             raise DataError(f"{path}: floating-point images have no known range; store it with 8 or 16 bits")
@@ -60,14 +53,9 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
 
 
 def read_mask(path: Path, rgb: bool = False) -> np.ndarray:
-    """Read the values of a label file, (H, W) integers: a one-channel or palette image, a text or a .mat file.
-
-    With ``rgb`` it may also be an RGB image, with values as in :func:`repgraph.data.labels.colour_value`.
-    """
+    """Read the integers (H, W) of a label file: a one-channel (or ``rgb``) image, a text or a .mat file."""
     with _read_errors(path, "mask"):
         if path.suffix.lower() == ".txt":
-            if not path.read_bytes().strip():
-                raise ValueError("it is empty")
             return np.loadtxt(path, dtype=np.int32, comments=None, ndmin=2)
         if path.suffix.lower() == ".mat":
             return _read_matlab(path)
@@ -119,11 +107,9 @@ def _read_errors(path: Path, kind: str) -> Iterator[None]:
 
 
 def find_files(folder: Path, ending: str, problems: list[str], error: type[DataError] = NotFound) -> dict[str, Path]:
-    """Return the files in a folder and its subfolders, by name and sorted, without hidden ones.
+    """Return the files in a folder and its subfolders, sorted by name: the path without ``ending``, as ``_left.png``.
 
-    The name of a file is its path in the folder without ``ending``, such as ``_leftImg8bit.png``. Images may have any
-    image extension in place of the one in ``ending``, in upper or lower case. ``error`` is raised without the folder.
-    Links that are not followed, because they lead to a folder that is searched already, are added to ``problems``.
+    Images may have any image extension in place of the one in ``ending``.
     """
     if not os.path.isdir(folder):
         raise error(f"{folder}: no such folder")
@@ -170,10 +156,7 @@ def read_split(folder: Path, split: str) -> list[str]:
 
 
 def prefetch(read: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """Yield ``read(item)`` for each item, in order, and read at most ``workers`` + 1 items ahead.
-
-    Errors of ``read`` are raised when their item is requested.
-    """
+    """Yield ``read(item)`` for each item, in order, and read at most ``workers`` + 1 items ahead."""
     pending: deque[Future[R]] = deque()
     pool = ThreadPoolExecutor(max(1, workers))
     try:

@@ -1,10 +1,7 @@
-"""The classes of a data set: names, colours, and values in label files.
-
-:class:`Labels` converts between the values in label files and class indices, which start at 0. It needs only NumPy, and
-is stored as JSON in the config of a network.
-"""
+"""The classes of a data set: names, colours, and values in label files. It needs only NumPy."""
 
 import colorsys
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -43,10 +40,8 @@ class Labels:
         set_(self, "ids", _integers("ids", self.ids, 0, MAX_VALUE))
         set_(self, "ignored", _integers("ignored", self.ignored, -(2**31), 2**31 - 1))
         counts = len(self.names), len(self.palette), len(self.ids)
-        if len(set(counts)) != 1:
-            raise DataError("{} names, {} colours and {} ids; expected one of each per class".format(*counts))
-        if not 1 <= len(self.names) <= IGNORE:
-            raise DataError(f"{len(self.names)} classes; expected 1 to {IGNORE}")
+        if len(set(counts)) != 1 or not 1 <= counts[0] <= IGNORE:
+            raise DataError("{} classes, {} colours and {} ids; expected 1 to {} of each".format(*counts, IGNORE))
         if any(len(colour) != 3 for colour in self.palette):
             raise DataError(f"a colour in {self.palette} does not have red, green and blue")
         for what, values in (("class name", self.names), ("label value", (*self.ids, *self.ignored))):
@@ -71,14 +66,12 @@ class Labels:
         # For bytes, a table of all values is faster.
         classes = self.classes_of(np.arange(256))[values] if values.dtype == np.uint8 else self.classes_of(values)
         if classes.size and classes.min() < 0:
-            lists = np.unique(values[classes < 0]).tolist()[:30], self.ids[:30], self.ignored
-            unknown, ids, ignored = ([as_written(value) for value in each] for each in lists)
-            all_ignored = str([*ignored, *unknown]).replace(" ", "")
+            unknown = [as_written(value) for value in np.unique(values[classes < 0]).tolist()[:30]]
+            ignored = str([*map(as_written, self.ignored), *unknown]).replace(" ", "")
             raise DataError(
-                f"{file}: unknown label values {str(unknown)[1:-1]}; classes are {str(ids)[1:-1]}; ignored are "
-                f"{str(ignored)[1:-1] or 'none'}; of your own data, add them to classes.json, as classes or by "
-                f'"ignored": {all_ignored}, or ignore them by --option ignored={all_ignored}, in training by '
-                f"--set data.options.ignored={all_ignored}"
+                f"{file}: unknown label values {str(unknown)[1:-1]}; classes are {str(self.ids[:30])[1:-1]}; of your "
+                f'own data, add them to classes.json, as classes or by "ignored": {ignored}, or ignore them by '
+                f"--option ignored={ignored}, in training by --set data.options.ignored={ignored}"
             )
         return classes.astype(np.uint8)
 
@@ -100,8 +93,7 @@ class Labels:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; see :meth:`from_dict`."""
-        palette = [list(colour) for colour in self.palette]
-        return dict(names=list(self.names), palette=palette, ids=list(self.ids), ignored=list(self.ignored))
+        return {name: getattr(self, name) for name in ("names", "palette", "ids", "ignored")}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Labels":
@@ -124,11 +116,11 @@ def as_written(value: int) -> int | list[int]:
 
 def voc_palette(count: int) -> tuple[Colour, ...]:
     """Return PASCAL VOC's colours: the bits of the class, distributed over red, green and blue, highest bit first."""
-    colours = []
-    for k in range(count):
-        red, green, blue = (sum((k >> (3 * bit + first) & 1) << (7 - bit) for bit in range(8)) for first in range(3))
-        colours.append((red, green, blue))
-    return tuple(colours)
+
+    def channel(k: int, first: int) -> int:
+        return sum((k >> (3 * bit + first) & 1) << (7 - bit) for bit in range(8))
+
+    return tuple((channel(k, 0), channel(k, 1), channel(k, 2)) for k in range(count))
 
 
 def hex_palette(text: str) -> tuple[Colour, ...]:
@@ -138,17 +130,13 @@ def hex_palette(text: str) -> tuple[Colour, ...]:
 
 def spread_palette(count: int) -> tuple[Colour, ...]:
     """Return distinct colours: hues advance by the golden angle, saturation and brightness alternate."""
-    colours = []
-    for k in range(count):
-        red, green, blue = colorsys.hsv_to_rgb(k * 0.618034 % 1, (0.8, 0.6)[k % 2], (0.9, 0.7, 1.0)[k % 3])
-        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
-    return tuple(colours)
+    colours = (colorsys.hsv_to_rgb(k * 0.618034 % 1, (0.8, 0.6)[k % 2], (0.9, 0.7, 1.0)[k % 3]) for k in range(count))
+    return tuple((round(255 * red), round(255 * green), round(255 * blue)) for red, green, blue in colours)
 
 
 def _integers(name: str, values: Iterable[Any], least: int, most: int) -> tuple[int, ...]:
     """Return Python or NumPy integers as Python integers."""
-    found = tuple(values)
-    for value in found:
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:
-            raise DataError(f"{value!r} in {name} {found}; expected integers from {least} to {most}")
-    return tuple(int(value) for value in found)
+    found = tuple(map(operator.index, values))
+    if any(not least <= value <= most for value in found):
+        raise DataError(f"{name}: {found}; expected integers from {least} to {most}")
+    return found

@@ -1,15 +1,11 @@
-"""Readers of published data sets, in the layouts of their releases, and of your own images.
-
-A reader takes the folder of the data set, the name of a split and options, and returns a
-:class:`~repgraph.data.dataset.SegmentationData`. CONTRIBUTING.md describes how to add one.
-"""
+"""Readers of published data sets and of your own images. CONTRIBUTING.md describes how to add one."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -113,15 +109,7 @@ def folder(
     masks: str = "masks",
     mask_ending: str = ".png",
 ) -> SegmentationData:
-    """Read images and masks of the same names, in any subfolders of the folders ``images`` and ``masks``.
-
-    Args:
-        root, split: The folder, and the name of the split.
-        classes: Number or names of the classes; default: as in ``classes.json`` or ``classes.txt``.
-        ignored: Values (or colours) of unlabelled pixels in masks; default: as in ``classes.json``, otherwise 255.
-        images, masks: Names of the two folders.
-        mask_ending: The name of a mask is the name of its image and this ending, such as ``"_mask.png"``.
-    """
+    """Read images and masks of the same names, in any subfolders of ``images`` and ``masks`` (docs/data.md)."""
     top = find_root(root, images)
     labels = read_labels(top, classes, ignored)
     parts, select = [split], None
@@ -166,22 +154,17 @@ def read_labels(
         raise DataError(f"{source}: {error}") from error
 
 
-class Reader(NamedTuple):
-    read: Callable[..., Any]
-    splits: tuple[str, ...]  # any if empty
-    layout: str  # for errors
-
-
 _LABELLED = ("train", "val", "trainval")
 _ALL = (*_LABELLED, "test")
-READERS = {
-    "ade20k": Reader(ade20k, _ALL, "{images,annotations}/{training,validation}/NAME.{jpg,png}, release_test/testing"),
-    "camvid": Reader(camvid, _ALL, "CamVid/{train,val,test}/NAME.png, CamVid/SPLITannot/NAME.png"),
-    "cityscapes": Reader(cityscapes, _ALL, "leftImg8bit/SPLIT/CITY/*.png, gtFine/SPLIT/CITY/*_labelIds.png"),
-    "coco": Reader(coco.open_split, (), coco.LAYOUT),
-    "folder": Reader(folder, (), "{images,masks}/SPLIT/NAME.{jpg,png}, or with SPLIT.txt; classes.txt or classes=N"),
-    "pascal_context": Reader(pascal_context, _LABELLED, "VOC2010 with JPEGImages, ImageSets and trainval/NAME.mat"),
-    "scenes": Reader(Scenes, tuple(LENGTHS), "no files"),
-    "stanford": Reader(stanford, _LABELLED, "images/NAME.jpg, labels/NAME.regions.txt or labels/NAME.png"),
-    "voc": Reader(voc, (), "VOC2012/JPEGImages/NAME.jpg, SegmentationClass/NAME.png, ImageSets/Segmentation/SPLIT.txt"),
+# Functions that read, splits (empty: any), and layouts, for errors.
+READERS: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
+    "ade20k": (ade20k, _ALL, "{images,annotations}/{training,validation}/NAME.{jpg,png}, release_test/testing"),
+    "camvid": (camvid, _ALL, "CamVid/{train,val,test}/NAME.png, CamVid/SPLITannot/NAME.png"),
+    "cityscapes": (cityscapes, _ALL, "leftImg8bit/SPLIT/CITY/*.png, gtFine/SPLIT/CITY/*_labelIds.png"),
+    "coco": (coco.open_split, (), coco.LAYOUT),
+    "folder": (folder, (), "{images,masks}/SPLIT/NAME.{jpg,png}, or with SPLIT.txt; classes.txt or classes=N"),
+    "pascal_context": (pascal_context, _LABELLED, "VOC2010 with JPEGImages, ImageSets and trainval/NAME.mat"),
+    "scenes": (Scenes, tuple(LENGTHS), "no files"),
+    "stanford": (stanford, _LABELLED, "images/NAME.jpg, labels/NAME.regions.txt or labels/NAME.png"),
+    "voc": (voc, (), "VOC2012/JPEGImages/NAME.jpg, SegmentationClass/NAME.png, ImageSets/Segmentation/SPLIT.txt"),
 }

@@ -34,21 +34,16 @@ def _statistics(mean: tuple[float, ...], std: tuple[float, ...], device: torch.d
         return shift, torch.tensor(std, device=device).mul(255).reciprocal().view(3, 1, 1)
 
 
-def resize(image: Image, mask: Mask | None, scale: float) -> tuple[Image, Mask | None]:
-    """Resize an image (bilinear with antialiasing) and its mask to ``scale`` times their size, at least 1 pixel.
-
-    The mask takes the value at the centre of each new pixel ("nearest-exact") and stays aligned with the image; the
-    mode "nearest" would shift it by up to half a pixel.
-    """
+def resize(image: Image, mask: Any, scale: float) -> tuple[Image, Any]:
+    """Resize an image (bilinear with antialiasing) and its mask to ``scale`` times their size, at least 1 pixel."""
     height, width = image.shape[-2:]
     size = [max(1, round(height * scale)), max(1, round(width * scale))]
     if size == [height, width]:
         return image, mask
-    resized = F.resize(image, size, InterpolationMode.BILINEAR, antialias=True)
-    if mask is None:
-        return resized, None
-    # Not F.resize: its result for masks depends on the version of torchvision.
-    return resized, Mask(interpolate(mask[None, None], size, mode="nearest-exact")[0, 0])
+    if mask is not None:
+        # Not F.resize, whose masks depend on torchvision's version; "nearest" would shift it by up to half a pixel.
+        mask = Mask(interpolate(mask[None, None], size, mode="nearest-exact")[0, 0])
+    return F.resize(image, size, InterpolationMode.BILINEAR, antialias=True), mask
 
 
 # The operation, the neutral factor, and the largest distance from it at strength 1.
@@ -63,8 +58,7 @@ _COLOR_CHANGES = (
 def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Change brightness, contrast, saturation and hue of a uint8 image (3, H, W), each with probability 1/2.
 
-    At strength 1 the ranges are as in torchvision's ``RandomPhotometricDistort``. Draws four random numbers from
-    ``generator``; at strength 0 it draws none and returns the image unchanged.
+    At strength 1 the ranges are as in torchvision's ``RandomPhotometricDistort``; 0 draws no random numbers.
     """
     if not strength:
         return image
@@ -80,9 +74,8 @@ def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -
 class TrainTransform:
     """The paper's augmentation: random scale, crop with padding and horizontal flip; optionally distorted colours.
 
-    ``transform(image, mask, generator)`` takes a uint8 image (3, H, W) and its mask (H, W), and returns a uint8 image
-    and mask of the size ``crop`` (h, w). It draws four random numbers from ``generator``, and then calls
-    :func:`distort_colors`. Along a side that is shorter than the crop, the position of the image within the crop is
+    ``transform(image, mask, generator)`` takes a uint8 image (3, H, W) and its mask (H, W), and returns both in the
+    size ``crop`` (h, w). Along a side that is shorter than the crop, the position of the image within the crop is
     random; the rest is padded with the colour ``mean`` (0 to 1), and with IGNORE in the mask.
     """
 
@@ -96,11 +89,10 @@ class TrainTransform:
         if image.shape[-2:] != mask.shape[-2:]:
             raise DataError(f"image {tuple(image.shape)} and mask {tuple(mask.shape)} differ in size")
         scale, down, across, flip = torch.rand(4, dtype=torch.float64, generator=generator).tolist()
-        image, resized = resize(image, mask, self.scales[int(scale * len(self.scales))])
-        assert resized is not None
+        image, mask = resize(image, mask, self.scales[int(scale * len(self.scales))])
         top, from_top, rows = _place(image.shape[-2], self.crop[0], down)
         left, from_left, columns = _place(image.shape[-1], self.crop[1], across)
-        part, classes = (F.crop(each, top, left, rows, columns) for each in (image, resized))
+        part, classes = (F.crop(each, top, left, rows, columns) for each in (image, mask))
         padding = [from_left, from_top, self.crop[1] - columns - from_left, self.crop[0] - rows - from_top]
         mean = [float(round(255 * share)) for share in self.mean]
         image = F.pad(distort_colors(part, self.photometric, generator), padding, fill=mean)

@@ -28,19 +28,15 @@ SUMMARY = ("ap", "ap50", "ap75", "small", "medium", "large")
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """Average precision as fractions; nan without objects.
+    """Average precision as fractions; nan without objects."""
 
-    ``ap`` is the mean over IoU thresholds from 0.5 to 0.95; ``small``, ``medium`` and ``large`` are for objects below
-    32 x 32 pixels, up to 96 x 96 pixels, and above; ``classes`` has the ``ap`` of each class.
-    """
-
-    ap: float
+    ap: float  # mean over IoU thresholds from 0.5 to 0.95
     ap50: float
     ap75: float
-    small: float
-    medium: float
+    small: float  # of objects below 32 x 32 pixels
+    medium: float  # up to 96 x 96 pixels
     large: float
-    classes: tuple[float, ...]
+    classes: tuple[float, ...]  # ap of each class
 
 
 @dataclass(frozen=True)
@@ -60,16 +56,12 @@ class CocoEvaluation:
     """Collects the detections of a data set's images, writes them, and scores them.
 
     Under torch.distributed, every process updates its own instance with a part of the images; ``reduce`` merges them.
-    An image that is passed twice (to fill the last batch) counts once, with the detections of the first process.
-    Scores are over the images that were passed. docs/detection.md has an example.
+    An image that is passed twice counts once. Scores are over the images that were passed (docs/detection.md).
     """
 
     def __init__(self, data: InstanceData) -> None:
         if not data.labelled:
-            raise UsageError(
-                f"{data.path} has no annotations to compare with; "
-                f"repgraph predict --split {data.split} writes results for COCO's server"
-            )
+            raise UsageError(f"{data.path} has no annotations to compare with; repgraph predict writes predictions")
         self.data = data
         self._sizes = {item.id: item.size for item in data.items}
         self._detections: dict[int, Detections] = {}
@@ -80,22 +72,16 @@ class CocoEvaluation:
         for image_id, output in zip(map(int, image_ids), detections, strict=True):
             if image_id not in self._sizes:
                 raise ValueError(f"image {image_id} is not in {self.data!r}")
-            try:
-                size = self._sizes[image_id]
-                found = output if isinstance(output, Detections) else Detections.from_output(output, size)
-            except ValueError as error:
-                raise ValueError(f"image {image_id}: {error}") from None
-            wrong = [label for label in found.labels.tolist() if not 1 <= label <= count]
-            if wrong:
-                raise ValueError(f"image {image_id}: label is {wrong[0]}; expected 1 to {count}")
+            size = self._sizes[image_id]
+            found = output if isinstance(output, Detections) else Detections.from_output(output, size)
+            if not all(1 <= label <= count for label in found.labels):
+                raise ValueError(f"image {image_id}: labels are {found.labels.tolist()}; expected 1 to {count}")
             self._detections.setdefault(image_id, found)
 
     def reduce(self) -> "CocoEvaluation":
         """Gather the detections of all processes in the first one; every process has to call it."""
-        merged: dict[int, Detections] = {}
-        for part in gather(self._detections):
-            merged = part | merged  # keeps the image of the first process that has it
-        self._detections = merged
+        parts = gather(self._detections)  # empty except in the first process
+        self._detections = {key: found for part in reversed(parts) for key, found in part.items()}
         return self
 
     @property
@@ -115,23 +101,20 @@ class CocoEvaluation:
         return files.write(Path(os.path.expanduser(path)), json.dumps(self.results(kind)))
 
     def scores(self) -> DetectionScores:
-        """Return the scores of boxes and, if there are masks, of masks.
-
-        After ``reduce``, every process has to call it: the first one computes the scores, and all get them.
-        """
-        return broadcast(self._scores() if rank() == 0 else None)  # type: ignore[return-value]
-
-    def _scores(self) -> DetectionScores:
+        """Return the scores; after ``reduce``, every process has to call it, and all get those of the first one."""
         from pycocotools.coco import COCO
 
-        masks = all(found.masks is not None for found in self._detections.values() if len(found))
-        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints the duration of each step
-            truth = COCO()
-            truth.dataset = self.data.truth()
-            truth.createIndex()
-            box = self._average_precision(truth, "bbox")
-            mask = self._average_precision(truth, "segm") if masks else None
-        return DetectionScores(box, mask, len(self.image_ids))
+        scores: Any = None
+        if rank() == 0:
+            masks = all(found.masks is not None for found in self._detections.values() if len(found))
+            with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints the duration of each step
+                truth = COCO()
+                truth.dataset = self.data.truth()
+                truth.createIndex()
+                box = self._average_precision(truth, "bbox")
+                mask = self._average_precision(truth, "segm") if masks else None
+            scores = DetectionScores(box, mask, len(self.image_ids))
+        return broadcast(scores)
 
     def _average_precision(self, truth: Any, kind: str) -> AveragePrecision:
         from pycocotools.coco import COCO
@@ -172,8 +155,7 @@ def evaluate_detection(
 ) -> DetectionEvaluation:
     """Detect the objects in every image of a data set, and score them by COCO's protocol.
 
-    ``model`` and ``precision`` are as for :func:`~repgraph.inference.detect`, the rest as for
-    :func:`~repgraph.evaluation.evaluate`.
+    Arguments are as for :func:`~repgraph.inference.detect` and :func:`~repgraph.evaluation.evaluate`.
     """
     check_classes(getattr(model, "classes", None), data.labels)
     count = len(data) if limit is None else min(limit, len(data))

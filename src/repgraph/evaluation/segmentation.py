@@ -17,25 +17,19 @@ from repgraph.inference import Settings, predict
 from repgraph.inference.network import check_classes, device_and_dtype, not_finite_in_all_processes
 
 SUMMARY = ("miou", "pixel_accuracy", "mean_accuracy")
-CHUNK = 2**24  # pixels per count, to avoid an int64 copy of a huge image
 OnProgress = Callable[[int, int], None]  # images done, images in total; of this process
-OnImage = Callable[[int, Tensor, Tensor], None]  # index of an image, its prediction (H, W) and its mask (H, W)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores as fractions; nan if there is nothing to divide by.
-
-    The IoU of a class is nan if it is neither in the truth nor in the predictions, its accuracy is nan if it is not in
-    the truth; means are over the other classes. ``pixels`` is the number of labelled pixels.
-    """
+    """Scores as fractions; means are over the classes that are not nan."""
 
     miou: float
     pixel_accuracy: float
     mean_accuracy: float
-    iou: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    pixels: int
+    iou: tuple[float, ...]  # of each class; nan if it is neither in the truth nor in the predictions
+    accuracy: tuple[float, ...]  # nan if the class is not in the truth
+    pixels: int  # labelled ones
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
@@ -69,20 +63,15 @@ class Confusion:
                 raise TypeError(f"{name} has dtype {given.dtype}; expected classes as integers (argmax of logits)")
         if prediction.shape != target.shape:
             raise ValueError(f"prediction has shape {tuple(prediction.shape)}, but target has {tuple(target.shape)}")
-        device = self.matrix.device
-        counts = torch.zeros_like(self.matrix)  # added at the end: after an error, the matrix is unchanged
-        for predicted, true in zip(prediction.flatten().split(CHUNK), target.flatten().split(CHUNK), strict=True):
-            predicted, true = predicted.to(device), true.to(device)
-            labelled = true != IGNORE
-            predicted, true = predicted[labelled].long(), true[labelled].long()
-            for name, given in (("prediction", predicted), ("target", true)):
-                low, high = (int(bound) for bound in given.aminmax()) if given.numel() else (0, 0)
-                if low < 0 or high >= self.classes:
-                    wrong = low if low < 0 else high
-                    raise ValueError(f"{name} has the value {wrong}; expected 0 to {self.classes - 1}")
-            pairs = torch.bincount(true * self.classes + predicted, minlength=self.classes**2)
-            counts += pairs.view_as(counts)
-        self.matrix += counts
+        prediction, target = (each.to(self.matrix.device) for each in (prediction, target))
+        labelled = target != IGNORE
+        predicted, true = prediction[labelled].long(), target[labelled].long()
+        for name, given in (("prediction", predicted), ("target", true)):
+            low, high = given.aminmax() if given.numel() else (0, 0)
+            if low < 0 or high >= self.classes:
+                raise ValueError(f"{name} has values from {low} to {high}; expected 0 to {self.classes - 1}")
+        pairs = torch.bincount(true * self.classes + predicted, minlength=self.classes**2)
+        self.matrix += pairs.view_as(self.matrix)
 
     def reduce(self) -> "Confusion":
         """Return the sum over all processes; every process has to call it, even without images."""
@@ -116,19 +105,19 @@ def evaluate(
     limit: int | None = None,
     workers: int = 2,
     progress: OnProgress | None = None,
-    on_image: OnImage | None = None,
+    on_image: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> Evaluation:
     """Predict every image of a data set, and score all pixels together.
 
     Under torch.distributed, every process has to call it: each predicts a part of the images, and all get the scores of
-    all images. If the network's outputs are not finite in one process, all of them raise
-    :class:`~repgraph.inference.NotFinite`.
+    all images, or raise :class:`~repgraph.inference.NotFinite` if one of them gets outputs that are not finite.
 
     Args:
         model, settings: As for :func:`~repgraph.inference.predict`.
         data: Images and masks with their labels, such as a :class:`~repgraph.data.dataset.SegmentationData`.
         limit: Use only the first images.
         workers: Number of threads that read images.
+        on_image: Called with the index of each image, its prediction (H, W) and its mask (H, W).
     """
     check_classes(getattr(model, "classes", None), data.labels)
     count = len(data) if limit is None else min(limit, len(data))

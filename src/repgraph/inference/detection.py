@@ -1,8 +1,4 @@
-"""Object detection with Mask R-CNN in bounded memory; non-finite outputs raise an error.
-
-torchvision allocates a float32 map of the image's size for every mask. Here masks are made one at a time, each no
-larger than its box. The result is the same.
-"""
+"""Object detection with Mask R-CNN; unlike in torchvision, masks of the image's size are made one at a time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,30 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torchvision.models.detection import roi_heads
-from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.transform import resize_boxes
 
 from repgraph.data.coco import masks as coco_masks
 from repgraph.data.coco.masks import RLE
-from repgraph.inference.network import NotFinite, device_and_dtype, overflow_hint
+from repgraph.inference.network import device_and_dtype, not_finite
 from repgraph.inference.sliding_window import Settings, check_image
 from repgraph.layers.modes import evaluation_mode
 from repgraph.models import MaskRCNN
 
 MASK_THRESHOLD = 0.5
-MASK_PADDING = 1  # in pixels of the mask, as in torchvision
 
 
 @dataclass(frozen=True)
 class Detections:
-    """Objects in an image.
+    """Objects in an image of ``size`` (H, W).
 
-    Args:
-        size: (H, W) of the image.
-        boxes: float64 (N, 4): left, top, right, bottom in pixels.
-        labels: (N,), from 1.
-        scores: (N,).
-        masks: N run-length encoded masks (:mod:`repgraph.data.coco.masks`) of the image's size, or None.
+    ``boxes`` (N, 4), float64, are left, top, right and bottom in pixels; ``labels`` (N,) start at 1; ``masks`` are
+    run-length encoded (:mod:`repgraph.data.coco.masks`), in the size of the image.
     """
 
     size: tuple[int, int]
@@ -51,26 +41,19 @@ class Detections:
 
     @classmethod
     def from_output(cls, output: Mapping[str, Tensor], size: tuple[int, int]) -> "Detections":
-        """Convert the output of one of torchvision's detectors for an image of this size (H, W).
-
-        "masks" are optional: (N, 1, H, W) or (N, H, W), as probabilities, or 0 and 1.
-        """
+        """Convert the output of one of torchvision's detectors, with or without masks, for an image of this size."""
         arrays = {name: value.detach().as_subclass(Tensor).cpu().numpy() for name, value in output.items()}
         boxes, scores, masks = arrays["boxes"].reshape(-1, 4).astype(np.float64), arrays["scores"], None
         if not np.isfinite(boxes).all() or not np.isfinite(scores).all():
             raise ValueError("a box or a score is not finite")
         if "masks" in arrays:
-            found = arrays["masks"].shape[-2:]
-            if found != size:
-                raise ValueError(f"the masks have size {found}, but the image has size {size}")
+            if arrays["masks"].shape[-2:] != size:
+                raise ValueError(f"the masks have shape {arrays['masks'].shape}, but the image has size {size}")
             masks = [coco_masks.encode(mask) for mask in arrays["masks"].reshape(-1, *size) > MASK_THRESHOLD]
         return cls(size, boxes, arrays["labels"], scores, masks)
 
     def coco_results(self, image_id: int, category_ids: Sequence[int], kind: str = "both") -> list[dict[str, Any]]:
-        """Return the objects as in COCO's results files: boxes ("bbox"), masks ("segm") or both.
-
-        The category of an object has the id ``category_ids[label - 1]``.
-        """
+        """Return the objects as in COCO's results files: boxes ("bbox"), masks ("segm") or both."""
         corner, far = self.boxes[:, :2], self.boxes[:, 2:]
         boxes = np.concatenate([corner, far - corner], axis=1).round(4).tolist()
         results = []
@@ -85,9 +68,7 @@ class Detections:
 
 
 def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Detections:
-    """Detect the objects in an image.
-
-    The network runs where its parameters are, in evaluation mode; the mode of its modules is restored.
+    """Detect the objects in an image, where the network's parameters are.
 
     Args:
         model: A :class:`~repgraph.models.MaskRCNN`, or a network with the interface of torchvision's detectors.
@@ -96,36 +77,22 @@ def detect(model: nn.Module, image: Tensor, *, precision: str = "fp32") -> Detec
     """
     check_image(image)
     size = int(image.shape[1]), int(image.shape[2])
-    device, _ = device_and_dtype(model, image)
-    with evaluation_mode(model), Settings(precision=precision).autocast(device):
+    image = image.as_subclass(Tensor).to(device_and_dtype(model, image)[0])
+    with evaluation_mode(model), Settings(precision=precision).autocast(image.device):
         if not isinstance(model, MaskRCNN):
-            return Detections.from_output(model([image.to(device)])[0], size)
-        return _detect(model.detector, image.as_subclass(Tensor).to(device), size, precision)
-
-
-def _detect(detector: Any, image: Tensor, size: tuple[int, int], precision: str) -> Detections:
-    """Run the steps of torchvision's Mask R-CNN, except for the last one, which pastes the masks."""
-    transform = detector.transform
-    image = stretch_narrow(image, transform.max_size)
-    image = image.float().div_(255) if image.dtype == torch.uint8 else image.clone()
-    mean, std = (torch.tensor(each).to(image).view(3, 1, 1) for each in (transform.image_mean, transform.image_std))
-    image = transform.resize(image.sub_(mean).div_(std))[0]
-    shape = int(image.shape[1]), int(image.shape[2])
-    images = ImageList(transform.batch_images([image], transform.size_divisible), [shape])
-    with _check_finite(detector, precision):
-        features = detector.backbone(images.tensors)
-        proposals, _ = detector.rpn(images, features)
-        outputs, _ = detector.roi_heads(features, proposals, images.image_sizes)
-    del features, images
-    output = outputs[0]
-    boxes = resize_boxes(output["boxes"].float(), list(shape), list(size))
-    return Detections(
-        size,
-        boxes.cpu().numpy().astype(np.float64),
-        output["labels"].cpu().numpy(),
-        output["scores"].float().cpu().numpy(),
-        _encode_masks(output["masks"].float(), boxes, size),
-    )
+            return Detections.from_output(model([image])[0], size)
+        detector: Any = model.detector  # the same steps as torchvision's, except for the last one, which pastes masks
+        image = stretch_narrow(image, detector.transform.max_size)
+        images, _ = detector.transform([image.float().div_(255) if image.dtype == torch.uint8 else image])
+        with _check_finite(detector, precision):
+            features = detector.backbone(images.tensors)
+            proposals, _ = detector.rpn(images, features)
+            (output,), _ = detector.roi_heads(features, proposals, images.image_sizes)
+        del features
+        boxes = resize_boxes(output["boxes"].float(), images.image_sizes[0], size)
+        masks = _encode_masks(output["masks"].float(), boxes, size)
+    scores = output["scores"].float().cpu().numpy()
+    return Detections(size, boxes.cpu().numpy().astype(np.float64), output["labels"].cpu().numpy(), scores, masks)
 
 
 def stretch_narrow(image: Tensor, max_size: int) -> Tensor:
@@ -141,7 +108,7 @@ def stretch_narrow(image: Tensor, max_size: int) -> Tensor:
 def _encode_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> list[RLE]:
     """Paste masks, probabilities (N, 1, m, m), into their boxes (N, 4), and encode them."""
     height, width = size
-    padded, scale = roi_heads.expand_masks(masks, MASK_PADDING)
+    padded, scale = roi_heads.expand_masks(masks, 1)  # as in torchvision
     expanded = roi_heads.expand_boxes(boxes, scale).to(torch.int64).tolist()
     encoded = []
     for mask, (left, top, right, bottom) in zip(padded, expanded, strict=True):
@@ -171,5 +138,4 @@ def _check_finite(detector: Any, precision: str) -> Iterator[None]:
         for hook in hooks:
             hook.remove()
     if not torch.stack(finite).all():
-        hint = overflow_hint(precision)
-        raise NotFinite(f"the network's outputs are not finite: its weights or the image are not finite{hint}")
+        raise not_finite("outputs", precision)

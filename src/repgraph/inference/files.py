@@ -1,5 +1,6 @@
 """Predictions of many images as files in a folder; images are prefetched, and files are written in the background."""
 
+import contextlib
 import errno
 import io
 import json
@@ -20,14 +21,12 @@ from repgraph.drawing import overlay as label_drawing
 from repgraph.errors import UsageError
 from repgraph.inference.detection import Detections, detect
 from repgraph.inference.inputs import Source, check_not_overwritten
-from repgraph.inference.network import NotEnoughMemory, NotFinite, Trained, memory_hints
+from repgraph.inference.network import NotFinite, Trained, memory_hints
 from repgraph.inference.sliding_window import Settings, predict
 
 LABELS, OVERLAYS = "labels", "overlays"  # folders
 DETECTIONS, BOXES, MASKS = "detections.json", "bbox.json", "segm.json"
-
 SIDE = 4096  # overlays of larger images are shrunk
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def predict_files(
@@ -44,11 +43,10 @@ def predict_files(
     progress: Callable[[int], None] = lambda done: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[int, Detections], int, int]:
-    """Predict images; write label files to ``out/labels``, unless the network is a detector, and ``out/overlays``.
+    """Predict images, and write label files (``plain``: without a palette) and overlays (of objects from a ``score``).
 
-    An image that cannot be read, does not fit into memory or cannot be written is skipped with a warning. Non-finite
-    outputs and a full disk raise an error. Returns the detections by image id, and the numbers of files written and of
-    images that failed. ``plain`` label files have no palette; ``score`` is the minimum score of objects in overlays.
+    Images that cannot be read or written are skipped with a warning; non-finite outputs and a full disk are errors.
+    Returns the detections by image id, and the numbers of files written and of images that failed.
     """
     folders = [LABELS] * (not trained.is_detector) + [OVERLAYS] * overlays
     inputs = [path for source in sources for path in (source.path, source.mask) if path is not None]
@@ -58,9 +56,18 @@ def predict_files(
     detections: dict[int, Detections] = {}
     failed: set[int] = set()
 
-    def fail(source: Source, error: UsageError) -> None:
-        failed.add(source.id)
-        warn(str(error) if str(source.path) in str(error) else f"{source.path}: {error}")
+    @contextlib.contextmanager
+    def skipping(source: Source) -> Iterator[None]:
+        """Skip an image that cannot be predicted or written."""
+        try:
+            yield
+        except NotFinite as error:
+            raise NotFinite(f"{source.path}: {error}") from error
+        except UsageError as error:
+            if getattr(error.__cause__, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+            failed.add(source.id)
+            warn(str(error) if str(source.path) in str(error) else f"{source.path}: {error}")
 
     def read(source: Source) -> tuple[Source, Tensor | DataError]:
         try:
@@ -70,7 +77,7 @@ def predict_files(
 
     def results() -> Iterator[tuple[Source, Tensor, Any]]:
         for done, (source, image) in enumerate(prefetch(read, sources, workers), 1):
-            try:
+            with skipping(source):
                 if isinstance(image, DataError):
                     raise image
                 size = f"{image.shape[2]} x {image.shape[1]} pixels"
@@ -80,11 +87,6 @@ def predict_files(
                         detections[source.id] = result
                     else:
                         result = predict(trained.model, image, settings)
-            except NotFinite as error:
-                raise NotFinite(f"{source.path}: {error}") from error
-            except (DataError, NotEnoughMemory) as error:
-                fail(source, error)
-            else:
                 yield source, image, result
             progress(done)
 
@@ -99,17 +101,13 @@ def predict_files(
     def write(item: tuple[Source, Tensor, Any]) -> int:
         source, image, result = item
         written = 0
-        try:
+        with skipping(source):
             for folder in folders:
                 content = io.BytesIO()
                 with memory_hints(["--no-overlays"]):
                     draw(folder, image, result).save(content, "PNG")
                 files.write(files.inside(out, f"{folder}/{source.name}.png"), content.getvalue())
                 written += 1
-        except UsageError as error:
-            if getattr(error.__cause__, "errno", None) in FULL_DISK:
-                raise
-            fail(source, error)
         return written
 
     written = sum(prefetch(write, results(), workers))
@@ -121,11 +119,10 @@ def write_detections(out: Path, sources: Sequence[Source], detections: Mapping[i
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for source in (source for source in sources if source.id in detections):  # the others failed
-        found = detections[source.id]
-        height, width = found.size
+        height, width = detections[source.id].size
         images.append(dict(id=source.id, file_name=str(source.path), height=height, width=width))
-        for result in found.coco_results(source.id, labels.ids):
-            area = masks.area(result["segmentation"])
+        for result in detections[source.id].coco_results(source.id, labels.ids):
+            area = int(masks.tools().area(result["segmentation"]))
             annotations.append({"id": len(annotations) + 1, **result, "area": area, "iscrowd": 0})
     categories = [dict(id=number, name=name) for number, name in zip(labels.ids, labels.names, strict=True)]
     content = dict(images=images, categories=categories, annotations=annotations)
@@ -147,8 +144,6 @@ def label_image(classes: Tensor, labels: Labels, *, plain: bool = False) -> Imag
     image = Image.fromarray(values)
     if values.dtype == np.uint8 and not plain:
         palette = np.zeros((256, 3), dtype=np.uint8)
-        for value, colour in zip(labels.ids, labels.palette, strict=True):
-            if 0 <= value < 256:
-                palette[value] = colour
+        palette[list(labels.ids)] = labels.palette
         image.putpalette(palette.tobytes())
     return image

@@ -2,8 +2,8 @@
 
 import contextlib
 import glob
+import itertools
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,12 +13,9 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from repgraph.data.coco import InstanceData
 from repgraph.data.files import IMAGE_SUFFIXES, read_image
 from repgraph.errors import UsageError
 from repgraph.files import walk
-
-MAX_PIXELS = 2**30  # of an image; Pillow's own limit is 2**27
 
 
 @dataclass(frozen=True)
@@ -35,18 +32,18 @@ class Source:
 def find_images(given: Sequence[str], *, recursive: bool = False, skip: Sequence[Path] = ()) -> list[Source]:
     """Find images in the order given, each one once; images in a folder are sorted by name.
 
-    In folders (and subfolders, if ``recursive``), files with the suffix of an image are taken, except hidden ones. A
-    symbolic link counts as an image. Folders in ``skip``, for predictions, are not searched.
+    Hidden files, and in folders those without the suffix of an image, are left out, and so are the folders in ``skip``.
     """
     folders = [os.path.realpath(folder) for folder in skip]
     found: dict[Path, PurePath] = {}  # path, and path relative to the argument
     for text in given:
         top, paths = _expand(text, recursive)
-        kept = [path for path in paths if not any(_absolute(path).is_relative_to(folder) for folder in folders)]
-        if paths and not kept:
-            raise UsageError(f"{text}: all images are in the output folder; choose another --out")
-        for path in kept:
-            found.setdefault(_absolute(path), path.relative_to(top))
+        # Without following links to images: two links to an image are two images.
+        names = {path.parent.resolve() / path.name: path.relative_to(top) for path in paths}
+        names = {path: name for path, name in names.items() if not any(map(path.is_relative_to, folders))}
+        if not names:
+            raise UsageError(f"{text}: no image found outside of --out; give files, folders or patterns as '**/*.jpg'")
+        found |= {path: name for path, name in names.items() if path not in found}
     return [
         Source(path, name, number, partial(read_image, path, upright=True))
         for number, (path, name) in enumerate(zip(found, unique_names(found.values()), strict=True), 1)
@@ -55,15 +52,11 @@ def find_images(given: Sequence[str], *, recursive: bool = False, skip: Sequence
 
 def split_images(data: Any, limit: int | None = None) -> list[Source]:
     """Return the images of a split, with the names that the data set's evaluation expects."""
-    items = list(enumerate(data.items[:limit]))
-    if isinstance(data, InstanceData):
-        given = [(item.name, item.id, None) for _, item in items]
-    else:
-        given = [(data.prediction_name(index), index + 1, item.mask) for index, item in items]
-    names = unique_names(PurePath(name) for name, *_ in given)
+    items = data.items[:limit]
+    names = unique_names(PurePath(data.prediction_name(index)) for index in range(len(items)))
     return [
-        Source(item.image, name, number, partial(data.read, index), mask)
-        for (index, item), (_, number, mask), name in zip(items, given, names, strict=True)
+        Source(item.image, name, getattr(item, "id", index + 1), partial(data.read, index), getattr(item, "mask", None))
+        for index, (item, name) in enumerate(zip(items, names, strict=True))
     ]
 
 
@@ -79,22 +72,19 @@ def unique_names(paths: Iterable[PurePath]) -> list[str]:
     """Return a name for each path: without suffix, root and "..", and with a number if names are equal up to case."""
     names: list[str] = []
     taken: set[str] = set()
-    repeated: Counter[str] = Counter()
     for path in paths:
-        first = name = "/".join(part for part in path.with_suffix("").parts if part not in (path.anchor, ".."))
-        while name.casefold() in taken:
-            repeated[first.casefold()] += 1
-            name = f"{first}-{repeated[first.casefold()] + 1}"
-        taken.add(name.casefold())
-        names.append(name)
+        first = "/".join(part for part in path.with_suffix("").parts if part not in (path.anchor, ".."))
+        numbered = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+        names.append(next(name for name in numbered if name.casefold() not in taken))
+        taken.add(names[-1].casefold())
     return names
 
 
 @contextlib.contextmanager
 def large_images() -> Iterator[None]:
-    """Let Pillow open images of up to :data:`MAX_PIXELS` pixels."""
+    """Let Pillow open images of up to 2**30 pixels."""
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = MAX_PIXELS
+    Image.MAX_IMAGE_PIXELS = 2**30
     try:
         yield
     finally:
@@ -107,23 +97,11 @@ def _expand(text: str, recursive: bool) -> tuple[Path, list[Path]]:
     if os.path.isdir(path):
         top, found = path, walk(path) if recursive else list(path.iterdir())
         found = [each for each in found if each.suffix.lower() in IMAGE_SUFFIXES]
-        problem = f"there is no image in {text}; for its sub-folders, give '{text.rstrip('/')}/**/*.jpg'"
     elif os.path.lexists(path):
         return path.parent, [path]
-    elif glob.has_magic(text):
-        fixed = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
+    else:
+        fixed = next((index for index, part in enumerate(path.parts) if glob.has_magic(part)), -1)
         top = Path(*path.parts[:fixed])
         found = list(top.glob("/".join(path.parts[fixed:])))
-        problem = f"no file matches {text!r}"
-    else:
-        raise UsageError(f"{text} does not exist; expected images, folders of images, or patterns such as '*.jpg'")
     found = [each for each in found if not any(part.startswith(".") for part in each.relative_to(top).parts)]
-    found = sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read
-    if not found:
-        raise UsageError(problem)
-    return top, found
-
-
-def _absolute(path: Path) -> Path:
-    """Return the absolute path of a file without following a link: two links to an image are two images."""
-    return path.parent.resolve() / path.name
+    return top, sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read

@@ -19,15 +19,9 @@ from repgraph.errors import UsageError, out_of_memory
 from repgraph.models import MaskRCNN, RGNet
 from repgraph.recipes import AnyRecipe
 
-TRAINING_OPTIONS = ("crowds", "empty")  # options of COCO data that skip objects and images in training only
-
 
 class NotFinite(UsageError):
     """The network's outputs are not finite."""
-
-
-class NotEnoughMemory(UsageError):
-    """An image does not fit into memory; the message has hints."""
 
 
 @dataclass(frozen=True)
@@ -59,25 +53,21 @@ class Trained:
         """Return the labels; if they are unknown, "class 0" and so on (from 1 for a detector)."""
         if self.labels is not None:
             return self.labels
-        count = self.model.classes
-        ids = tuple(range(1, count + 1) if self.is_detector else range(count))
-        return Labels(tuple(f"class {number}" for number in ids), spread_palette(count), ids)
+        ids = tuple(range(self.is_detector, self.model.classes + self.is_detector))
+        return Labels(tuple(f"class {number}" for number in ids), spread_palette(len(ids)), ids)
 
     def open_data(self, root: str | None, dataset: str | None, split: str | None, options: dict[str, Any]) -> Any:
-        """Open a split of a data set for evaluation or prediction; None means the recipe's value.
-
-        Without a recipe, ``dataset`` is "coco" for a detector, and ``split`` is "val".
-        """
+        """Open a split of a data set; None means the recipe's value, or without a recipe "coco" and "val"."""
         settings = self.recipe.data if self.recipe is not None else None
         name = dataset or (settings.name if settings else "coco" if self.is_detector else None)
         allowed = datasets.INSTANCES if self.is_detector else datasets.NAMES
         if name is None or name not in allowed:
             does = "detects objects" if self.is_detector else "labels pixels"
-            problem = f"{name} has no labels for that" if name else "it has no recipe that names a data set"
-            raise UsageError(f"the network {does}, and {problem}; choose --dataset from {', '.join(allowed)}")
+            raise UsageError(f"--dataset is {name}, but the network {does}; choose one of {', '.join(allowed)}")
         if settings is None or settings.name != name:
             return datasets.load(name, root, split or "val", **options)
-        known = {key: value for key, value in settings.options.items() if key not in TRAINING_OPTIONS}
+        training = ("crowds", "empty")  # options that skip objects and images in training only
+        known = {key: value for key, value in settings.options.items() if key not in training}
         return datasets.load(name, root or settings.root, split or settings.val_split or "val", **(known | options))
 
 
@@ -88,27 +78,17 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
         labels = None if model.labels is None else Labels.from_dict(model.labels)
     except UsageError as error:
         raise UsageError(f"labels in the config of {path}: {error}") from error
-    return Trained(model, labels, find_recipe(path))
-
-
-def find_recipe(path: str | Path) -> AnyRecipe | None:
-    """Return the recipe of the run of a network (its folder, or a file in its folders), or None."""
     path = Path(os.path.expanduser(path)).absolute()
     folder = path if path.is_dir() else path.parent
-    folders = [folder, folder.parent] if folder.name in (MODEL, CHECKPOINTS) else [folder]
-    found = next((folder / RECIPE for folder in folders if (folder / RECIPE).is_file()), None)
-    try:
-        return None if found is None else recipes.load(found)
-    except UsageError as error:
-        raise UsageError(f"{error} (the network can be used without its recipe: move {found} away)") from error
+    folders = [folder, folder.parent] if folder.name in (MODEL, CHECKPOINTS) else [folder]  # of a run
+    recipe = next((recipes.load(each / RECIPE) for each in folders if (each / RECIPE).is_file()), None)
+    return Trained(model, labels, recipe)
 
 
 def check_classes(classes: int | None, labels: Labels) -> None:
     """Raise an error if the network and the data set differ in their number of classes; None is unknown."""
     if classes is not None and classes != len(labels):
-        raise UsageError(
-            f"the network has {classes} classes, but the data set has {len(labels)}; use the data set of its training"
-        )
+        raise UsageError(f"the network has {classes} classes, but the data set has {len(labels)}; use its own data set")
 
 
 def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, torch.dtype]:
@@ -120,17 +100,18 @@ def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, tor
 
 @contextlib.contextmanager
 def memory_hints(hints: Sequence[str], subject: str = "") -> Iterator[None]:
-    """Turn out-of-memory errors into :class:`NotEnoughMemory` with these hints."""
+    """Turn out-of-memory errors into a :class:`~repgraph.errors.UsageError` with these hints."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        raise NotEnoughMemory(f"{subject}out of memory; try {', '.join(hints)}") from error
+        raise UsageError(f"{subject}out of memory; try {', '.join(hints)}") from error
 
 
-def overflow_hint(precision: str) -> str:
-    return "" if precision == "fp32" else f", or they overflow in {precision} (try precision fp32)"
+def not_finite(what: str, precision: str) -> NotFinite:
+    hint = "" if precision == "fp32" else f", or they overflow in {precision} (try precision fp32)"
+    return NotFinite(f"the network's {what} are not finite: its weights or the image are not finite{hint}")
 
 
 @contextlib.contextmanager

@@ -1,24 +1,20 @@
-"""Images with objects, in COCO's format: polygons, run-length encoded masks and crowds.
-
-``load("data/coco", "train")`` opens a split as an :class:`InstanceData`.
-"""
+"""Images with objects, in COCO's format; ``load("data/coco", "train")`` opens a split as :class:`InstanceData`."""
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from pydantic import BaseModel, Field
-from torch.utils.data import Dataset
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, Image, Mask
 
 from repgraph import data
 from repgraph.data.coco import masks
+from repgraph.data.dataset import ImageData
 from repgraph.data.files import NotFound, read_image
 from repgraph.data.labels import DataError, Labels, spread_palette
 from repgraph.data.transforms import RandomFlip, Target
@@ -32,7 +28,6 @@ MAX_PIXELS = 2**30  # of an image; pycocotools counts pixels with 32 bits
 MIN_SIDE = 1e-3  # pixels; a thinner box may be empty after flipping or scaling in float32
 
 Outline = tuple[np.ndarray, ...] | masks.RLE  # polygons, or an RLE
-Sample = tuple[Image, Target]
 __all__ = ["InstanceData", "RandomFlip", "load", "open_split"]
 
 
@@ -42,18 +37,23 @@ class _Entry(BaseModel, strict=True, allow_inf_nan=False):
 
 class _Image(_Entry):
     file_name: str = Field(min_length=1)
-    height: int = Field(gt=0, le=MAX_PIXELS)
-    width: int = Field(gt=0, le=MAX_PIXELS)
+    height: int = Field(gt=0)
+    width: int = Field(gt=0)
 
 
 class _Category(_Entry):
     name: str
 
 
+class _RLE(BaseModel):
+    size: list[int]
+    counts: str | list[int]
+
+
 class _Annotation(_Entry):
     image_id: int
     category_id: int
-    segmentation: Any = None
+    segmentation: list[list[float]] | _RLE
     bbox: list[float] = Field(min_length=4, max_length=4)
     area: float
     iscrowd: Literal[0, 1] | None = None
@@ -67,7 +67,6 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    id: int
     label: int  # class, 1 to K
     box: tuple[float, ...]  # x, y, width, height, as in the file
     area: float
@@ -78,7 +77,7 @@ class Object:
     def mask(self) -> np.ndarray:
         """Return the mask (H, W), uint8 with 0 and 1."""
         if isinstance(self.outline, tuple):
-            return masks.decode(masks.from_polygons(self.outline, *self.size))
+            return masks.draw_polygons(self.outline, *self.size)
         return masks.decode(self.outline)
 
     def clipped_box(self) -> tuple[float, float, float, float]:
@@ -104,12 +103,9 @@ class Item:
     size: tuple[int, int]  # (H, W) in the annotation file
     objects: list[Object] = field(default_factory=list)
 
-    def used_objects(self, crowds: bool) -> list[Object]:
-        return [each for each in self.objects if crowds or not each.crowd]
 
-
-@dataclass(eq=False, repr=False)
-class InstanceData(Dataset[Sample]):
+@dataclass(eq=False, repr=False, kw_only=True)
+class InstanceData(ImageData):
     """Images and objects of one split.
 
     ``data[i]`` is ``(image, target)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a dict with
@@ -119,30 +115,20 @@ class InstanceData(Dataset[Sample]):
     - ``masks``: ``tv_tensors.Mask`` (N, H, W), uint8 with 0 and 1;
     - ``area``: float32 (N,), ``iscrowd``: int64 (N,), and ``image_id``: int, as in the file.
 
-    Annotations that cannot be used are skipped (``problems``), and so are objects whose mask turns out empty. An image
-    that cannot be read, or whose size differs from the annotation file, raises a
-    :class:`~repgraph.data.labels.DataError` when it is read.
+    Annotations that cannot be used are skipped (``problems``), and so are objects whose mask turns out empty. Reading a
+    damaged image, or one of another size than in the file, raises a :class:`~repgraph.data.labels.DataError`.
     """
 
-    root: Path
-    split: str
     path: Path  # of the annotation file
-    labels: Labels  # the categories, sorted by id
-    items: list[Item]
-    labelled: bool  # whether the file has annotations
-    problems: list[str]  # annotations that were skipped
-    missing: list[Path]
+    labelled: bool  # whether it has annotations
     crowds: bool
     empty: int  # images without objects that were left out
-    name: ClassVar[str] = "coco"
 
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> tuple[Image, Target]:
         item = self.items[index]
         image = self.read(index)
-        drawn = [(each, mask) for each in item.used_objects(self.crowds) if (mask := each.mask()).any()]
+        used = [each for each in item.objects if self.crowds or not each.crowd]
+        drawn = [(each, mask) for each in used if (mask := each.mask()).any()]
         objects = [each for each, _ in drawn]
         pixels = np.array([mask for _, mask in drawn], np.uint8).reshape(-1, *item.size)
         boxes = torch.tensor([each.clipped_box() for each in objects], dtype=torch.float32).view(-1, 4)
@@ -164,6 +150,9 @@ class InstanceData(Dataset[Sample]):
             raise DataError(f"{item.image}: the image has {size} pixels but {expected} in {self.path}")
         return image
 
+    def prediction_name(self, index: int) -> str:
+        return self.items[index].name
+
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """(H, W) of every image according to the annotation file."""
@@ -181,9 +170,6 @@ class InstanceData(Dataset[Sample]):
         categories = [dict(id=i, name=name) for i, name in zip(self.labels.ids, self.labels.names, strict=True)]
         return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
-    def __repr__(self) -> str:
-        return f"{self.name} {self.split}: {len(self)} images, {len(self.labels)} classes, in {self.root}"
-
 
 load = partial(data.load, "coco")  # opens one split with the options of open_split; missing images are an error
 
@@ -191,13 +177,12 @@ load = partial(data.load, "coco")  # opens one split with the options of open_sp
 def open_split(
     root: str | Path, split: str, *, images: str = "", annotations: str = "", crowds: bool = True, empty: bool = True
 ) -> InstanceData:
-    """Open one split; images may be missing (``data.missing``).
+    """Open one split, with targets that include ``crowds``, and with images without objects (``empty``).
 
     ``images`` and ``annotations`` are the folder of the images and the annotation file in ``root``, with ``{split}``
-    for the split; by default, the first of the usual names that exists. ``crowds``: whether targets include crowds;
-    ``empty``: whether to keep images without objects.
+    for the split; by default, the first of the usual names that exists.
     """
-    masks.pycocotools()  # raises early if it is missing
+    masks.tools()  # raises early if it is missing
     top = Path(os.path.expanduser(root))
     paths = [top / each.replace("{split}", split) for each in ([annotations] if annotations else _FILES)]
     path = next((path for path in paths if os.path.isfile(path)), None)
@@ -210,31 +195,30 @@ def open_split(
     if folder is None:
         raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or give images=FOLDER")
     labels, images_read, labelled, problems = _read_annotations(path, folder)
-    items = [item for item in images_read if empty or item.used_objects(crowds)]
+    items = [item for item in images_read if empty or any(crowds or not each.crowd for each in item.objects)]
     if not items:
         raise DataError(f"{path}: no image has an object that can be used")
     present = set(os.listdir(folder))  # one call instead of is_file for every image
     missing = [item.image for item in items if item.name not in present and not os.path.isfile(item.image)]
-    left_out = len(images_read) - len(items)
-    return InstanceData(top, split, path, labels, items, labelled, problems, missing, crowds, left_out)
+    more: Any = dict(path=path, labelled=labelled, crowds=crowds, empty=len(images_read) - len(items))
+    return InstanceData("coco", top, split, labels, items, missing, problems, **more)
 
 
 def _read_annotations(path: Path, folder: Path) -> tuple[Labels, list[Item], bool, list[str]]:
     """Return the categories of an annotation file, its images, whether it has annotations, and those skipped."""
     content = validate(_File, read_json(path, error_type=DataError), path, DataError)
-    for entries in (content.images, content.categories):
-        number, count = Counter(entry.id for entry in entries).most_common(1)[0]
-        if count > 1:
-            raise DataError(f"{path}: {count} images or categories have the id {number}")
-    categories = {category.id: category.name for category in sorted(content.categories, key=lambda each: each.id)}
+    ids, names = zip(*sorted((category.id, category.name) for category in content.categories), strict=True)
     try:
-        labels = Labels(tuple(categories.values()), spread_palette(len(categories)), tuple(categories))
+        labels = Labels(names, spread_palette(len(ids)), ids)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
-    images = {i.id: Item(i.id, i.file_name, folder / i.file_name, (i.height, i.width)) for i in content.images}
-    for item in images.values():
-        if item.size[0] * item.size[1] > MAX_PIXELS:
-            raise DataError(f"{path}: {item.name} has the size {item.size}; expected at most {MAX_PIXELS} pixels")
+    images: dict[int, Item] = {}
+    for each in content.images:
+        if each.id in images:
+            raise DataError(f"{path}: two images have the id {each.id}")
+        if each.height * each.width > MAX_PIXELS:
+            raise DataError(f"{path}: {each.file_name} has more than {MAX_PIXELS} pixels")
+        images[each.id] = Item(each.id, each.file_name, folder / each.file_name, (each.height, each.width))
     problems = [f"{path}: {each}" for each in _add_objects(content.annotations or [], images, labels)]
     return labels, list(images.values()), content.annotations is not None, problems
 
@@ -248,12 +232,10 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
         try:
             entry = validate(_Annotation, given, "it", DataError)
             if entry.id in seen:
-                raise DataError(f"the id {entry.id} occurs twice; only the first one is used")
+                raise ValueError(f"the id {entry.id} occurs twice; only the first one is used")
             seen.add(entry.id)
-            if entry.image_id not in images:
-                raise DataError(f"image_id is {entry.image_id}, which no image has")
-            if entry.category_id not in label_of:
-                raise DataError(f"category_id is {entry.category_id}, which no category has")
+            if entry.image_id not in images or entry.category_id not in label_of:
+                raise ValueError(f"there is no image {entry.image_id}, or no category {entry.category_id}")
             image = images[entry.image_id]
             image.objects.append(_read_object(entry, label_of[entry.category_id], image.size))
         except ValueError as error:  # including DataError
@@ -262,19 +244,15 @@ def _add_objects(entries: list[Any], images: Mapping[int, Item], labels: Labels)
 
 
 def _read_object(entry: _Annotation, label: int, size: tuple[int, int]) -> Object:
-    outline = _read_outline(entry.segmentation, size)
-    found = Object(entry.id, label, tuple(entry.bbox), entry.area, bool(entry.iscrowd), outline, size)
+    outline: Outline
+    if isinstance(entry.segmentation, list):
+        outline = tuple(masks.check_polygons(entry.segmentation))
+    elif entry.segmentation.size != list(size):
+        raise ValueError(f"its size is {entry.segmentation.size}; expected the size of the image, {list(size)}")
+    else:
+        outline = {"size": list(size), "counts": masks.check_counts(entry.segmentation.counts, *size)}
+    found = Object(label, tuple(entry.bbox), entry.area, bool(entry.iscrowd), outline, size)
     left, top, right, bottom = np.array(found.clipped_box(), np.float32).tolist()
     if right - left < MIN_SIDE or bottom - top < MIN_SIDE:
-        raise DataError(f"its box {entry.bbox} has no area in an image of {size[1]} x {size[0]} pixels")
+        raise ValueError(f"its box {entry.bbox} has no area in an image of {size[1]} x {size[0]} pixels")
     return found
-
-
-def _read_outline(value: Any, size: tuple[int, int]) -> Outline:
-    if isinstance(value, list):
-        return tuple(masks.check_polygons(value))
-    if not isinstance(value, Mapping) or "counts" not in value or "size" not in value:
-        raise ValueError("segmentation is neither a list of polygons nor an object with size and counts")
-    if value["size"] != list(size):
-        raise ValueError(f"its size is {value['size']}; expected the size of the image, {list(size)}")
-    return {"size": list(size), "counts": masks.check_counts(value["counts"], *size)}

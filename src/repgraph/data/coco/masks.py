@@ -1,8 +1,7 @@
-"""Masks in COCO's formats, with pycocotools: polygons and run-length encodings (RLE).
+"""Polygons and run-length encodings (RLE), with pycocotools, which can crash the process if they are malformed.
 
 An RLE is a dict ``{"size": [H, W], "counts": str}``; its counts are the lengths of alternating runs of zeros and ones,
-column by column, compressed to a string. pycocotools does not validate its input and can crash the process on malformed
-masks: :func:`check_counts` and :func:`check_polygons` are for masks from files.
+column by column, compressed to a string.
 """
 
 import re
@@ -15,39 +14,38 @@ RLE = dict[str, Any]
 MAX_OUTLINE = 1e7  # pixels; pycocotools allocates 40 bytes for each
 
 
+def tools() -> Any:
+    from pycocotools import mask  # not needed for segmentation
+
+    return mask
+
+
 def encode(mask: np.ndarray) -> RLE:
     """Encode a mask (H, W); all values except 0 count."""
-    return _as_text(pycocotools().encode(np.asfortranarray(np.asarray(mask) != 0, dtype=np.uint8)))
+    rle = tools().encode(np.asfortranarray(mask != 0, dtype=np.uint8))
+    return {"size": list(mask.shape), "counts": rle["counts"].decode()}
 
 
 def decode(rle: RLE) -> np.ndarray:
     """Decode a mask to uint8 (H, W) with 0 and 1."""
-    return pycocotools().decode(rle)
+    return tools().decode(rle)
 
 
-def area(rle: RLE) -> int:
-    return int(pycocotools().area(rle))
+def draw_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
+    """Return the mask of the union of polygons, each x, y, x, y, ... of its corners; see :func:`check_polygons`."""
+    return decode(tools().merge(tools().frPyObjects(list(polygons), height, width)))
 
 
-def from_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> RLE:
-    """Return the union of polygons, each x, y, x, y, ... of its corners; see :func:`check_polygons`."""
-    tools = pycocotools()
-    return _as_text(tools.merge(tools.frPyObjects(list(polygons), height, width)))
-
-
-def check_polygons(polygons: Sequence[Any]) -> list[np.ndarray]:
+def check_polygons(polygons: Sequence[Sequence[float]]) -> list[np.ndarray]:
     """Return the polygons with three or more corners; raise a ValueError if one cannot be drawn."""
     valid = []
     for polygon in polygons:
-        try:
-            corners = np.array(polygon, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            corners = np.array(np.nan)
-        if corners.ndim != 1 or len(corners) % 2 or not np.isfinite(corners).all():
-            raise ValueError("a polygon is not a list of finite numbers x, y, x, y, ...")
-        closed = np.append(corners, corners[:2]).reshape(-1, 2)
+        corners = np.array(polygon, dtype=np.float64)
+        if len(corners) % 2:
+            raise ValueError("a polygon is not a list of numbers x, y, x, y, ...")
+        path = np.concatenate([(0, 0), corners, corners[:2]]).reshape(-1, 2)  # from the origin, to limit x and y too
         with np.errstate(over="ignore"):
-            length = np.abs(np.diff(closed, axis=0)).max(axis=1).sum()
+            length = np.abs(np.diff(path, axis=0)).max(axis=1).sum()
         if length > MAX_OUTLINE:
             raise ValueError(f"the outline of a polygon is longer than {MAX_OUTLINE:g} pixels")
         if len(corners) >= 6:
@@ -57,27 +55,17 @@ def check_polygons(polygons: Sequence[Any]) -> list[np.ndarray]:
     return valid
 
 
-def check_counts(counts: Any, height: int, width: int) -> str:
+def check_counts(counts: str | list[int], height: int, width: int) -> str:
     """Return counts, a string or a list, as a string; raise a ValueError if they do not fit a mask of this size."""
-    if isinstance(counts, list) and all(isinstance(run, int) for run in counts):
-        runs = counts
-    elif isinstance(counts, str):
-        runs = _decompress(counts)
-    else:
-        raise ValueError("its counts are neither a string nor a list of integers")
+    runs = _decompress(counts) if isinstance(counts, str) else counts
     if min(runs, default=0) < 0 or sum(runs) != height * width:
         raise ValueError(f"its counts are not runs of {width} x {height} pixels")
-    if isinstance(counts, str):
-        return counts
-    return _as_text(pycocotools().frPyObjects({"size": [height, width], "counts": runs}, height, width))["counts"]
+    return tools().frPyObjects({"size": [height, width], "counts": runs}, height, width)["counts"].decode()
 
 
 def _decompress(text: str) -> list[int]:
-    """Return the runs of compressed counts.
-
-    Each character stores 6 bits, offset by "0": 5 bits of a number, lowest first, and a bit that is set if more follow.
-    The highest of the last 5 bits is the sign. From the fourth on, numbers are differences from the run two before.
-    """
+    # A character stores 6 bits, offset by "0": 5 bits of a number, lowest first, and a bit that is set if more follow.
+    # The highest of the last 5 bits is the sign. From the fourth on, numbers are differences from the run two before.
     if not re.fullmatch("([P-o]{0,6}[0-O])*", text):  # up to 7 characters for a number
         raise ValueError("its counts are malformed or truncated")
     runs: list[int] = []
@@ -92,19 +80,3 @@ def _decompress(text: str) -> list[int]:
             runs.append(number + (runs[-2] if len(runs) > 2 else 0))
             number = shift = 0
     return runs
-
-
-def _as_text(rle: RLE) -> RLE:
-    """Return an RLE that can be written as JSON."""
-    return {"size": [int(side) for side in rle["size"]], "counts": rle["counts"].decode("ascii")}
-
-
-def pycocotools() -> Any:
-    """Return the module ``pycocotools.mask``."""
-    try:
-        from pycocotools import mask
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "annotations in COCO's format need pycocotools: pip install 'repgraph[detection]'", name="pycocotools"
-        ) from error
-    return mask

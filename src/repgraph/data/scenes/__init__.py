@@ -1,7 +1,4 @@
-"""Drawn scenes, in which the class of a region depends on something far away; see :mod:`repgraph.data.scenes.painting`.
-
-No files are read or downloaded: an image is a function of (seed, split, index), the same on every machine.
-"""
+"""Drawn scenes: an image is a function of (seed, split, index), the same on every machine."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +14,6 @@ from repgraph.data.scenes.canvas import HEIGHT
 from repgraph.data.scenes.painting import NAMES, Scene, paint, sample_scene
 
 Side = Annotated[int, Field(ge=32, le=2**14)]
-Length = Annotated[int, Field(gt=0, le=10**6)] | None
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
 SIZE = (96, 128)
 LENGTHS = {"train": 1600, "val": 100, "test": 400}
 # Distinct for colour-blind readers; boats have the colours of their lights.
@@ -29,10 +24,9 @@ __all__ = ["FAR", "LABELS", "SIZE", "Scene", "Scenes", "paint", "sample_scene"]
 
 
 class Scenes(SegmentationData):
-    """Drawn scenes as a data set. ``data.scene(i)`` is the content of an image, whose cues can be swapped.
+    """Drawn scenes as a data set of ``length`` images, by default 1600, 100 and 400 in train, val and test.
 
-    ``root`` is not used. ``size`` is the height and width of the images, ``length`` their number, by default 1600, 100
-    and 400 in train, val and test.
+    ``data.scene(i)`` is the content of an image, whose cues can be swapped.
     """
 
     def __init__(
@@ -41,16 +35,15 @@ class Scenes(SegmentationData):
         split: str = "train",
         *,
         size: tuple[Side, Side] = SIZE,
-        length: Length = None,
-        seed: Seed = 0,
+        length: Annotated[int, Field(gt=0, le=10**6)] | None = None,
+        seed: Annotated[int, Field(ge=0, lt=2**63)] = 0,
     ) -> None:
         self.size, self.seed = size, seed
         files = [Path(f"{split}-{i:05}.png") for i in range(LENGTHS[split] if length is None else length)]
         super().__init__("scenes", Path(), split, LABELS, [Item(file.stem, file, file) for file in files])
 
     def scene(self, index: int) -> Scene:
-        """Return the content of an image. Its number is read from its name, because ``items`` may be a subset."""
-        number = int(self.items[index].name.rpartition("-")[2])
+        number = int(self.items[index].name.rpartition("-")[2])  # not the index: items may be a subset
         return sample_scene(self.seed, self.split, number, self.size[1] * HEIGHT / self.size[0])
 
     def draw(self, scene: Scene, zoom: int = 1) -> tuple[Image, Mask]:

@@ -164,9 +164,7 @@ class Canvas:
 
     def below(self, edge: Array) -> Array:
         """Return the distance to the area below a line, given by its height in each column."""
-        slope = np.empty_like(edge)
-        slope[1:-1] = (edge[2:] - edge[:-2]) * (self.scale / 2)
-        slope[0], slope[-1] = (slope[1], slope[-2]) if len(edge) > 2 else (0.0, 0.0)
+        slope = np.pad((edge[2:] - edge[:-2]) * (self.scale / 2), 1, "edge") if len(edge) > 2 else np.zeros_like(edge)
         return (edge[None, :] - self.y[:, None]) / np.sqrt(1.0 + slope * slope)[None, :]
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from repgraph.data.labels import hex_palette
 from repgraph.data.scenes.canvas import Array, Canvas, Colour, Point, Stream, fractal, noise, planes, smoothstep
 
 NAMES = ("sky", "woods", "building", "water", "sand", "snow", "inbound boat", "outbound boat")
@@ -21,29 +22,23 @@ def blend(first: Colour, second: Colour, share: float) -> Colour:
     return (1 - share) * first + share * second
 
 
-def rgb(red: int, green: int, blue: int) -> Colour:
-    """Return a colour given as numbers from 0 to 255."""
-    return np.array((red, green, blue)) / 255
+def rgb(text: str) -> Array:
+    """Return colours (N, 3) of six hexadecimal digits each."""
+    return np.array(hex_palette(text)) / 255
 
 
-SUN, WARM = rgb(255, 236, 178), rgb(255, 190, 110)
-MOON, COLD = rgb(238, 242, 255), rgb(92, 132, 214)
+SUN, WARM, MOON, COLD = rgb("ffecb2 ffbe6e eef2ff 5c84d6")
+PALE, WOOD, DEEP, WHITE, ORANGE, BLUE = rgb("e2dbd6 1e303a 286078 ffffff ff8418 4096ff")
+STONE, BAND, ROOF, SAIL, PANE, LEAF, LIT = rgb("e2dcd2 785c60 3e3a4a f0eae0 fae096 1a3438 bebe8c")
+HULLS = rgb("5c2c2e 2c3a54 3c3634 34524c")
+# Rose, teal, violet, amber and sea green: colours at the zenith, in the middle and at the horizon.
+DUSKS = rgb(
+    "343a68 ac708a f7c096 224264 628c9c eed6ac 2e2a5a 7a5c94 f0aca0 425076 bc927c fad698 1e3a56 689696 f4deb8"
+).reshape(5, 3, 3)
 RADIUS = 5.2  # of the sun and moon
-PALE, WOOD, DEEP, WHITE = rgb(226, 219, 214), rgb(30, 48, 58), rgb(40, 96, 120), rgb(255, 255, 255)
-ORANGE, BLUE = rgb(255, 132, 24), rgb(64, 150, 255)
 HALO, BEAM = 8.0, 9.0  # radius of the glow of a lamp, and half the width of its beam at the upper edge, in units
-STONE, BAND, ROOF, SAIL = rgb(226, 220, 210), rgb(120, 92, 96), rgb(62, 58, 74), rgb(240, 234, 224)
-PANE, LEAF, LIT = rgb(250, 224, 150), rgb(26, 52, 56), rgb(190, 190, 140)
-_FLAT = np.zeros(1, np.float32)
 SLOT = 128.0 / 3  # width in units of a lighthouse and its boat
-DUSKS = (  # colours at the zenith, in the middle and at the horizon
-    np.array([(52, 58, 104), (172, 112, 138), (247, 192, 150)]) / 255,  # rose
-    np.array([(34, 66, 100), (98, 140, 156), (238, 214, 172)]) / 255,  # teal
-    np.array([(46, 42, 90), (122, 92, 148), (240, 172, 160)]) / 255,  # violet
-    np.array([(66, 80, 118), (188, 146, 124), (250, 214, 152)]) / 255,  # amber
-    np.array([(30, 58, 86), (104, 150, 150), (244, 222, 184)]) / 255,  # sea green
-)
-HULLS = (rgb(92, 44, 46), rgb(44, 58, 84), rgb(60, 54, 52), rgb(52, 82, 76))
+_FLAT = np.zeros(1, np.float32)
 
 
 class Lighthouse(NamedTuple):
@@ -154,8 +149,7 @@ def _sky(canvas: Canvas, scene: Scene) -> None:
     part.image[:] = _gradient(scene.sky, part.y / scene.horizon)
     streaks = fractal(scene.seed, part.x / 26, part.y / 5, 3)
     part.paint(smoothstep(np.clip((streaks - 0.5) * 3.4, 0.0, 1.0)) * 0.42, blend(scene.sky[2], WHITE, 0.35))
-    near = 0.25 + 0.25 * smoothstep(part.glow(scene.light, 42.0, 2.2))
-    part.paint(near, COLD if scene.moon else WARM)
+    part.paint(0.25 + 0.25 * smoothstep(part.glow(scene.light, 42.0, 2.2)), COLD if scene.moon else WARM)
     random = Stream(scene.seed, "stars")
     for _ in range(26 if scene.moon else 0):
         at = random.uniform(0, part.width), random.uniform(0, 26)
@@ -177,17 +171,18 @@ def _disc(canvas: Canvas, scene: Scene) -> None:
 
 def _hills(canvas: Canvas, scene: Scene) -> None:
     far, near = scene.hills
-    bottom = scene.horizon + 1
+    far_top, near_top = scene.horizon - far, scene.horizon - near
     haze = blend(scene.sky[2], scene.sky[0], 0.45)
-    part = canvas.part(0, scene.horizon - 1.3 * far, canvas.width, bottom)
+    part = canvas.part(0, scene.horizon - 1.3 * far, canvas.width, scene.horizon + 1)
     line = fractal(scene.seed + 10, part.x / 30, _FLAT, 4)[0]
     edge = scene.horizon - far * (line * 1.5 - 0.25)
-    colour = _faded(part, blend(haze, WOOD, 0.35), haze, scene.horizon - far, scene.horizon)
+    colour = _between(blend(haze, WOOD, 0.35), haze, (part.y - far_top) / (scene.horizon - far_top))
     part.paint(part.cover(part.below(edge)), colour, WOODS)
     line = fractal(scene.seed + 20, part.x / 21, _FLAT, 3)[0]
     crowns = noise(scene.seed + 30, part.x / 1.3, _FLAT)[0] * 1.5
     edge = scene.horizon - 0.6 - near * (line * 1.2) - crowns
-    colour = _faded(part, blend(WOOD, haze, 0.42), blend(WOOD, haze, 0.1), scene.horizon - near, scene.horizon)
+    share = (part.y - near_top) / (scene.horizon - near_top)
+    colour = _between(blend(WOOD, haze, 0.42), blend(WOOD, haze, 0.1), share)
     speckle = noise(scene.seed + 40, part.x / 1.4, part.y / 1.1)
     part.paint(part.cover(part.below(edge)), colour * (0.86 + 0.28 * speckle), WOODS)
 
@@ -196,7 +191,7 @@ def _water(canvas: Canvas, scene: Scene) -> None:
     part = canvas.part(0, scene.horizon - 1, canvas.width, scene.shore + 6)
     depth = np.maximum(part.y - scene.horizon, 0.0)
     reach = depth / (scene.shore + 4 - scene.horizon)
-    colour = _gradient((scene.sky[2], scene.sky[1], blend(scene.sky[0], DEEP, 0.4)), reach)
+    colour = _gradient(np.array((scene.sky[2], scene.sky[1], blend(scene.sky[0], DEEP, 0.4))), reach)
     rows = 220.0 / (depth + 7.0)  # perspective
     ripples = noise(scene.seed + 50, part.x / 9, rows) + 0.5 * noise(scene.seed + 51, part.x / 4, rows * 2)
     colour = colour * (0.74 + 0.16 * ripples)
@@ -212,8 +207,7 @@ def _near_shore(canvas: Canvas, scene: Scene) -> None:
     part = canvas.part(0, scene.shore - 5, canvas.width, float(canvas.y[-1]) + 1)
     edge = scene.shore + (fractal(scene.seed + 60, part.x / 34, _FLAT, 2)[0] - 0.5) * 7.0
     height = fractal(scene.seed + 61, part.x / 22, part.y / 7, 3)
-    slope = np.zeros_like(height)
-    slope[:, 1:] = (height[:, 1:] - height[:, :-1]) * canvas.scale
+    slope = np.diff(height, axis=1, prepend=height[:, :1]) * canvas.scale
     if scene.light[0] > canvas.width / 2:
         slope = -slope
     grain = noise(scene.seed + 62, part.x / 1.2, part.y / 0.9)
@@ -307,15 +301,12 @@ def _pine(canvas: Canvas, scene: Scene, x: float, y: float, height: float, lean:
         part.paint(part.cover(branches), dark + (lit - dark) * share, WOODS)
 
 
-def _gradient(stops: Array | tuple[Colour, ...], t: Array) -> Array:
+def _gradient(stops: Array, t: Array) -> Array:
     """Return a gradient (3, H, 1) between colours at 0, 0.55 and 1."""
-    t = np.clip(t, 0.0, 1.0)[:, None]
-    early = planes(stops[0]) + planes(stops[1] - stops[0]) * (t / 0.55)
-    late = planes(stops[1]) + planes(stops[2] - stops[1]) * ((t - 0.55) / 0.45)
-    return np.where(t < 0.55, early, late)
+    upper, lower = _between(stops[0], stops[1], t / 0.55), _between(stops[1], stops[2], (t - 0.55) / 0.45)
+    return np.where(t[:, None] < 0.55, upper, lower)
 
 
-def _faded(part: Canvas, first: Colour, second: Colour, top: float, bottom: float) -> Array:
-    """Return a gradient (3, H, 1) from one colour at ``top`` to another at ``bottom``."""
-    share = np.clip((part.y - top) / (bottom - top), 0.0, 1.0)[:, None]
-    return planes(first) + planes(second - first) * share
+def _between(first: Colour, second: Colour, share: Array) -> Array:
+    """Return colours (3, H, 1) from the first (share 0) to the second (share 1)."""
+    return planes(first) + planes(second - first) * np.clip(share, 0.0, 1.0)[:, None]
