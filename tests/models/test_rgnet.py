@@ -195,7 +195,7 @@ def test_rates_of_stages_need_stages() -> None:
         (dict(context_options={"node": 9}), "of 'repgraph' has no option 'node'; did you mean 'nodes'?"),
         (dict(context_options={"nodes": 0}), "context 'repgraph': nodes is 0; expected an integer from 1"),
         (dict(context="dual", fusion="concat"), "context 'dual': fusion is 'concat'; dual attention supports"),
-        (dict(inserted={"layer9": 1}), "inserted layers: 'layer9' is no module of the model; did you mean"),
+        (dict(inserted={"layer9": 1}), "inserted layers: 'layer9' is not a module of the model; did you mean"),
         (dict(inserted={"layer3": 1}, inserted_options={"layer": "control"}), "layer in inserted_options is 'control'"),
         (dict(inserted_options={"nodes": 3}), "inserted_options needs inserted"),
         (dict(mean=(0.5, 0.5)), "mean is [0.5, 0.5]; expected three numbers"),
