@@ -1,23 +1,19 @@
 """Ablations: plan the runs, train the missing ones, and make the tables."""
 
 import io
-import math
-import secrets
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from repgraph.ablation import runner, summary, tuning
-from repgraph.ablation.plan import LOCAL_BACKENDS, TUNE, Layout, Plan, check_ready, lay_out
+from repgraph.ablation.plan import TUNE, Layout, Plan, lay_out, start_recipe
 from repgraph.ablation.results import OK, Record, Results
-from repgraph.ablation.runner import RunTask, run_path
+from repgraph.ablation.runner import run_path
 from repgraph.ablation.tables import PlannedRun
 from repgraph.errors import UsageError
 from repgraph.files import check_writable, write
-from repgraph.progress import Progress
-from repgraph.train.signals import stop_signals
+from repgraph.train.session import make_task
 
 
 @dataclass
@@ -54,8 +50,9 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
         records = results.add(found)
     number = 0
     if todo := _todo(layout, records):
-        check_ready(plan)
-        number = _train(plan, todo, len(layout.runs), results, show or io.StringIO())
+        task = make_task(start_recipe(plan))  # a problem with the data or the network would make every run fail
+        task.network(task.splits()[0].labels)
+        number = runner.train_all(todo, results, plan.jobs, len(layout.runs), show or io.StringIO())
         records = results.read()
     report = _make_tables(plan, layout, records, save=True)
     report.signal = number
@@ -91,45 +88,6 @@ def listing(plan: Plan) -> str:
 
 def _todo(layout: Layout, records: Mapping[str, Record]) -> list[PlannedRun]:
     return [run for run in layout.runs if run.key not in records or not records[run.key].done]
-
-
-def _train(plan: Plan, todo: list[PlannedRun], total: int, results: Results, show: TextIO) -> int:
-    """Train runs and add their records to the results; return the signal that stopped them, or 0."""
-    todo = sorted(todo, key=lambda run: runner.progress(run_path(plan.out, run)) == 0)  # interrupted runs first
-    done, jobs, out = total - len(todo), min(plan.jobs, len(todo)), plan.out.absolute()
-    out.mkdir(parents=True, exist_ok=True)
-    stop = out / f".stop-{secrets.token_hex(4)}"
-    progress = Progress("ablation", total, show, unit="runs", start=done)
-    progress.every = math.inf
-
-    def tasks() -> Iterator[RunTask]:
-        for run in todo:
-            if stop.exists():
-                return
-            iteration = runner.progress(run_path(out, run))
-            progress.print(f"{run}: resumed near iteration {iteration}" if iteration else f"{run}: started")
-            yield RunTask(run, out, stop, jobs if plan.backend in LOCAL_BACKENDS else 1)
-
-    def stop_runs(signal_name: str) -> None:
-        stop.touch()
-        progress.print(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
-
-    try:
-        with progress, stop_signals(stop_runs) as received:
-            for record, text in runner.train_all(tasks(), jobs, plan.backend, plan.cluster):
-                if record is not None:
-                    results.add([record])
-                    done += record.done
-                progress.update(done)
-                left = progress.remaining(done) if done < total else ""
-                progress.print(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
-    except BaseException:
-        stop.touch()
-        time.sleep(2 * runner.POLL)  # until the other runs are asked to stop
-        raise
-    finally:
-        stop.unlink(missing_ok=True)
-    return max(received, default=0)
 
 
 def _make_tables(plan: Plan, layout: Layout, records: Mapping[str, Record], *, save: bool) -> AblationReport:

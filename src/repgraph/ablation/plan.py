@@ -16,7 +16,6 @@ from repgraph.errors import UsageError, nearest
 from repgraph.recipes import Recipe, with_settings, with_values
 
 ALL, TUNE = "all", "tune"
-LOCAL_BACKENDS = ("threading", "loky")
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,6 @@ class Plan:
     settings: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     jobs: int = 1
-    backend: str = "threading"
-    cluster: str = ""
     tuned: Path | None = None
     of: tuple[str, ...] = ()
     trials: int = len(tuning.TRIALS)
@@ -45,12 +42,8 @@ class Plan:
             raise UsageError(f"--seeds is {self.seeds}; expected different seeds")
         if is_tune != bool(self.of):
             raise UsageError(f"tune, and only tune, needs --of: one or several of {', '.join(tables.KINDS)}")
-        if self.tuned and is_tune:
-            raise UsageError("--tuned is for tables, not for tune; leave it out")
         if (self.entries or self.reference) and self.table in (ALL, TUNE):
             raise UsageError("--entries and --reference are for one table only")
-        if (self.backend == "dask") != bool(self.cluster):
-            raise UsageError("--backend dask and --cluster ADDRESS belong together; give both or none")
 
 
 @dataclass(frozen=True)
@@ -161,14 +154,3 @@ def _dataset_recipe(dataset: str) -> Recipe:
         raise UsageError(f"--dataset {dataset!r} has no recipe to start from{nearest(dataset, DATASETS)}")
     name = f"{dataset}-r50-rgnet"
     return cast(Recipe, recipes.get(name if name in recipes.NAMES else f"{dataset}-rgnet"))
-
-
-def check_ready(plan: Plan) -> None:
-    """Open the data and build the network once: a problem in them would make every run fail."""
-    if plan.backend not in LOCAL_BACKENDS:  # the files may exist on the workers only
-        return
-    from repgraph.train.session import make_task
-
-    task = make_task(start_recipe(plan))
-    images, _ = task.splits()
-    task.network(images.labels)

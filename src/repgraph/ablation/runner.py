@@ -1,9 +1,10 @@
-"""Runs as subprocesses: each one is ``repgraph train``, started by joblib on this machine or on a cluster."""
+"""Runs as subprocesses: each one is ``repgraph train``."""
 
 import contextlib
 import datetime
 import itertools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -11,79 +12,86 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from filelock import FileLock, Timeout
-from joblib import Parallel, delayed, parallel_config
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
-from repgraph.ablation.results import DIVERGED, FAILED, OK, Record
+from repgraph.ablation.results import DIVERGED, FAILED, OK, Record, Results
 from repgraph.ablation.tables import PlannedRun
 from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
-from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import SUMMARY
 from repgraph.info import device_name
-from repgraph.progress import format_duration
+from repgraph.progress import Progress, format_duration
 from repgraph.recipes import RESUMABLE, to_json, with_values
 from repgraph.train import run_folder
 from repgraph.train.loop import NOT_FINITE
 from repgraph.train.metrics import METRICS
+from repgraph.train.signals import stop_signals
 from repgraph.train.stream import num_workers
 
-RUNS = "runs"
 COMMAND = "REPGRAPH_COMMAND"  # environment variable: the command that starts repgraph, instead of this Python
 POLL = 0.2  # seconds between checks whether a run has ended, or shall stop
 _STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
-@dataclass(frozen=True)
-class RunTask:
-    """A run for a worker, which may be on another machine with the same folders.
+def train_all(todo: Sequence[PlannedRun], results: Results, jobs: int, total: int, show: TextIO) -> int:
+    """Train runs, ``jobs`` at a time, and add their records to the results; return the signal that stopped them, or 0.
 
-    It is trained in ``out/runs/KEY``; the output of one that fails is in ``KEY.log``. Once the file ``stop`` exists, it
-    writes a checkpoint and stops.
+    A run is trained in ``runs/KEY`` of the folder of the results; the output of one that fails is in ``KEY.log``.
     """
+    out, done, jobs = results.folder.absolute(), total - len(todo), min(jobs, len(todo))
+    todo = sorted(todo, key=lambda run: progress(run_path(out, run)) == 0)  # interrupted runs first
+    stop, bar = threading.Event(), Progress("ablation", total, show, unit="runs", start=done)
+    bar.every = math.inf
 
-    run: PlannedRun
-    out: Path
-    stop: Path
-    jobs: int  # number of runs that share the cores of the machine
+    def stop_runs(signal_name: str) -> None:
+        stop.set()
+        bar.print(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
 
-
-def train_all(tasks: Iterable[RunTask], jobs: int, backend: str, cluster: str) -> Iterator[tuple[Record | None, str]]:
-    """Train all tasks, ``jobs`` at a time, and yield the results of :func:`train_one`.
-
-    ``backend`` is one of joblib's: "threading", "loky", or "dask", for which ``cluster`` is the scheduler's address.
-    """
-    options = {"scheduler_host": cluster} if cluster else {}
-    try:
-        with parallel_config(backend, n_jobs=jobs, **options):
-            parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
-            yield from parallel(delayed(train_one)(task) for task in tasks)
-    except Exception as error:
-        if backend == "threading":
+    with bar, stop_signals(stop_runs) as received, ThreadPool(jobs) as pool:
+        try:
+            for record, text in pool.imap_unordered(partial(_train, out, jobs, stop, bar.print), todo):
+                if record is not None:
+                    results.add([record])
+                    done += record.done
+                bar.update(done)
+                left = bar.remaining(done) if done < total else ""
+                if text:
+                    bar.print(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
+        except BaseException:
+            stop.set()
+            time.sleep(2 * POLL)  # until the other runs are asked to stop
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"--backend {backend} failed ({reason}); repeat the command to continue") from error
+    return max(received, default=0)
 
 
-def train_one(task: RunTask) -> tuple[Record | None, str]:
+def _train(
+    out: Path, jobs: int, stop: threading.Event, show: Callable[[str], None], run: PlannedRun
+) -> tuple[Record | None, str]:
     """Train a run, from its checkpoint if it has one, and return its record and a line about it.
 
-    Errors make a failed record and are not raised. The record is None if the run was stopped or another process is
-    training it.
+    Errors make a failed record. The record is None if the run was stopped or another process is training it.
     """
-    run, folder = task.run, run_path(task.out, task.run)
+    if stop.is_set():
+        return None, ""
+    folder = run_path(out, run)
+    iteration = progress(folder)
+    show(f"{run}: resumed near iteration {iteration}" if iteration else f"{run}: started")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{run.key}.lock"), timeout=0):
             if run_folder.is_locked(folder, run_folder.LOCK_TIMEOUT):
                 raise Timeout(str(folder))
-            record = collect(run, folder) or _run_process(task, folder)
+            record = collect(run, folder) or _run_process(run, folder, jobs, stop)
     except Timeout:
         return None, f"{run}: skipped, another process is training it"
     except Exception as error:
@@ -97,46 +105,38 @@ def train_one(task: RunTask) -> tuple[Record | None, str]:
     return record, f"{run}: mIoU {100 * record.miou:.2f} in {format_duration(record.seconds)}"
 
 
-def _run_process(task: RunTask, folder: Path) -> Record | None:
+def _run_process(run: PlannedRun, folder: Path, jobs: int, stop: threading.Event) -> Record | None:
     """Run ``repgraph train``, and return the record of the run, or None if it was stopped."""
-    run, jobs, stopped = task.run, task.jobs, False
     command = shlex.split(os.environ.get(COMMAND, "")) or [sys.executable, "-P", "-m", "repgraph"]
     variables = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // jobs))} if jobs > 1 else {}
-    with _gpu(task) as gpu, folder.with_suffix(".log").open("wb") as log:
+    log = folder.with_suffix(".log")
+    with _gpu(run, folder.parent) as gpu, log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "train", *_arguments(run, folder, jobs)],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             env={**variables, **os.environ, **gpu},
             start_new_session=True,  # Ctrl-C does not reach it directly
         )
-        while process.poll() is None:
-            try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL)
-                stop = task.stop.exists()
-            except KeyboardInterrupt:  # in a process of a pool, or a second Ctrl-C
-                if stopped:
-                    raise
-                stop = True
-            if stop and not stopped:
-                process.terminate()
-                stopped = True
+        while process.poll() is None and not stop.wait(POLL):
+            pass
+        if process.poll() is None:
+            process.terminate()
+        code = process.wait()
     folder.with_suffix(".json").unlink(missing_ok=True)
     if record := collect(run, folder):
         return record
-    if process.returncode == NOT_FINITE:
+    if code == NOT_FINITE:
         reasons = [session.ended.reason for session in run_folder.sessions(folder) if session.ended]
         return _record(run, folder, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
-    if stopped or process.returncode in _STOP_CODES:
+    if stop.is_set() or code in _STOP_CODES:
         return None
-    return _record(run, folder, FAILED, _explain(process.returncode, folder.with_suffix(".log")))
+    return _record(run, folder, FAILED, _explain(code, log))
 
 
 def run_path(out: Path, run: PlannedRun) -> Path:
-    """Return the folder of a run."""
-    return out / RUNS / run.key
+    return out / "runs" / run.key
 
 
 def _arguments(run: PlannedRun, folder: Path, jobs: int) -> list[str]:
@@ -157,16 +157,16 @@ def _arguments(run: PlannedRun, folder: Path, jobs: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _gpu(task: RunTask) -> Iterator[dict[str, str]]:
+def _gpu(run: PlannedRun, folder: Path) -> Iterator[dict[str, str]]:
     """Reserve the next free GPU of this machine, if it has several, and yield the variable that selects it."""
     count = torch.cuda.device_count()
-    if count < 2 or task.run.recipe.train.devices > 1:
+    if count < 2 or run.recipe.train.devices > 1:
         yield {}
         return
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     names = names if len(names) >= count else [str(index) for index in range(count)]
     for slot in itertools.count():
-        path = task.out / RUNS / f".{socket.gethostname()}-{slot}.lock"
+        path = folder / f".{socket.gethostname()}-{slot}.lock"
         with contextlib.suppress(Timeout), FileLock(path, timeout=0):
             yield {"CUDA_VISIBLE_DEVICES": names[slot % count]}
             return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXTRAS = {
     "bench": ("matplotlib", "rich"),
     "train": (
-        *("PIL", "filelock", "huggingface_hub", "jinja2", "joblib", "lightning_fabric", "matplotlib", "pydantic"),
+        *("PIL", "filelock", "huggingface_hub", "jinja2", "lightning_fabric", "matplotlib", "pydantic"),
         *("pydantic_core", "safetensors", "scipy", "tensorboard", "timm", "torchvision"),
     ),
     "detection": ("pycocotools",),

@@ -32,8 +32,6 @@ def ablate(
     ] = None,
     reference: Annotated[str, option("Compare with this entry instead of the table's reference.", metavar="NAME")] = "",
     jobs: Annotated[int, option("Number of simultaneous runs; they share GPUs and cores.", min=1)] = 1,
-    backend: Annotated[str, option("Backend of joblib: threading, loky or dask.", metavar="NAME")] = "threading",
-    cluster: Annotated[str, option("Address of a Dask scheduler.", metavar="ADDRESS")] = "",
     of: Annotated[
         list[str] | None, option("For tune: baseline, control, nl, simple, rgnet, psp, fpn, pyramid.", metavar="NAME")
     ] = None,
