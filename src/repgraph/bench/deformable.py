@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import torch
@@ -18,8 +17,6 @@ from repgraph.bench.table import BOTH, FORWARD, Candidate, Function, Leaves, Set
 from repgraph.info import installed
 from repgraph.ops import multi_scale_deformable_attention
 
-OURS, COMPOSED, OTHERS = "repgraph", "composed", "others"  # families
-PACKAGES = {"deform-conv2d": "torchvision", "mmcv": "mmcv", "hub-kernel": "kernels"}  # of other candidates
 HEADS = 8
 # Strides of the maps, and the number of queries (0: one for each position of the maps).
 OPERATORS: dict[str, tuple[tuple[int, ...], int]] = {
@@ -130,61 +127,38 @@ def _function(setting: DeformableSetting, backend: str | None = None) -> Functio
         if backend is not None:
             accelerate(network, backend=backend)
         return network
-    operator = composition if backend is None else partial(multi_scale_deformable_attention, backend=backend)
+    return _on_maps(setting, partial(multi_scale_deformable_attention, backend=backend) if backend else composition)
+
+
+def _on_maps(setting: DeformableSetting, operator: Function) -> Function:
     return lambda value, *rest: operator(value, setting.maps, *rest)
 
 
-def _others(setting: DeformableSetting, package: str) -> Function:
-    """Build the operator from torchvision, mmcv, or the kernel of the hub that transformers uses (``use_kernels``)."""
-    if package == "torchvision":
-        return lambda value, *rest: deform_conv(value, setting.maps, *rest)
-    shapes = torch.tensor(setting.maps, device=setting.device)
-    areas = shapes.prod(1)
-    starts = areas.cumsum(0) - areas
-    if package == "mmcv":
-        from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
-
-        return lambda value, *rest: MultiScaleDeformableAttnFunction.apply(value, shapes, starts, *rest, 64)
-    from kernels import get_kernel
-
-    layer = get_kernel("kernels-community/deformable-detr", version=1).layers.MultiScaleDeformableAttention()
-    return lambda value, *rest: layer(value, shapes, setting.maps, starts, *rest, 64)
-
-
-def _why_not_operator(setting: DeformableSetting) -> str | None:
+def _why_not_compiled(setting: DeformableSetting) -> str | None:
     return "is for the operator alone" if setting.problem in NETWORKS else None
 
 
-def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
-    if reason := _why_not_operator(setting):
-        return reason
-    if setting.dtype != torch.float32:
-        return "has positions in the dtype of the values"
-    if package == "torchvision" and setting.problem != "single-map":
+def _why_not_deform_conv(setting: DeformableSetting) -> str | None:
+    if setting.problem != "single-map":
         return "is for one map with a query for each position"
-    if package != "torchvision" and setting.device.type == "cpu":
-        return "needs a CUDA device"
-    return None if find_spec(package) else f"{package} is not installed"
+    return "has positions in the dtype of the values" if setting.dtype != torch.float32 else None
 
 
 class DeformableTable(Table):
     """Deformable attention in detectors and segmenters, and whole Hugging Face models before and after.
 
     For networks, ``composition`` is the unchanged network. ``deform-conv2d`` is torchvision's, with the conversion of
-    locations to its offsets; ``mmcv`` and ``hub-kernel`` are the CUDA kernels of mmcv and of the hub of transformers.
+    locations to its offsets.
     """
 
     name = "deformable"
     passes = FORWARD, BOTH
     checked = (BOTH,)
     candidates = (
-        *(Candidate(n, partial(_function, backend=n), OURS, partial(why_not_backend, n)) for n in ("cpu", "triton")),
-        Candidate("composition", _function, COMPOSED),
-        Candidate("composition-compiled", partial(build_compiled, _function), COMPOSED, _why_not_operator),
-        *(
-            Candidate(name, partial(_others, package=package), OTHERS, partial(_why_not_others, package))
-            for name, package in PACKAGES.items()
-        ),
+        *(Candidate(n, partial(_function, backend=n), why_not=partial(why_not_backend, n)) for n in ("cpu", "triton")),
+        Candidate("composition", _function),
+        Candidate("composition-compiled", partial(build_compiled, _function), why_not=_why_not_compiled),
+        Candidate("deform-conv2d", partial(_on_maps, operator=deform_conv), why_not=_why_not_deform_conv),
     )
     baselines: ClassVar = {"comp.": ["composition"]}
     memory_column = "extra_bytes"

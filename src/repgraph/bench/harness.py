@@ -44,8 +44,7 @@ def run(
     with table.context(), _environment(settings[0].device):
         for done, setting in enumerate(settings):
             runner.show = partial(progress, done)
-            with measure.memory_limit() if setting.device.type == "cpu" else contextlib.nullcontext():
-                found = runner.measure(setting, table.candidates if candidates is None else candidates)
+            found = runner.measure(setting, table.candidates if candidates is None else candidates)
             rows += found
             finished(found)
     return rows
@@ -153,8 +152,9 @@ def _recorded(rows: Sequence[Row]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(device: torch.device) -> Iterator[None]:
-    """Select the device, ignore warnings, and exclude existing objects from garbage collection, which takes time."""
-    with torch.cuda.device(device if device.type == "cuda" else -1), warnings.catch_warnings():
+    """Select the GPU, or limit the CPU's memory; exclude existing objects from garbage collection, which takes time."""
+    selected = torch.cuda.device(device) if device.type == "cuda" else measure.memory_limit()
+    with selected, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()
         gc.freeze()

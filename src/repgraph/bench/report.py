@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullFormatter
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -25,8 +22,6 @@ from repgraph.info import device_name, versions
 from repgraph.progress import Progress
 
 LEGEND = "ms: median time; graph: of a CUDA graph; x: times as fast as the baseline; MiB: additional peak memory"
-COLOURS = ("#d55e00", "#0072b2", "#009e73")  # of families; Okabe and Ito's colours for colour-blind readers
-WIDE = 20  # ratio of values above which bars have a logarithmic axis: short ones would all look the same
 
 
 def benchmark(
@@ -150,35 +145,18 @@ def write_plots(table: Table, rows: Sequence[Row], folder: Path) -> list[Path]:
 def figure(table: Table, rows: Sequence[Row]) -> Figure:
     """Plot time (above) and memory (below) of each pass in one setting: a bar for each candidate."""
     names = list(dict.fromkeys(row.candidate.name for row in rows))
-    colours = dict(zip(dict.fromkeys(row.candidate.family for row in rows), COLOURS, strict=False))
     chart = Figure(figsize=(10, 2.5 + 0.44 * len(names)), layout="constrained")
     axes = chart.subplots(2, len(table.passes), sharey=True, squeeze=False)
-    times = f"median time{' of a CUDA graph' if any(row.graph for row in rows) else ''} [ms]"
-    for pass_, column in zip(table.passes, axes.T, strict=True):
-        found = [row for row in rows if row.pass_ == pass_]
-        medians = [(row, timed.median) for row in found if (timed := row.graph or row.times)]
-        memory = [(row, row.memory / 2**20) for row in found if row.memory is not None]
-        column[0].set_title(f"{pass_}\n{rows[0].setting.title}", fontsize="medium")
-        for axis, values, label in zip(column, (medians, memory), (times, "extra peak memory [MiB]"), strict=True):
-            places = [names.index(row.candidate.name) for row, _ in values]
-            shades = [colours[row.candidate.family] for row, _ in values]
-            _draw_bars(axis, places, [value for _, value in values], shades, label)
+    for pass_, (time, memory) in zip(table.passes, axes.T, strict=True):
+        own = [row for row in rows if row.pass_ == pass_]
+        time.set(title=f"{pass_}\n{rows[0].setting.title}", xlabel="median time [ms]")
+        medians = [times.median if (times := row.graph or row.times) else 0.0 for row in own]
+        memory.set(xlabel="extra peak memory [MiB]")
+        for axis, values in ((time, medians), (memory, [(row.memory or 0) / 2**20 for row in own])):
+            bars = axis.barh([names.index(row.candidate.name) for row in own], values)
+            axis.bar_label(bars, fmt=number, padding=3, fontsize=8)
+            axis.margins(x=0.12)  # for the labels of the bars
+            axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
-    legend = [Patch(color=colour, label=family) for family, colour in colours.items() if family]
-    chart.legend(handles=legend, loc="outside upper center", ncols=len(COLOURS), frameon=False)
     chart.supxlabel(textwrap.fill(conditions(rows), 130), fontsize=8)
     return chart
-
-
-def _draw_bars(axis: Axes, places: list[int], values: list[float], colours: list[str], label: str) -> None:
-    axis.bar_label(axis.barh(places, values, color=colours), fmt=number, padding=3, fontsize=8)
-    axis.set_xlabel(label)
-    positive = [value for value in values if value > 0]
-    if positive and max(positive) > WIDE * min(positive):
-        axis.set(xscale="log", xlim=(min(positive) / 2, 3 * max(positive)), xlabel=f"{label}, logarithmic")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter(NullFormatter())
-    else:
-        axis.margins(x=0.12)  # for the labels of the bars
-    axis.spines[["top", "right"]].set_visible(False)
