@@ -37,7 +37,7 @@ def run(
 
     ``settings`` are on one device, small sizes first: a candidate that is too slow (``limit``, seconds per call) or too
     large is not tried again. Each measurement takes ``seconds`` on average. ``progress`` is called with the number of
-    finished settings and a description of the current step, ``finished`` with the rows of each setting.
+    finished settings and the current step, ``finished`` with the rows of each setting.
     """
     runner = _Runner(table, seconds, limit)
     rows: list[Row] = []
@@ -63,26 +63,21 @@ class _Runner:
         rows = [Row(candidate, setting, pass_) for candidate in candidates for pass_ in self.table.passes]
         for candidate in candidates:
             own = [row for row in rows if row.candidate is candidate]
+            self.show(f"checking {candidate.name}, {setting.size}")
             with _recorded(own):
-                self._check(candidate, own)
+                if reason := candidate.why_not(setting):
+                    raise Rejected(CANNOT, reason)
+                mistake = self.mistake(candidate, self.table.small(setting))
+                facts = self.table.facts(candidate, setting)
+                for row in own:
+                    row.facts = facts
+                if mistake:
+                    raise Rejected(WRONG, mistake)
         inputs = cache(partial(self.table.inputs, setting))
         for pass_ in self.table.passes:
             self._measure_pass(pass_, rows, inputs)
             measure.free(setting.device)
         return rows
-
-    def _check(self, candidate: Candidate, rows: Sequence[Row]) -> None:
-        """Raise an error if a candidate cannot be measured; set the facts about it."""
-        setting = rows[0].setting
-        self.show(f"checking {candidate.name}, {setting.size}")
-        if reason := candidate.why_not(setting):
-            raise Rejected(CANNOT, reason)
-        mistake = self.mistake(candidate, self.table.small(setting))
-        facts = self.table.facts(candidate, setting)
-        for row in rows:
-            row.facts = facts
-        if mistake:
-            raise Rejected(WRONG, mistake)
 
     def _measure_pass(self, pass_: str, rows: Sequence[Row], inputs: Callable[[], Leaves]) -> None:
         waiting: list[tuple[Row, Call, float]] = []  # on the CPU, calls of all candidates take turns

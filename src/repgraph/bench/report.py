@@ -149,7 +149,8 @@ def figure(table: Table, rows: Sequence[Row]) -> Figure:
     axes = chart.subplots(2, len(table.passes), sharey=True, squeeze=False)
     for pass_, (time, memory) in zip(table.passes, axes.T, strict=True):
         own = [row for row in rows if row.pass_ == pass_]
-        time.set(title=f"{pass_}\n{rows[0].setting.title}", xlabel="median time [ms]")
+        graph = " of a CUDA graph" if any(row.graph for row in own) else ""
+        time.set(title=f"{pass_}\n{rows[0].setting.title}", xlabel=f"median time{graph} [ms]")
         medians = [times.median if (times := row.graph or row.times) else 0.0 for row in own]
         memory.set(xlabel="extra peak memory [MiB]")
         for axis, values in ((time, medians), (memory, [(row.memory or 0) / 2**20 for row in own])):

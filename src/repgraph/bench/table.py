@@ -37,10 +37,6 @@ class Setting:
     memory_format: torch.memory_format = torch.channels_last
 
     @property
-    def positions(self) -> int:
-        return self.height * self.width
-
-    @property
     def size(self) -> str:
         return f"{self.height}x{self.width}"
 
@@ -55,13 +51,13 @@ class Setting:
 
     @property
     def title(self) -> str:
-        return f"{self.height} x {self.width} (N = {self.positions}), {self.dtype_name}"
+        return f"{self.height} x {self.width} (N = {self.height * self.width}), {self.dtype_name}"
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of the CSV file that describe the setting."""
-        columns = vars(self) | {"positions": self.positions, "dtype": self.dtype_name}
-        del columns["device"]  # it has its own columns
-        return columns | {"memory_format": str(self.memory_format).removeprefix("torch.").removesuffix("_format")}
+        columns = {name: value for name, value in vars(self).items() if name != "device"}  # it has its own columns
+        layout = str(self.memory_format).removeprefix("torch.").removesuffix("_format")
+        return columns | {"positions": self.height * self.width, "dtype": self.dtype_name, "memory_format": layout}
 
 
 @dataclass(frozen=True)

@@ -6,35 +6,25 @@ from typing import Annotated, Any
 
 import typer
 
+from repgraph.cli import options
 from repgraph.cli.options import option
+
+TABLES = "nodes, instantiations, stages, deeper, grid, group, offsets, forms, choose, 'all' or 'tune'"
+NETWORKS = "baseline, control, nl, simple, rgnet, psp, fpn, pyramid"
 
 
 def ablate(
-    table: Annotated[
-        str,
-        typer.Argument(
-            help="nodes, instantiations, stages, deeper, grid, group, offsets, forms, choose, 'all' or 'tune'."
-        ),
-    ],
+    table: Annotated[str, typer.Argument(help=f"{TABLES}.")],
     data: Annotated[str, option("Folder of the data set.", metavar="ROOT")] = "",
     weights: Annotated[str, option("A file, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")] = "",
     dataset: Annotated[str, option("Data set of the base recipe.", metavar="NAME")] = "voc",
-    seeds: Annotated[
-        list[int] | None,
-        option("Seeds to train every entry with.", metavar="N", min=0, max=2**63 - 1, show_default="0 1 2; 0 for tune"),
-    ] = None,
+    seeds: Annotated[list[int] | None, option("Seeds.", metavar="N", min=0, show_default="0 1 2; 0 for tune")] = None,
     out: Annotated[Path, option("Folder of the results.", metavar="DIR")] = Path("results"),
-    settings: Annotated[
-        list[str] | None, option("Settings of all entries; several at once.", "--set", metavar="NAME=VALUE")
-    ] = None,
-    entries: Annotated[
-        list[str] | None, option("Only these entries of the table, and its reference.", metavar="NAME")
-    ] = None,
+    settings: options.RecipeSettings = None,
+    entries: Annotated[list[str] | None, option("Only these entries, and the reference.", metavar="NAME")] = None,
     reference: Annotated[str, option("Compare with this entry instead of the table's reference.", metavar="NAME")] = "",
     jobs: Annotated[int, option("Number of simultaneous runs; they share GPUs and cores.", min=1)] = 1,
-    of: Annotated[
-        list[str] | None, option("For tune: baseline, control, nl, simple, rgnet, psp, fpn, pyramid.", metavar="NAME")
-    ] = None,
+    of: Annotated[list[str] | None, option(f"For tune: {NETWORKS}.", metavar="NAME")] = None,
     trials: Annotated[int, option("For tune: number of trials of each competitor.", min=1)] = 8,
     tuned: Annotated[Path | None, option("Use the settings that tune chose (tuning.csv).", metavar="FILE")] = None,
     show: Annotated[bool, option("Print the table of the results so far and exit.", "--show")] = False,

@@ -21,6 +21,9 @@ class Command(TyperCommand):
         super().__init__(*arguments, **keywords)
         if self.help:
             self.help = self.help.replace("Examples:\n", "\b\nExamples:\n")  # \b: keep the line breaks below
+        for each in self.params:
+            if getattr(each, "multiple", False) and each.help:
+                each.help = each.help.removesuffix(".") + "; several at once."
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         several = {name: each for each in self.params if getattr(each, "multiple", False) for name in each.opts}
@@ -65,10 +68,7 @@ app.add_typer(_group("bench", "Benchmarks of speed and memory.", *benchmarks))
 @app.callback(invoke_without_command=True)
 def version(
     show: Annotated[bool, option("Show the version and exit.", "--version")] = False,
-    modules: Annotated[
-        list[str] | None,
-        option("Module that registers your own context layers; repeatable.", "--import", metavar="MODULE"),
-    ] = None,
+    modules: Annotated[list[str] | None, option("Module with context layers.", "--import", metavar="MODULE")] = None,
 ) -> None:
     if modules:  # read by repgraph.models.context, in processes that a command starts as well
         os.environ["REPGRAPH_IMPORT"] = ",".join(modules)

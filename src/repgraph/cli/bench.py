@@ -28,7 +28,7 @@ PROBLEMS = {
 NETWORK_SIZES = {"cpu": {"512x512": 1}, "cuda": {"320x320": 16, "512x512": 8, "1024x2048": 1}}
 QUICK_PROBLEMS = ("detr-encoder", "detr-decoder", "pixel-decoder", "single-map")
 QUICK_IMAGE, QUICK_SECONDS = "128x160", 0.2
-SIZES = "Sizes of the maps; several at once."
+SIZES = "Sizes of the maps."
 
 
 def _device(text: str, cpu: Any, cuda: Any, **more: Any) -> Any:
@@ -48,15 +48,11 @@ Nodes = Annotated[int, _count("Nodes per position.")]
 class Run:
     """Options that all benchmarks share."""
 
-    dtype: Annotated[
-        list[Dtype] | None, _device("Dtypes of the maps; several at once.", "float32", "float32 and bfloat16")
-    ] = None
+    dtype: Annotated[list[Dtype] | None, _device("Dtypes of the maps.", "float32", "float32 and bfloat16")] = None
     batch: Annotated[int, _count("Number of images.")] = 1
-    only: Annotated[list[str] | None, option("Measure only these; several at once.", metavar="NAME")] = None
+    only: Annotated[list[str] | None, option("Measure only these.", metavar="NAME")] = None
     seconds: Annotated[float | None, _device("Seconds for each measurement, on average.", 1, 0.05, min=1e-3)] = None
-    limit: Annotated[
-        float | None, _device("Skip candidates that take longer, in seconds per call.", 30, 1, min=1e-3)
-    ] = None
+    limit: Annotated[float | None, _device("Skip candidates slower than this, in seconds.", 30, 1, min=1e-3)] = None
     out: Annotated[Path, option("Folder of the CSV file and the plots.", metavar="DIR")] = Path("repgraph-bench")
     quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
     device: Device = "auto"
@@ -145,10 +141,8 @@ def layers(
 @flatten
 def deformable(
     run: Run,
-    problem: Annotated[list[Problem] | None, option("Several at once.", show_default="all")] = None,
-    size: Annotated[
-        list[str] | None, option("Sizes of the images; several at once.", metavar="HxW", show_default="as in papers")
-    ] = None,
+    problem: Annotated[list[Problem] | None, option("What to measure.", show_default="all")] = None,
+    size: Annotated[list[str] | None, option("Image sizes.", metavar="HxW", show_default="as in papers")] = None,
     points: Annotated[int, _count("Points on each map.")] = 4,
 ) -> int:
     """Measure deformable attention: our kernels, the same from grid_sample calls, and Hugging Face models.
@@ -175,10 +169,7 @@ def deformable(
 @flatten
 def networks(
     run: Run,
-    size: Annotated[
-        list[str] | None,
-        option("Sizes of the images; several at once.", metavar="HxW", show_default="512x512; on CUDA several"),
-    ] = None,
+    size: Annotated[list[str] | None, option("Image sizes.", metavar="HxW", show_default="512x512 on the CPU")] = None,
     backbone: Annotated[str, option("Name of a timm model.", metavar="NAME")] = "resnet50",
 ) -> int:
     """Measure segmentation networks: parameters, images per second, time and memory of a training step.

@@ -17,9 +17,7 @@ NAMES = sorted({*DATASETS, *INSTANCE_DATASETS} - {"scenes"})
 def check(
     name: Annotated[str, typer.Argument(help=f"Data set: {', '.join(NAMES)}.")],
     root: Annotated[Path, typer.Argument(help="Its folder, in the layout of its release (docs/data.md).")],
-    split: Annotated[
-        list[str] | None, option("Splits to check.", metavar="SPLIT", show_default="train, val and test")
-    ] = None,
+    split: Annotated[list[str] | None, option("Splits.", metavar="SPLIT", show_default="train, val and test")] = None,
     option: options.ReaderOptions = None,
     workers: options.Workers = options.WORKERS,
 ) -> int:

@@ -13,8 +13,7 @@ def demo(
     seeds: Annotated[int, option("Number of times each network is trained.", min=1, max=1000, metavar="N")] = 1,
     iterations: Annotated[int | None, option("Iterations of training.", min=1, metavar="N", show_default="600")] = None,
     networks: Annotated[
-        list[str] | None,
-        option("baseline, control, nl or rgnet; several at once.", metavar="NAME", show_default="baseline rgnet"),
+        list[str] | None, option("baseline, control, nl or rgnet.", metavar="NAME", show_default="baseline rgnet")
     ] = None,
     settings: options.RecipeSettings = None,
     pictures: Annotated[int, option("Number of images on the page.", min=1, max=100, metavar="N")] = 6,

@@ -15,16 +15,9 @@ SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
 
 def export(
     model: options.Model,
-    to: Annotated[
-        Literal["torch", "onnx", "safetensors"],
-        option("torch: a program of torch.export; onnx; safetensors: weights and config."),
-    ],
-    out: Annotated[
-        Path | None, option("Output file.", metavar="FILE", show_default="the model's name and a suffix")
-    ] = None,
-    size_text: Annotated[
-        str, option("Size of the images in pixels; with --dynamic, of an example.", "--size", metavar="HxW")
-    ] = "512x512",
+    to: Annotated[Literal["torch", "onnx", "safetensors"], option("torch: for torch.export; safetensors: weights.")],
+    out: Annotated[Path | None, option("Output file.", metavar="FILE", show_default="MODEL and a suffix")] = None,
+    size_text: Annotated[str, option("Size of images (--dynamic: an example).", "--size", metavar="HxW")] = "512x512",
     dynamic: Annotated[bool, option("torch, onnx: Allow images of any size, and any batch size.", "--dynamic")] = False,
     int8: Annotated[bool, option("safetensors: Round the weights to 8 bits, a quarter of the size.", "--int8")] = False,
 ) -> int:

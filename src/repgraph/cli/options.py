@@ -42,13 +42,11 @@ Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is avail
 Workers = Annotated[int, option("Threads that read images.", min=0, max=256)]
 Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default=RECIPE)]
 ReaderOptions = Annotated[
-    list[str] | None,
-    option("Options of the data set's reader, such as classes=3; several at once.", "--option", metavar="NAME=VALUE"),
+    list[str] | None, option("Options of the data set's reader, such as classes=3.", "--option", metavar="NAME=VALUE")
 ]
 Limit = Annotated[int | None, option("Use only the first N images.", min=1, metavar="N")]
 RecipeSettings = Annotated[
-    list[str] | None,
-    option("Settings of the recipe, such as optim.lr=0.02; several at once.", "--set", metavar="NAME=VALUE"),
+    list[str] | None, option("Settings of the recipe, such as optim.lr=0.02.", "--set", metavar="NAME=VALUE")
 ]
 
 
@@ -57,10 +55,7 @@ class Data:
     """Options that select a data set and its images."""
 
     data: Root = None
-    dataset: Annotated[
-        str | None,
-        option(f"Data set: {_DATASETS}.", metavar="NAME", show_default=f"{RECIPE}, or coco for a Mask R-CNN"),
-    ] = None
+    dataset: Annotated[str | None, _recipe_or(f"One of {_DATASETS}.", "coco for a Mask R-CNN", metavar="NAME")] = None
     split: Annotated[str | None, option("Split of the data set: train, val, test, ...")] = None
     reader_options: ReaderOptions = None
     limit: Limit = None
@@ -77,16 +72,13 @@ class Inference:
     mode: Annotated[Literal["whole", "slide"] | None, _recipe_or("Whole images, or sliding windows.", "whole")] = None
     crop: Annotated[str | None, _recipe_or("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
     stride: Annotated[float | None, _recipe_or("Distance between windows, as a fraction of the crop.", "2/3")] = None
-    scales: Annotated[list[float] | None, _recipe_or("Scales to average; several at once.", "1", metavar="F")] = None
+    scales: Annotated[list[float] | None, _recipe_or("Scales to average.", "1", metavar="F")] = None
     flip: Annotated[bool | None, _recipe_or("Also mirror images.", "no")] = None
     batch: Annotated[int | None, option("Windows per batch.", min=1, max=65536, show_default="4")] = None
     memory: Annotated[
-        float | None,
-        option("Memory of --mode slide; larger maps use tiles.", min=0, max=2**20, metavar="GIB", show_default="2"),
+        float | None, option("Memory of --mode slide; larger maps use tiles.", min=0, metavar="GIB", show_default="2")
     ] = None
-    precision: Annotated[
-        Precision | None, option("Precision of the network.", show_default=f"{RECIPE} on a GPU, else fp32")
-    ] = None
+    precision: Annotated[Precision | None, option("Precision.", show_default=f"{RECIPE} on a GPU, else fp32")] = None
     device: Device = "auto"
     workers: Workers = WORKERS
 

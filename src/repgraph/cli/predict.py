@@ -16,13 +16,10 @@ def predict(
     data: options.Data,
     inference: options.Inference,
     inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="INPUT", help="Images, folders of images, or patterns such as 'photos/**/*.jpg'."),
+        list[str] | None, typer.Argument(metavar="INPUT", help="Images, folders, or patterns such as 'photos/*.jpg'.")
     ] = None,
     model: options.ModelOption = None,
-    out: Annotated[Path, option("Folder for labels/ and overlays/, or detections.json.", metavar="DIR")] = Path(
-        "predictions"
-    ),
+    out: Annotated[Path, option("Folder of the predictions.", metavar="DIR")] = Path("predictions"),
     recursive: Annotated[bool, option("Also search the sub-folders of folders.", "--recursive")] = False,
     overlays: Annotated[bool | None, option("Write overlays.", show_default="not with --split")] = None,
     score: Annotated[float | None, option("Minimum score in overlays.", min=0, max=1, show_default="0.5")] = None,

@@ -12,9 +12,7 @@ from repgraph.cli.options import option
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
-    out: Annotated[
-        Path | None, option("The page.", metavar="FILE", show_default="report.html in the run, or here for several")
-    ] = None,
+    out: Annotated[Path | None, option("The page.", metavar="FILE", show_default="report.html in a single run")] = None,
     data: options.Root = None,
     limit: options.Limit = None,
     pictures: Annotated[int, option("Number of best images, and of worst images.", min=0, max=100, metavar="N")] = 4,

@@ -30,8 +30,7 @@ class Images(options.Data):
     """Images in files, or of a split of a data set."""
 
     images: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="IMAGE", help="Images, folders, or patterns; with --split, numbers or names in it."),
+        list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders, patterns; numbers or names in --split.")
     ] = None
     device: options.Device = "auto"
 
@@ -49,9 +48,7 @@ def explore(
     images: Images,
     model: options.ModelOption = None,
     out: Annotated[Path, option("The page.", metavar="FILE")] = Path("explorer.html"),
-    layers: Annotated[
-        list[str] | None, option("Paths of layers, or suffixes.", metavar="PATH", show_default="all")
-    ] = None,
+    layers: Annotated[list[str] | None, option("Layers, or suffixes.", metavar="PATH", show_default="all")] = None,
     side: Annotated[int | None, option("Shrink files to N pixels on the longer side.", min=1, metavar="N")] = None,
     score: Annotated[float, option("Minimum score of objects.", min=0, max=1)] = 0.5,
     title: Annotated[str | None, option("Title of the page.", show_default="the name of the run")] = None,
@@ -106,12 +103,9 @@ def nodes(
     images: Images,
     model: options.ModelOption = None,
     out: Annotated[
-        list[Path] | None,
-        option("The figure: .png, .svg or .pdf; several at once.", metavar="FILE", show_default="nodes.png"),
+        list[Path] | None, option("Figures: .png, .svg or .pdf.", metavar="FILE", show_default="nodes.png")
     ] = None,
-    at: Annotated[
-        list[str] | None, option("Positions in pixels, for all images; or once for each image.", metavar="X,Y...")
-    ] = None,
+    at: Annotated[list[str] | None, option("Positions in pixels, or one --at per image.", metavar="X,Y...")] = None,
     positions: Annotated[int, option("Number of positions to choose without --at.", min=1, max=20)] = 4,
     layer: Layer = None,
     windows: Annotated[bool, option("Draw the windows that nodes average.", "--windows")] = False,
@@ -178,17 +172,10 @@ def affinity(
     images: Images,
     layer: Layer = None,
     at: Annotated[
-        str | None,
-        option(
-            "Position of the single histogram, in pixels of the first image.",
-            metavar="X,Y",
-            show_default="its centre",
-        ),
+        str | None, option("Position in the first image, in pixels.", metavar="X,Y", show_default="its centre")
     ] = None,
     top: Annotated[int, option("Number of largest weights to report the share of.", min=1)] = 9,
-    formats: Annotated[
-        list[str] | None, option("png, svg, pdf; several at once.", "--format", show_default="all")
-    ] = None,
+    formats: Annotated[list[str] | None, option("png, svg or pdf.", "--format", show_default="all")] = None,
     width: Width = 6.9,
     dpi: Dpi = 300,
     workers: options.Workers = options.WORKERS,
