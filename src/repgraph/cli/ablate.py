@@ -1,6 +1,7 @@
 """``repgraph ablate``."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +42,6 @@ def ablate(
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
 
-    The table choose compares networks (docs/ablations.md), and ends with repgraph bench networks on GPU and CPU.
     Finished runs are never repeated; the same command resumes after an interruption. The exit code is 0, 1 if a run
     failed or diverged, 2 for a mistake in the command, the data or the results, and 130 or 143 if stopped by SIGINT or
     SIGTERM. See docs/ablations.md.
@@ -60,26 +60,11 @@ def ablate(
     print("\n".join(report.tables), end="")
     for path in report.files:
         print(f"written: {path}", file=sys.stderr)
-    notes = []
+    note = partial(print, "repgraph ablate:", file=sys.stderr)
     if report.left:
-        names = ", ".join(str(run) for run in report.left[:3])
-        more = f" and {len(report.left) - 3} more" if len(report.left) > 3 else ""
+        names = ", ".join(map(str, report.left[:3])) + ", ..." * (len(report.left) > 3)
         how = "the command without --show trains them" if show else "repeat the command to continue"
-        notes.append(f"{len(report.left)} runs are left ({names}{more}); {how}")
+        note(f"{len(report.left)} runs are left ({names}); {how}")
     if report.failed:
-        notes.append(f"{len(report.failed)} run(s) failed or diverged; the reasons are below the table")
-    for note in notes:
-        print(f"repgraph ablate: {note}", file=sys.stderr)
-    if show or table != "choose" or report.left or report.code:
-        return 0 if show else report.code
-    return _measure_speed(out, ablation.plan.start_recipe(plan).model.backbone)
-
-
-def _measure_speed(out: Path, backbone: str) -> int:
-    """Measure the networks of the table "choose" on the GPU, if there is one, and on the CPU."""
-    from repgraph.cli.bench import Run, networks
-    from repgraph.distributed import parse_device
-
-    devices = dict.fromkeys((parse_device("auto").type, "cpu"))
-    runs = [Run(out=out / f"speed-{device}", device=device) for device in devices]
-    return max(networks(size=None, backbone=backbone, **vars(run)) for run in runs)
+        note(f"{len(report.failed)} run(s) failed or diverged; the reasons are below the table")
+    return 0 if show else report.code

@@ -21,12 +21,12 @@ class Command(TyperCommand):
         super().__init__(*arguments, **keywords)
         if self.help:
             self.help = self.help.replace("Examples:\n", "\b\nExamples:\n")  # \b: keep the line breaks below
-        for each in self.params:
-            if getattr(each, "multiple", False) and each.help:
-                each.help = each.help.removesuffix(".") + "; several at once."
+        several: list[Any] = [each for each in self.params if getattr(each, "multiple", False)]
+        for each in several:
+            each.help = f"{(each.help or '').removesuffix('.')}; several at once."
+        self.several = {name: each for each in several for name in each.opts}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        several = {name: each for each in self.params if getattr(each, "multiple", False) for name in each.opts}
         spread: list[str] = []
         current = ""
         for position, word in enumerate(args):
@@ -35,8 +35,8 @@ class Command(TyperCommand):
                 break
             if word.startswith("-"):
                 current = word.partition("=")[0]
-            elif current in several and spread[-1] != current:
-                if (several[current].metavar or "").endswith("..."):
+            elif current in self.several and spread[-1] != current:
+                if (self.several[current].metavar or "").endswith("..."):
                     spread[-1] += f" {word}"
                     continue
                 spread.append(current)
