@@ -14,9 +14,7 @@ from repgraph.ablation.summary import EntrySummary
 from repgraph.ablation.tables import Table
 from repgraph.visualize.figures import BLUE, GREY, ORANGE, TEXT, WIDTH, figure_style, save
 
-GRID, DPI = "#dddddd", 140
-LABEL, TITLE, NOTE = 44, 78, 120  # characters per line
-LINE, GAP, REST = 0.13, 0.1, 1.0  # inches: a line of text, the gap between labels, and title, axis and note
+LINE = 0.13  # inches: height of a line of text
 KEY = 'Hollow: a seed; filled: mean ± sample standard deviation (two seeds: the range); line: mean of "{}".'
 
 
@@ -25,7 +23,7 @@ def save_figure(table: Table, rows: Sequence[EntrySummary], path: Path, axis: st
     labels, scores = [row.entry.label for row in rows], [[100 * score for score in row.miou.values()] for row in rows]
     reference = [row.entry.name for row in rows].index(table.reference)
     with figure_style():
-        return save(draw_scores(table.title, labels, scores, reference, axis, note), path, DPI)
+        return save(draw_scores(table.title, labels, scores, reference, axis, note), path, dpi=140)
 
 
 def draw_scores(
@@ -35,11 +33,10 @@ def draw_scores(
 
     Call it within :func:`~repgraph.visualize.figures.figure_style`.
     """
-    wrapped = [textwrap.fill(label, LABEL) for label in labels]
-    heading = textwrap.fill(title, TITLE)
-    footer = "\n".join(textwrap.fill(text, NOTE) for text in (note, KEY.format(labels[reference])))
-    rows = len(labels) * (GAP + LINE * max(1 + label.count("\n") for label in wrapped))
-    height = rows + REST + LINE * (heading + footer).count("\n")
+    wrapped, heading = [textwrap.fill(label, 44) for label in labels], textwrap.fill(title, 78)
+    footer = "\n".join(textwrap.fill(text, 120) for text in (note, KEY.format(labels[reference])))
+    row_height = 0.1 + LINE * max(1 + label.count("\n") for label in wrapped)
+    height = len(labels) * row_height + 1.0 + LINE * (heading + footer).count("\n")
     figure = Figure((WIDTH, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06))
     axes = figure.add_subplot()
     # Not clipped: dots at the end of the axis are drawn in full.
@@ -54,16 +51,13 @@ def draw_scores(
         seeds.set(markeredgewidth=0.7, markerfacecolor="white")
     if scores[reference]:
         axes.axvline(statistics.fmean(scores[reference]), color=ORANGE, linewidth=0.8, zorder=1, gid="reference")
-    if any(map(any, scores)):
-        axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
-    else:  # no scores, or only zeros
-        axes.set_xlim(0, 100)
+    axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), wrapped, parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_axisbelow(True)
-    axes.grid(True, axis="y", color=GRID, linewidth=0.6)
+    axes.grid(True, axis="y", color="#dddddd", linewidth=0.6)
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
     axes.set_xlabel(axis, parse_math=False)

@@ -24,30 +24,23 @@ HOLD_OUT = 5  # every fifth image of the training split
 COLUMNS = ["dataset", "kind", "trial", "chosen", "miou", "seeds", "iterations", "settings", "key"]
 
 
-def _sgd(lr: float, head: float) -> dict[str, Any]:
-    return _trial("sgd", lr, head, weight_decay=1e-4, warmup=0)
-
-
-def _adamw(lr: float, head: float) -> dict[str, Any]:
-    return _trial("adamw", lr, head, weight_decay=0.05, warmup=50)
-
-
-def _trial(optimizer: str, lr: float, head: float, **rest: Any) -> dict[str, Any]:
+def _trial(optimizer: str, lr: float, head: float) -> dict[str, Any]:
     """Return settings of recipes; offsets have the learning rate of the head, ``head`` times the backbone's."""
+    rest = {"weight_decay": 1e-4, "warmup": 0} if optimizer == "sgd" else {"weight_decay": 0.05, "warmup": 50}
     values = {"optimizer": optimizer, "lr": lr, "head": head, "offset": head, **rest}
     return {f"optim.{name}": value for name, value in values.items()}
 
 
 # The first of these are tried; each is a complete description of the optimizer.
 TRIALS = (
-    _sgd(0.01, 3.0),
-    _sgd(0.01, 10.0),
-    _adamw(1e-4, 10.0),
-    _adamw(2e-4, 5.0),
-    _sgd(0.02, 3.0),
-    _adamw(5e-5, 10.0),
-    _sgd(0.005, 10.0),
-    _adamw(4e-4, 3.0),
+    _trial("sgd", 0.01, 3.0),
+    _trial("sgd", 0.01, 10.0),
+    _trial("adamw", 1e-4, 10.0),
+    _trial("adamw", 2e-4, 5.0),
+    _trial("sgd", 0.02, 3.0),
+    _trial("adamw", 5e-5, 10.0),
+    _trial("sgd", 0.005, 10.0),
+    _trial("adamw", 4e-4, 3.0),
 )
 
 
@@ -71,10 +64,7 @@ def tables(kinds: Sequence[str], start: Recipe, trials: int = len(TRIALS)) -> li
 
 
 def best(trials: Sequence[EntrySummary]) -> EntrySummary | None:
-    """Return the trial with the best mean mIoU.
-
-    None while a run is left to do, or if no trial has scores with every seed.
-    """
+    """Return the trial with the best mean mIoU; None while runs are left, or if no trial has scores of every seed."""
     if any(trial.missing or not all(record.done for record in trial.failed) for trial in trials):
         return None
     complete = [trial for trial in trials if trial.miou and not trial.failed]
@@ -86,17 +76,14 @@ def save(folder: Path, dataset: str, tuned: Mapping[str, Sequence[EntrySummary]]
     path = folder / NAME
     with FileLock(folder / LOCK):
         before = [row for _, row in read_csv(path, COLUMNS)] if path.exists() else []
-        rows: list[list[Any]] = [
-            list(row.values()) for row in before if row["dataset"] != dataset or row["kind"] not in tuned
-        ]
+        rows = [[*row.values()] for row in before if row["dataset"] != dataset or row["kind"] not in tuned]
         for kind, trials in tuned.items():
             chosen = best(trials)
             for number, trial in enumerate(trials):
                 mark, miou = "chosen" if trial is chosen else "", fmean(trial.miou.values()) if trial.miou else ""
                 seeds, keys = " ".join(map(str, trial.miou)), " ".join(run.key for run in trial.runs)
-                iterations = trial.runs[0].recipe.train.iterations
-                settings = json.dumps(dict(trial.entry.settings))
-                rows.append([dataset, kind, number, mark, miou, seeds, iterations, settings, keys])
+                iterations, settings = trial.runs[0].recipe.train.iterations, json.dumps(dict(trial.entry.settings))
+                rows.append([dataset, kind, str(number), mark, str(miou), seeds, str(iterations), settings, keys])
         return files.write(path, files.to_csv(COLUMNS, rows))
 
 

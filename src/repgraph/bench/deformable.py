@@ -64,27 +64,6 @@ def composition(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tens
     return y.view(batch, heads * channels, queries).transpose(1, 2).contiguous().to(value.dtype)
 
 
-def deform_conv(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tensor, weights: Tensor) -> Tensor:
-    """Compute deformable attention to one map with a query for each position by torchvision's ``deform_conv2d``.
-
-    Heads are its offset groups, points the elements of a kernel of ones for each channel, weights the modulation mask.
-    """
-    from torchvision.ops import deform_conv2d
-
-    ((height, width),) = sizes
-    batch, points = len(locations), locations.shape[4]
-    index = torch.arange(height * width, device=locations.device)
-    x, y = (t[:, None, None] for t in (index % width, index // width))
-    steps = 2 * torch.arange(points, device=index.device) - (points - 1)  # positions of the kernel's elements
-    across, down = locations[:, :, :, 0].unbind(-1)  # [B, Q, M, P]
-    pixels = torch.stack((down * height - 0.5 - y, across * width - 0.5 - x - steps), 4)
-    maps = value.flatten(2).mT.reshape(batch, -1, height, width)
-    kernel = maps.new_ones(maps.shape[1], 1, 1, points)
-    offsets, mask = (t.flatten(2).mT.reshape(batch, -1, height, width) for t in (pixels, weights))
-    result = deform_conv2d(maps, offsets, kernel, padding=(0, points - 1), dilation=(1, 2), mask=mask)
-    return result.flatten(2).mT.contiguous()
-
-
 class Network(nn.Module):
     """A Hugging Face model with random weights, whose outputs are one tensor."""
 
@@ -93,6 +72,7 @@ class Network(nn.Module):
         import transformers
 
         options: dict[str, Any] = dict(out_features=["stage2", "stage3", "stage4"])
+        backbone: Any
         config: Any
         self.network: nn.Module
         if name == "deformable-detr":  # with ResNet-50
@@ -103,9 +83,8 @@ class Network(nn.Module):
         else:  # with Swin-T
             options["out_features"].insert(0, "stage1")
             options |= dict(depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], embed_dim=96, window_size=7)
-            config = transformers.Mask2FormerConfig(
-                backbone_config=transformers.SwinConfig(**options, drop_path_rate=0.0)
-            )
+            backbone = transformers.SwinConfig(**options, drop_path_rate=0.0)
+            config = transformers.Mask2FormerConfig(backbone_config=backbone)
             self.network = transformers.Mask2FormerForUniversalSegmentation(config)
             self.outputs = "class_queries_logits", "masks_queries_logits"
         with torch.no_grad():
@@ -127,10 +106,7 @@ def _function(setting: DeformableSetting, backend: str | None = None) -> Functio
         if backend is not None:
             accelerate(network, backend=backend)
         return network
-    return _on_maps(setting, partial(multi_scale_deformable_attention, backend=backend) if backend else composition)
-
-
-def _on_maps(setting: DeformableSetting, operator: Function) -> Function:
+    operator = partial(multi_scale_deformable_attention, backend=backend) if backend else composition
     return lambda value, *rest: operator(value, setting.maps, *rest)
 
 
@@ -138,17 +114,10 @@ def _why_not_compiled(setting: DeformableSetting) -> str | None:
     return "is for the operator alone" if setting.problem in NETWORKS else None
 
 
-def _why_not_deform_conv(setting: DeformableSetting) -> str | None:
-    if setting.problem != "single-map":
-        return "is for one map with a query for each position"
-    return "has positions in the dtype of the values" if setting.dtype != torch.float32 else None
-
-
 class DeformableTable(Table):
-    """Deformable attention in detectors and segmenters, and whole Hugging Face models before and after.
+    """Deformable attention in detectors and segmenters, and whole Hugging Face models.
 
-    For networks, ``composition`` is the unchanged network. ``deform-conv2d`` is torchvision's, with the conversion of
-    locations to its offsets.
+    For networks, ``composition`` is the unchanged network.
     """
 
     name = "deformable"
@@ -158,7 +127,6 @@ class DeformableTable(Table):
         *(Candidate(n, partial(_function, backend=n), why_not=partial(why_not_backend, n)) for n in ("cpu", "triton")),
         Candidate("composition", _function),
         Candidate("composition-compiled", partial(build_compiled, _function), why_not=_why_not_compiled),
-        Candidate("deform-conv2d", partial(_on_maps, operator=deform_conv), why_not=_why_not_deform_conv),
     )
     baselines: ClassVar = {"comp.": ["composition"]}
     memory_column = "extra_bytes"

@@ -62,9 +62,10 @@ def ablate(
         print(f"written: {path}", file=sys.stderr)
     note = partial(print, "repgraph ablate:", file=sys.stderr)
     if report.left:
-        names = ", ".join(map(str, report.left[:3])) + ", ..." * (len(report.left) > 3)
+        names = ", ".join(map(str, report.left[:3]))
+        more = f" and {len(report.left) - 3} more" if len(report.left) > 3 else ""
         how = "the command without --show trains them" if show else "repeat the command to continue"
-        note(f"{len(report.left)} runs are left ({names}); {how}")
+        note(f"{len(report.left)} runs are left ({names}{more}); {how}")
     if report.failed:
         note(f"{len(report.failed)} run(s) failed or diverged; the reasons are below the table")
     return 0 if show else report.code

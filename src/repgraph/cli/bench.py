@@ -153,9 +153,8 @@ def deformable(
 
     detr-encoder and detr-decoder are the calls in Deformable DETR (maps of strides 8 to 64; a query for each position,
     and 300 queries), pixel-decoder the calls in Mask2Former, and single-map the calls in a detector with one map of
-    stride 8, which torchvision's deform_conv2d can compute as well. deformable-detr (ResNet-50) and mask2former
-    (Swin-T) are whole networks with random weights, before and after repgraph.accelerate. Exit codes are as for bench
-    operator.
+    stride 8. deformable-detr (ResNet-50) and mask2former (Swin-T) are whole networks with random weights, before and
+    after repgraph.accelerate. Exit codes are as for bench operator.
     """
     from repgraph.bench.deformable import DeformableSetting, DeformableTable
 
