@@ -143,7 +143,7 @@ def test_settings_of_commands(tmp_path, monkeypatch):
     ("words", "message"),
     [
         ("operator --only composishun", "unknown candidate 'composishun'; choose from reference, cpu"),
-        ("operator --size 65", "--size is '65'; expected HEIGHTxWIDTH"),
+        ("operator --size 65y", "--size is '65y'; expected a side or HEIGHTxWIDTH"),
     ],
 )
 def test_mistakes_are_one_line(words, message, capsys, tmp_path):

@@ -18,16 +18,13 @@ from repgraph.train.session import make_task
 
 @dataclass
 class AblationReport:
-    """The result of a plan: tables as Markdown, written files, and runs that failed or are left to do.
-
-    ``signal`` is the signal that stopped the ablation, or 0.
-    """
+    """The result of a plan: tables as Markdown, written files, and runs that failed or are left to do."""
 
     tables: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     failed: list[Record] = field(default_factory=list)
     left: list[PlannedRun] = field(default_factory=list)
-    signal: int = 0
+    signal: int = 0  # that stopped the ablation
 
     @property
     def code(self) -> int:

@@ -141,9 +141,7 @@ def start_recipe(plan: Plan) -> Recipe:
     if plan.data:
         settings.append(f"data.root={os.path.abspath(os.path.expanduser(plan.data))}")
     if plan.weights:
-        is_name = plan.weights in ("none", "pretrained") or plan.weights.startswith("timm:")
-        weights = plan.weights if is_name else os.path.abspath(os.path.expanduser(plan.weights))
-        settings.append(f"model.weights={weights}")
+        settings.append(f"model.weights={plan.weights}")
     if plan.table == TUNE:
         settings.append(f"data.hold_out={tuning.HOLD_OUT}")
     return with_settings(_dataset_recipe(plan.dataset), settings)

@@ -5,7 +5,6 @@ uses plain attention, as published: SDPA has no good kernel for values eight tim
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -192,9 +191,7 @@ class LayerTable(Table):
     candidates = BLOCKS
     baselines: ClassVar = {"SDPA": [f"nl-sdpa-{name}" for name in SDPA_KERNELS], "plain": ["nl-plain"]}
     memory_column, counts_result = "extra_bytes", True
-
-    def context(self) -> AbstractContextManager[None]:
-        return tensor_float_32()
+    context = staticmethod(tensor_float_32)
 
     def inputs(self, setting: LayerSetting) -> Leaves:
         return {"input": make_input(setting).requires_grad_()}

@@ -1,7 +1,6 @@
 """The benchmark of the operator: representative attention and its alternatives."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -116,11 +115,9 @@ class OperatorTable(Table):
             for n, k in SDPA_KERNELS.items()
         ),
     )
+    # A compiled backward pass may otherwise overwrite saved tensors, but here it runs many times.
+    context = partial(torch._functorch.config.patch, donated_buffer=False)
     baselines: ClassVar = {"comp.": ["composition"], "SDPA": [f"sdpa-{name}" for name in SDPA_KERNELS]}
-
-    def context(self) -> AbstractContextManager[Any]:
-        # A compiled backward pass may otherwise overwrite saved tensors, but here it runs many times.
-        return torch._functorch.config.patch(donated_buffer=False)
 
     def inputs(self, setting: OperatorSetting) -> Leaves:
         """Return normal features with logits of order one, and normal offsets in float32."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -95,6 +95,7 @@ class Table(ABC):
     memory_column: ClassVar[str] = "memory_bytes"  # in the CSV file
     counts_result: ClassVar[bool] = False  # whether that memory includes the result
     small_size: ClassVar[tuple[int, int]] = (19, 22)  # for the gate: no multiple of tiles, several cells of usual grids
+    context: ClassVar[Any] = nullcontext  # function that returns a context manager, in which everything runs
 
     @abstractmethod
     def inputs(self, setting: Any) -> Leaves:
@@ -156,10 +157,6 @@ class Table(ABC):
     def small(self, setting: Any) -> Any:
         """Return the small setting in which results are checked, once for all settings with the same one."""
         return replace(setting, height=self.small_size[0], width=self.small_size[1])
-
-    def context(self) -> AbstractContextManager[Any]:
-        """Return a context in which everything runs."""
-        return nullcontext()
 
     def facts(self, candidate: Candidate, setting: Any) -> dict[str, Any]:
         """Return additional columns, before anything is measured. An exception is recorded as a failure."""

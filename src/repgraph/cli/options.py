@@ -88,7 +88,7 @@ class Inference:
 
         given = {name: getattr(self, name) for name in ("mode", "stride", "flip", "batch")}
         given["scales"] = self.scales or None
-        given["crop"] = None if self.crop is None else parse_size("--crop", self.crop, square=True)
+        given["crop"] = None if self.crop is None else parse_size("--crop", self.crop)
         given["memory"] = None if self.memory is None else int(self.memory * 2**30)
         given = {name: value for name, value in given.items() if value is not None}
         if trained.is_detector and given:
@@ -114,12 +114,11 @@ def flatten(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-def parse_size(option: str, text: str, *, square: bool = False) -> tuple[int, int]:
-    """Parse HEIGHTxWIDTH; with ``square``, a single number is both."""
+def parse_size(option: str, text: str) -> tuple[int, int]:
+    """Parse HEIGHTxWIDTH; a single number is both."""
     found = re.fullmatch(r"0*([1-9]\d{0,5})(?:x0*([1-9]\d{0,5}))?", text.lower())
-    if not found or not (found[2] or square):
-        expected = "a side or HEIGHTxWIDTH" if square else "HEIGHTxWIDTH"
-        raise UsageError(f"{option} is {text[:60]!r}; expected {expected} in pixels, such as 512x512")
+    if not found:
+        raise UsageError(f"{option} is {text[:60]!r}; expected a side or HEIGHTxWIDTH in pixels, such as 512x512")
     return int(found[1]), int(found[2] or found[1])
 
 
