@@ -39,7 +39,7 @@ def test_grids_and_groups(grid, groups, size):
     setting = replace(SMALL, height=size[0], width=size[1])
     layer = partial(BottleneckRepGraph, 24, 16, nodes=3, grid=grid, groups=groups, final_act=False)
     block = replace(NAMED["bottleneck"], build=lambda setting, plain: layer())
-    n, nodes = 2 * setting.positions, 2 * 3 * cells(size[0], grid) * cells(size[1], grid)
+    n, nodes = 2 * size[0] * size[1], 2 * 3 * cells(size[0], grid) * cells(size[1], grid)
     assert count_products(block, setting) == 2 * n * 24 * 16 + 2 * nodes * 16 + 2 * n * 3 * 16 + 4 * nodes * 16
 
 

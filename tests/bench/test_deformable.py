@@ -66,9 +66,7 @@ def test_command(tmp_path, capsys):
     assert "single-map, image 40 x 48, float32: forward+backward" in shown
     rows = read(tmp_path / "deformable.csv")
     assert len(rows) == 2 * 2 * 2 and {row["status"] for row in rows} == {"ok"}
-    for problem in ("detr-decoder", "single-map"):
-        path = tmp_path / f"deformable-{problem}-image-40-x-48-float32.png"
-        assert path.read_bytes().startswith(b"\x89PNG") and str(path) in shown
+    assert f"written: {tmp_path / 'deformable.csv'}" in shown
 
 
 @pytest.mark.slow

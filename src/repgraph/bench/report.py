@@ -1,16 +1,13 @@
-"""The results of a benchmark: a CSV file, tables and notes in the terminal, and plots."""
+"""The results of a benchmark: a CSV file, and tables and notes in the terminal."""
 
 import platform
-import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -44,16 +41,14 @@ def benchmark(
             run(table, settings, candidates, **effort, progress=progress.update, finished=keep)
     except KeyboardInterrupt:
         code = 130
-    console = Console(width=max(80, Console().width))
+    console = Console(width=max(80, Console().width), highlight=False, markup=False)
     for shown in terminal_tables(table, rows):
         console.print(shown, "")
-    lines = notes(rows)
+    console.print(*notes(rows), sep="\n")
     if code == 130:
-        lines.append(f"interrupted: {len({row.setting for row in rows})} of {len(settings)} settings measured")
+        console.print(f"interrupted: {len({row.setting for row in rows})} of {len(settings)} settings measured")
     if rows:
-        lines.append("written: " + ", ".join(map(str, [path, *write_plots(table, rows, folder)])))
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=line.startswith("written"))
+        console.print(f"written: {path}", soft_wrap=True)
     return code or (0 if any(row.status == OK for row in rows) else 1)
 
 
@@ -121,43 +116,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
             found[f"{row.candidate.name}{size}: {row.status}: {row.reason}"] = None
     if not any(row.times for row in rows):
         return list(found)
-    return [*found, LEGEND, conditions(rows)]
-
-
-def conditions(rows: Sequence[Row]) -> str:
-    """Return the settings that all rows share, hardware and versions."""
     columns = [row.setting.columns() for row in rows]
     shown = {name: value for name, value in columns[0].items() if all(each[name] == value for each in columns)}
     shown |= {"on": device_name(rows[0].setting.device), "threads": torch.get_num_threads()} | versions()
-    return ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
-
-
-def write_plots(table: Table, rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write a figure (PNG) for each setting, and return the paths."""
-    written = []
-    for setting in dict.fromkeys(row.setting for row in rows if row.times):
-        name = re.sub(r"\W+", "-", f"{table.name} {setting.title}")
-        written.append(folder / f"{name}.png")
-        figure(table, [row for row in rows if row.setting == setting and row.times]).savefig(written[-1], dpi=150)
-    return written
-
-
-def figure(table: Table, rows: Sequence[Row]) -> Figure:
-    """Plot time (above) and memory (below) of each pass in one setting: a bar for each candidate."""
-    names = list(dict.fromkeys(row.candidate.name for row in rows))
-    chart = Figure(figsize=(10, 2.5 + 0.44 * len(names)), layout="constrained")
-    axes = chart.subplots(2, len(table.passes), sharey=True, squeeze=False)
-    for pass_, (time, memory) in zip(table.passes, axes.T, strict=True):
-        own = [row for row in rows if row.pass_ == pass_]
-        graph = " of a CUDA graph" if any(row.graph for row in own) else ""
-        time.set(title=f"{pass_}\n{rows[0].setting.title}", xlabel=f"median time{graph} [ms]")
-        medians = [times.median if (times := row.graph or row.times) else 0.0 for row in own]
-        memory.set(xlabel="extra peak memory [MiB]")
-        for axis, values in ((time, medians), (memory, [(row.memory or 0) / 2**20 for row in own])):
-            bars = axis.barh([names.index(row.candidate.name) for row in own], values)
-            axis.bar_label(bars, fmt=number, padding=3, fontsize=8)
-            axis.margins(x=0.12)  # for the labels of the bars
-            axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
-    chart.supxlabel(textwrap.fill(conditions(rows), 130), fontsize=8)
-    return chart
+    return [*found, LEGEND, ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)]

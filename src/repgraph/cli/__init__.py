@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Packages that each extra installs, for the error if one of them is missing.
 EXTRAS = {
-    "bench": ("matplotlib", "rich"),
+    "bench": ("rich",),
     "train": (
         *("PIL", "filelock", "huggingface_hub", "jinja2", "lightning_fabric", "matplotlib", "pydantic"),
         *("pydantic_core", "safetensors", "scipy", "tensorboard", "timm", "torchvision"),
