@@ -1,7 +1,6 @@
 """Tables from results: mean and spread over seeds, paired differences, and the paper's scores, as text and picture."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
@@ -11,15 +10,18 @@ from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table
 from repgraph.evaluation.segmentation import SUMMARY
 
 
-@dataclass(frozen=True, kw_only=True)
-class EntrySummary(EntryRuns):
-    """An entry and its results so far."""
+class EntrySummary:
+    """The results of an entry so far; ``reference`` has the mIoU by seed that its own is compared with."""
 
-    scores: dict[str, list[float]]  # by name, of all seeds
-    miou: dict[int, float]  # by seed
-    gain: list[float]  # differences in mIoU from the reference, of the seeds that both have
-    failed: list[Record]  # or diverged
-    missing: int  # runs to do
+    def __init__(self, row: EntryRuns, records: Mapping[str, Record], reference: Mapping[int, float]) -> None:
+        ended = [records[run.key] for run in row.runs if run.key in records]
+        scored = sorted((record for record in ended if record.status == OK), key=lambda record: record.seed)
+        self.entry, self.runs, self.misfit = row.entry, row.runs, row.misfit
+        self.scores: dict[str, list[float]] = {name: [getattr(each, name) for each in scored] for name in SUMMARY}
+        self.miou = {record.seed: record.miou or 0.0 for record in scored}
+        self.gain = [miou - reference[seed] for seed, miou in self.miou.items() if seed in reference]
+        self.failed = [record for record in ended if record.status != OK]
+        self.missing = len(row.runs) - len(ended)
 
     @property
     def seeds(self) -> str:
@@ -32,27 +34,9 @@ class EntrySummary(EntryRuns):
 
 def summarize(table: Table, rows: Sequence[EntryRuns], records: Mapping[str, Record]) -> list[EntrySummary]:
     """Return a summary of each entry of a table."""
-    ended = {row.entry.name: [records[run.key] for run in row.runs if run.key in records] for row in rows}
-    scored = {name: {each.seed: each for each in found if each.status == OK} for name, found in ended.items()}
-    reference = scored.get(table.reference, {})
-    found = []
-    for name, row in zip(ended, rows, strict=True):
-        own = dict(sorted(scored[name].items()))
-        miou = {seed: record.miou or 0.0 for seed, record in own.items()}
-        common = [seed for seed in own if seed in reference and name != table.reference]
-        found.append(
-            EntrySummary(
-                row.entry,
-                row.runs,
-                row.misfit,
-                scores={score: [getattr(record, score) for record in own.values()] for score in SUMMARY},
-                miou=miou,
-                gain=[miou[seed] - (reference[seed].miou or 0.0) for seed in common],
-                failed=[record for record in ended[name] if record.status != OK],
-                missing=len(row.runs) - len(ended[name]),
-            )
-        )
-    return found
+    reference = next(EntrySummary(row, records, {}).miou for row in rows if row.entry.name == table.reference)
+    others = [{} if row.entry.name == table.reference else reference for row in rows]
+    return [EntrySummary(row, records, other) for row, other in zip(rows, others, strict=True)]
 
 
 def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -> str:
