@@ -134,7 +134,7 @@ def test_settings_of_commands(tmp_path, monkeypatch):
     assert [bench(f"{text} --device cpu", tmp_path) for text in words] == [0] * 4
     settings = [each for each, _ in found]
     assert [s.size for s in settings[0] + settings[1]] == ["33x33"] * 3 and found[0][1]["seconds"] == 0.2
-    assert [s.is_paper() for s in settings[2]] == [True]
+    assert [(s.size, s.channels) for s in settings[2]] == [("128x256", 2048)]
     assert [(s.dtype_name, s.size) for s in settings[3]][3:5] == [("float16", "97x97"), ("float32", "17x17")]
     assert [s.shared_kv for s in settings[0]] == [True, False]
 

@@ -42,9 +42,6 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     records = results.read()
     layout = lay_out(plan, records)
     check_writable(results.path)
-    ended = (runner.collect(run, run_path(plan.out, run)) for run in _todo(layout, records))
-    if found := [record for record in ended if record is not None]:
-        records = results.add(found)
     number = 0
     if todo := _todo(layout, records):
         task = make_task(start_recipe(plan))  # a problem with the data or the network would make every run fail

@@ -40,11 +40,6 @@ class LayerSetting(Setting):
     channels: int = 2048
     mid_channels: int = 256
 
-    def is_paper(self) -> bool:
-        """Return whether this is the setting of the paper's complexity table."""
-        sizes = (self.batch, self.channels, self.mid_channels, self.nodes, self.height, self.width)
-        return sizes == (1, 2048, 256, 9, 128, 256)
-
 
 def count_products(block: Candidate, setting: LayerSetting) -> int:
     """Count the multiply-adds of convolutions without bias, of products in attention, and of sampling, in inference.
@@ -214,11 +209,13 @@ class LayerTable(Table):
         return precision
 
     def facts(self, candidate: Candidate, setting: LayerSetting) -> dict[str, Any]:
+        s = setting
+        is_paper = (s.batch, s.channels, s.mid_channels, s.nodes, s.height, s.width) == (1, 2048, 256, 9, 128, 256)
         return {
             "backend": choose("auto", setting.device, setting.dtype) if candidate.family == REPGRAPH else "",
             "parameters": sum(p.numel() for p in candidate.build(setting).parameters()),
             "macs_products": count_products(candidate, setting),
-            "paper_gmacs": PAPER.get(candidate.name) if setting.is_paper() else None,
+            "paper_gmacs": PAPER.get(candidate.name) if is_paper else None,
         }
 
     def cells(self, row: Row) -> dict[str, str]:

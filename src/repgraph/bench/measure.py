@@ -103,8 +103,7 @@ def peak_memory(call: Call, device: torch.device, counts_result: bool = False) -
     storages = [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)]
     size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _system_bytes("self/status", "VmHWM")
-    extra = max(0, peak - before - size)
-    return extra + size if counts_result else extra
+    return max(size, peak - before) - (0 if counts_result else size)
 
 
 @contextlib.contextmanager

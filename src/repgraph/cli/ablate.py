@@ -37,7 +37,6 @@ def ablate(
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --dry-run    list the runs
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --jobs 4     four runs at a time
       repgraph ablate nodes --show                                                     the results so far
-      repgraph ablate nodes --show --reference nl                                      against the non-local block
       repgraph ablate tune --of baseline nl control rgnet --data VOC2012 --weights resnet50.safetensors --seeds 0
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data

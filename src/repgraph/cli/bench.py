@@ -41,6 +41,7 @@ def _count(text: str) -> Any:
 
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 Problem = StrEnum("Problem", list(PROBLEMS))  # type: ignore[misc]  # no literal
+Layout = Literal["channels_last", "contiguous"]
 Nodes = Annotated[int, _count("Nodes per position.")]
 
 
@@ -88,9 +89,7 @@ def operator(
     size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **OPERATOR_SIZES)] = None,
     channels: Annotated[int, _count("Channels of query, key and value.")] = 256,
     nodes: Nodes = 9,
-    memory_format: Annotated[Literal["channels_last", "contiguous"], option("Memory format of the maps.")] = (
-        "channels_last"
-    ),
+    memory_format: Annotated[Layout, option("Memory format of the maps.")] = "channels_last",
 ) -> int:
     """Measure the backends of the operator, the same from grid_sample calls, and non-local attention.
 

@@ -26,7 +26,6 @@ def check(
     Examples:
       repgraph data check voc data/VOC2012
       repgraph data check cityscapes data/cityscapes --split val --workers 8
-      repgraph data check coco data/coco
       repgraph data check coco my-data --split train --option images=photos annotations=objects.json
       repgraph data check folder my-data --option classes=3 > report.txt
 

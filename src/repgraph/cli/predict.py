@@ -31,7 +31,6 @@ def predict(
       repgraph predict photos 'more/**/*.png' --model runs/voc-r50-rgnet --recursive
       repgraph predict --model runs/cityscapes-r101-rgnet --data cityscapes --split test --out submission
       repgraph predict photos --model my-mask-rcnn --out found --score 0.7
-      repgraph predict --model my-mask-rcnn --data coco --split test --out submission
 
     OUT/labels has PNGs with the data set's ids, OUT/overlays has overlays; for a Mask R-CNN, OUT/detections.json has
     all objects in COCO's format. With --split instead of INPUT, files are as the data set's evaluation server expects.

@@ -46,10 +46,8 @@ def train(
       repgraph train folder-r50-rgnet --data my-data --weights pretrained --set optim.lr=0.005 data.crop=384
       repgraph train laptop-r50-pyramid --data my-photos --weights pretrained       a small network, without a GPU
       repgraph train folder-r50-rgnet --data my-data --weights runs/voc-r50-rgnet      from a run with other classes
-      repgraph train voc_instances-r50-repgraph --data VOC2012 --weights resnet50.safetensors
       repgraph train --resume runs/voc-r50-rgnet
       repgraph train --resume runs/voc-r50-rgnet --iterations 5000      train a finished run further
-      repgraph train voc-r50-rgnet --data VOC2012 --weights none --measure
       torchrun --nproc-per-node 8 -m repgraph train ade20k-r101-rgnet --data ADE20K --weights r101.pth
 
     The exit code is 0, 2 for a mistake in the command or the data, 3 if losses, weights or a validation are not
