@@ -1,7 +1,6 @@
 """Ablations: the paper's tables on any data set, with several seeds. The command is ``repgraph ablate``."""
 
-from repgraph.ablation.ablate import ablate, listing, show_tables
-from repgraph.ablation.plan import Plan, lay_out
+from repgraph.ablation.ablate import Plan, ablate, lay_out, listing, show_tables
 from repgraph.ablation.results import Results
 from repgraph.ablation.tables import TABLES
 
