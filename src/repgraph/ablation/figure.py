@@ -29,10 +29,7 @@ def save_figure(table: Table, rows: Sequence[EntrySummary], path: Path, axis: st
 def draw_scores(
     title: str, labels: Sequence[str], scores: Sequence[Sequence[float]], reference: int, axis: str, note: str
 ) -> Figure:
-    """Draw a row of scores for each label, one for each seed, and a vertical line at the mean of row ``reference``.
-
-    Call it within :func:`~repgraph.visualize.figures.figure_style`.
-    """
+    """Draw a row of scores for each label, one for each seed, and a vertical line at the mean of row ``reference``."""
     wrapped, heading = [textwrap.fill(label, 44) for label in labels], textwrap.fill(title, 78)
     footer = "\n".join(textwrap.fill(text, 120) for text in (note, KEY.format(labels[reference])))
     row_height = 0.1 + LINE * max(1 + label.count("\n") for label in wrapped)

@@ -102,17 +102,14 @@ def weights_name(weights: str) -> str:
 
 
 def _effective(layer: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a layer that count: the given ones, and the defaults of the rest.
-
-    Options that were removed count with their last values, which keeps earlier results valid.
-    """
+    """Return the options of a layer that count: the given ones, and the defaults of the rest."""
     usual, always = _defaults(layer), OPTIONS.get(layer, ())
     found = {
         name: value
         for name, value in full_options(layer, given).items()
         if name in always or (name not in KERNELS and value != usual.get(name))
     }
-    return {**REMOVED, **found} if layer in SAMPLING else found
+    return {**REMOVED, **found} if layer in SAMPLING else found  # removed options keep earlier results valid
 
 
 @functools.cache

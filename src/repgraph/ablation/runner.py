@@ -91,7 +91,7 @@ def _train(
         with FileLock(folder.with_name(f".{run.key}.lock"), timeout=0):
             if run_folder.is_locked(folder, run_folder.LOCK_TIMEOUT):
                 raise Timeout(str(folder))
-            record = collect(run, folder) or _run_process(run, folder, jobs, stop)
+            record = _collect(run, folder) or _run_process(run, folder, jobs, stop)
     except Timeout:
         return None, f"{run}: skipped, another process is training it"
     except Exception as error:
@@ -125,7 +125,7 @@ def _run_process(run: PlannedRun, folder: Path, jobs: int, stop: threading.Event
             process.terminate()
         code = process.wait()
     folder.with_suffix(".json").unlink(missing_ok=True)
-    if record := collect(run, folder):
+    if record := _collect(run, folder):
         return record
     if code == NOT_FINITE:
         reasons = [session.ended.reason for session in run_folder.sessions(folder) if session.ended]
@@ -172,11 +172,8 @@ def _gpu(run: PlannedRun, folder: Path) -> Iterator[dict[str, str]]:
             return
 
 
-def collect(run: PlannedRun, folder: Path) -> Record | None:
-    """Return the record of a run whose folder has the scores of its last iteration, or None.
-
-    The checkpoints and the network are removed.
-    """
+def _collect(run: PlannedRun, folder: Path) -> Record | None:
+    """Return the record of a run that has the scores of its last iteration, and remove its networks; else None."""
     try:
         scores = files.read_json(folder / run_folder.SCORES)
         done = isinstance(scores, dict) and scores.get("iteration") == run.recipe.train.iterations

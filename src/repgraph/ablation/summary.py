@@ -6,7 +6,7 @@ from typing import Any
 
 from repgraph import files
 from repgraph.ablation.results import DIVERGED, OK, Record
-from repgraph.ablation.tables import PAPER_DATA, EntryRuns, Table
+from repgraph.ablation.tables import EntryRuns, Table
 from repgraph.evaluation.segmentation import SUMMARY
 
 
@@ -56,7 +56,7 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
     lines = [
         "Scores are in per cent: mean ± sample standard deviation over seeds (with two seeds the range). "
         f"Differences are paired: to the entry {reference!r} of the same seed.",
-        *([f"The paper's figures are its own, on its data ({PAPER_DATA})."] if paper else []),
+        *(["The paper's figures are its own, on its data (ADE20K, ResNet-50)."] if paper else []),
         *notes,
         *(f"{row.entry.label} does not fit: {row.misfit}." for row in rows if row.misfit),
         *(f"{row.entry.label}, seed {r.seed}, {r.status}: {r.reason}" for row in rows for r in row.failed),

@@ -36,7 +36,6 @@ KINDS = {
     "fpn": Kind("feature pyramid (FPN), output stride 32", {**_PYRAMID, "model.context": "none"}),
     "pyramid": Kind("RGNet with a feature pyramid, output stride 32", {**_PYRAMID, "model.context": "repgraph"}),
 }
-PAPER_DATA = "ADE20K, ResNet-50"
 STAGES = {"res2": "layer1", "res3": "layer2", "res4": "layer3", "res5": "layer4"}  # the paper's and timm's names
 INSERTED_NODES = 9
 
@@ -68,10 +67,10 @@ class Table:
         self.name, self.title, self.reference, self.entries = name, title, reference, entries
 
     def entry(self, name: str) -> TableEntry:
-        for entry in self.entries:
-            if entry.name == name:
-                return entry
-        raise UsageError(f"table {self.name} has no entry {name!r}{nearest(name, [e.name for e in self.entries])}")
+        known = {entry.name: entry for entry in self.entries}
+        if name not in known:
+            raise UsageError(f"table {self.name} has no entry {name!r}{nearest(name, known)}")
+        return known[name]
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,7 @@ class LayerSetting(Setting):
 
 
 def count_products(block: Candidate, setting: LayerSetting) -> int:
-    """Count the multiply-adds of convolutions without bias, of products in attention, and of sampling, in inference.
-
-    They are counted with fake tensors on the CPU, and are the same on other devices.
-    """
+    """Count the multiply-adds of convolutions without bias, of products in attention, and of sampling, in inference."""
     setting = replace(setting, device=CPU, dtype=torch.float32)
     choose("cpu", CPU, setting.dtype)  # raises if this backend cannot run: its operator is counted, not the reference's
 

@@ -39,7 +39,7 @@ def _build(setting: NetworkSetting, **options: Any) -> RGNet:
 
 
 class NetworkTable(Table):
-    """Segmentation networks with one backbone, as :class:`~repgraph.models.RGNet` builds them.
+    """Segmentation networks with one backbone.
 
     Forward: in evaluation mode, without gradients, parameters in the setting's dtype, RepGraph and non-local layers
     fused. Training step: forward and backward pass of the loss with the auxiliary head, float32 parameters under

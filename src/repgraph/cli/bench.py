@@ -176,9 +176,8 @@ def networks(
       repgraph bench networks --quick
       repgraph bench networks --size 512x512 --batch 8 --dtype bfloat16
 
-    All networks have the same backbone with random weights: the baseline, a non-local head, pyramid pooling (psp) and
-    RGNet at output stride 8; a feature pyramid (fpn) and RGNet with a feature pyramid (pyramid). Without --size, CUDA
-    devices get 16 images of 320 x 320, 8 of 512 x 512 and one of 1024 x 2048. Exit codes are as for bench operator.
+    All networks have the same backbone with random weights. Without --size, CUDA devices get 16 images of 320 x 320, 8
+    of 512 x 512 and one of 1024 x 2048. Exit codes are as for bench operator.
     """
     from repgraph.bench.networks import NetworkSetting, NetworkTable
 
