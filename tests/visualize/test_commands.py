@@ -195,7 +195,6 @@ ERRORS = {
         "x.gif: unknown figure format; use the suffix",
     ),
     "at": ("nodes", ["{nl}", "{photo}", "--at", "1,1", "--at", "2,2"], "--at is given 2 times for 1 images"),
-    "rows": ("nodes", ["{nl}", "{many}"], "at most 24 rows, but there are 25 images"),
     "size": (
         "nodes",
         ["{nl}", "{photo}", "--width", "50", "--dpi", "2400"],
@@ -215,11 +214,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "arguments", "message"), CASES)
 def test_errors(name, arguments, message, networks, photo, data, tmp_path, capsys):
-    if "{many}" in arguments:
-        for i in range(25):
-            trained.save_picture(tmp_path / "many" / f"{i}.png", 8, 8)
     known = {name: networks / name for name in ("nl", "rgnet", "detector", "broken")} | {"photo": photo, "data": data}
-    known["many"] = tmp_path / "many"
     words = [word.format(**known) for word in arguments]
     if name != "affinity":
         words.insert(0, "--model")

@@ -133,10 +133,7 @@ def listing(plan: Plan) -> str:
 
 
 def lay_out(plan: Plan, records: Mapping[str, Record]) -> Layout:
-    """Expand a plan into runs.
-
-    Weights that the plan does not give are taken from ``records`` on the same data set, if they all agree.
-    """
+    """Expand a plan into runs; by default, weights are those of all ``records`` on the data set."""
     wanted = _tables(plan)
     _check_settings(plan, wanted)
     start = start_recipe(plan)

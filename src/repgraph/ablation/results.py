@@ -23,9 +23,8 @@ class Record(BaseModel):
     """The outcome of a run; a row of ``results.csv``.
 
     A run is "diverged" if losses, weights or logits were not finite, which is a result and is not repeated, and
-    "failed" for any other reason, such as a crash or too little memory. Scores are fractions. ``settings`` are the
-    differences from the base recipe, ``reason`` is why there are no scores, and ``seconds`` is the time of all sessions
-    that were not killed.
+    "failed" for any other reason. Scores are fractions, ``settings`` the differences from the base recipe, ``reason``
+    is why there are no scores, and ``seconds`` the time of all sessions that were not killed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -79,8 +78,8 @@ class Results:
                 records[record.key] = record
         return records
 
-    def add(self, new: Iterable[Record]) -> dict[str, Record]:
-        """Add records and return all of them; a run that has scores is not replaced."""
+    def add(self, new: Iterable[Record]) -> None:
+        """Add records; a run that has scores is not replaced."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / LOCK):
             records = self.read()
@@ -89,7 +88,6 @@ class Results:
                     records[record.key] = record
             rows = (list(record.model_dump().values()) for record in records.values())
             files.write(self.path, files.to_csv(COLUMNS, rows))
-        return records
 
 
 def read_csv(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -103,10 +101,9 @@ def read_csv(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, st
     try:
         if next(reader, []) != columns:
             raise UsageError(f"{path} was written by another version: expected the columns {', '.join(columns)}")
-        for row in reader:
-            if len(row) not in (0, len(columns)):
+        for row in (row for row in reader if row and row != columns):
+            if len(row) != len(columns):
                 raise csv.Error(f"{len(row)} values, expected {len(columns)}")
-            if row and row != columns:
-                yield f"{path}, line {reader.line_num}", dict(zip(columns, row, strict=True))
+            yield f"{path}, line {reader.line_num}", dict(zip(columns, row, strict=True))
     except csv.Error as error:
         raise UsageError(f"{path}, line {reader.line_num} is damaged ({error}); remove the line") from error

@@ -40,7 +40,6 @@ from repgraph.train.stream import num_workers
 
 COMMAND = "REPGRAPH_COMMAND"  # environment variable: the command that starts repgraph, instead of this Python
 POLL = 0.2  # seconds between checks whether a run has ended, or shall stop
-_STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 def train_all(todo: Sequence[PlannedRun], results: Results, jobs: int, total: int, show: TextIO) -> int:
@@ -130,7 +129,7 @@ def _run_process(run: PlannedRun, folder: Path, jobs: int, stop: threading.Event
     if code == NOT_FINITE:
         reasons = [session.ended.reason for session in run_folder.sessions(folder) if session.ended]
         return _record(run, folder, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
-    if stop.is_set() or code in _STOP_CODES:
+    if stop.is_set() or code in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM):
         return None
     return _record(run, folder, FAILED, _explain(code, log))
 
@@ -200,8 +199,7 @@ def _explain(code: int, log: Path) -> str:
     """Return why a run failed: its exit code or signal, and the last line of its output."""
     how = f"exit code {code}" if code else "it finished without scores"
     if code < 0:
-        how = f"killed by {signal.Signals(-code).name}"
-        how += " (out of memory?)" if code == -signal.SIGKILL else ""
+        how = f"killed by {signal.Signals(-code).name}{' (out of memory?)' if code == -signal.SIGKILL else ''}"
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
     return f"{how}: {lines[-1].strip()[:300]} ({log})"
 

@@ -37,7 +37,6 @@ KINDS = {
     "pyramid": Kind("RGNet with a feature pyramid, output stride 32", {**_PYRAMID, "model.context": "repgraph"}),
 }
 STAGES = {"res2": "layer1", "res3": "layer2", "res4": "layer3", "res5": "layer4"}  # the paper's and timm's names
-INSERTED_NODES = 9
 
 # One round whose nodes are means of 15 x 15 positions; for recipes that give no options.
 MEANS = {f"model.context_options.{name}": value for name, value in dict(rounds=1, radius=8.0, node_view=15).items()}
@@ -250,7 +249,7 @@ def resolve(entry: TableEntry, start: Recipe, tuned: Mapping[str, Any] | None = 
         if not any(name in model.backbone for name in ("resnet", "resnext")):
             return start, f"its backbone {model.backbone!r} is no ResNet, and has no stage {', '.join(stages)}"
         settings["model.inserted"] = {STAGES[name]: count for name, count in stages.items()}
-        settings["model.inserted_options"] = {**model.context_options, "nodes": INSERTED_NODES}
+        settings["model.inserted_options"] = {**model.context_options, "nodes": 9}
     if entry.kind == "control" and "norm_expand" in model.context_options:  # the same convolutions as the layer
         settings["model.context_options.norm_expand"] = model.context_options["norm_expand"]
     removed = [name.removeprefix("model.context_options.") for name, value in settings.items() if value is None]

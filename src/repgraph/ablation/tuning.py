@@ -1,7 +1,4 @@
-"""Tuning: the same trials for every competitor, on images that are held out of the training split.
-
-The trial with the best mean mIoU is chosen.
-"""
+"""Tuning: the same trials for every competitor, on images that are held out of the training split."""
 
 import json
 from collections import Counter

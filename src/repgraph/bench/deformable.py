@@ -115,10 +115,7 @@ def _why_not_compiled(setting: DeformableSetting) -> str | None:
 
 
 class DeformableTable(Table):
-    """Deformable attention in detectors and segmenters, and whole Hugging Face models.
-
-    For networks, ``composition`` is the unchanged network.
-    """
+    """Deformable attention, and whole Hugging Face models, of which ``composition`` is the unchanged one."""
 
     name = "deformable"
     passes = FORWARD, BOTH

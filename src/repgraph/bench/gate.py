@@ -10,8 +10,7 @@ from torch import Tensor
 
 FACTOR = 2.0  # on the error of the plain version
 STEPS = 4  # additional rounding steps in the tolerance
-# Gradients that are zero in theory consist of rounding errors: errors are relative to at least this share of the usual
-# gradient's norm.
+# Gradients that are zero in theory are rounding errors, compared with at least this share of the usual gradient's norm.
 MIN_NORM = 0.1
 Results = dict[str, Tensor]
 

@@ -1,8 +1,4 @@
-"""Time and memory of calls.
-
-On CUDA, times are between events, and memory is the peak of PyTorch's allocator. On the CPU, times are wall-clock times
-with the calls of all candidates interleaved, and memory is the peak of the resident set.
-"""
+"""Time and memory of calls; on the CPU, memory is the peak of the resident set."""
 
 import contextlib
 import ctypes

@@ -61,11 +61,8 @@ def record(table: Table, row: Row) -> dict[str, Any]:
         columns |= {f"{prefix}{name}" + ("" if name == "count" else "_ms"): value for name, value in values.items()}
     device = row.setting.device
     columns |= {table.memory_column: row.memory, "device": str(device), "device_name": device_name(device)}
-    return columns | {
-        "threads": torch.get_num_threads(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        **versions(),
-    }
+    system = f"{platform.system()} {platform.machine()}"
+    return columns | {"threads": torch.get_num_threads(), "platform": system} | versions()
 
 
 def speed_up(row: Row, rows: Sequence[Row], baseline: Sequence[str]) -> float | None:

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 
 # Packages that each extra installs, for the error if one of them is missing.
 EXTRAS = {
-    "bench": ("rich",),
-    "train": (
-        *("PIL", "filelock", "huggingface_hub", "jinja2", "lightning_fabric", "matplotlib", "pydantic"),
-        *("pydantic_core", "safetensors", "scipy", "tensorboard", "timm", "torchvision"),
-    ),
-    "detection": ("pycocotools",),
-    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "bench": "rich",
+    "train": "PIL filelock huggingface_hub jinja2 lightning_fabric matplotlib pydantic pydantic_core safetensors scipy "
+    "tensorboard timm torchvision",
+    "detection": "pycocotools",
+    "onnx": "onnx onnxruntime onnxscript",
 }
 
 
@@ -95,7 +93,7 @@ def _explain(error: BaseException, command: str) -> tuple[int, str]:
         return 2, one_line(f"{command}: {error}")
     if isinstance(error, ImportError):
         package = (error.name or "").partition(".")[0]
-        for extra in (extra for extra, packages in EXTRAS.items() if package in packages):
+        for extra in (extra for extra, packages in EXTRAS.items() if package in packages.split()):
             return 2, f"{command} needs {package}: pip install 'repgraph[{extra}]'"
     if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _output_fails()):
         # Discard what is buffered; otherwise Python writes it again at exit, and fails again.

@@ -28,7 +28,6 @@ PROBLEMS = {
 NETWORK_SIZES = {"cpu": {"512x512": 1}, "cuda": {"320x320": 16, "512x512": 8, "1024x2048": 1}}
 QUICK_PROBLEMS = ("detr-encoder", "detr-decoder", "pixel-decoder", "single-map")
 QUICK_IMAGE, QUICK_SECONDS = "128x160", 0.2
-SIZES = "Sizes of the maps."
 
 
 def _device(text: str, cpu: Any, cuda: Any, **more: Any) -> Any:
@@ -86,7 +85,7 @@ class Run:
 @flatten
 def operator(
     run: Run,
-    size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **OPERATOR_SIZES)] = None,
+    size: Annotated[list[str] | None, _device("Sizes of the maps.", metavar="HxW", **OPERATOR_SIZES)] = None,
     channels: Annotated[int, _count("Channels of query, key and value.")] = 256,
     nodes: Nodes = 9,
     memory_format: Annotated[Layout, option("Memory format of the maps.")] = "channels_last",
@@ -113,7 +112,7 @@ def operator(
 @flatten
 def layers(
     run: Run,
-    size: Annotated[list[str] | None, _device(SIZES, metavar="HxW", **LAYER_SIZES)] = None,
+    size: Annotated[list[str] | None, _device("Sizes of the maps.", metavar="HxW", **LAYER_SIZES)] = None,
     paper: Annotated[bool, option("The paper's input: --size 128x256 --channels 2048.", "--paper")] = False,
     channels: Annotated[int | None, _device("Channels C of the input.", 512, 2048, min=1, metavar="N")] = None,
     mid_channels: Annotated[int, _count("Channels C' inside.")] = 256,

@@ -123,10 +123,7 @@ def parse_size(option: str, text: str) -> tuple[int, int]:
 
 
 def model_or_shipped(model: Path | None, inputs: Sequence[str] | None = None) -> Path:
-    """Return the given network, or the trained one that comes with a clone of the repository.
-
-    An error if one of ``inputs`` is a network instead of an image.
-    """
+    """Return the given network, or else that of a clone; an error if one of ``inputs`` is a network, not an image."""
     if model is not None:
         return model
     for text in inputs or ():

@@ -53,8 +53,7 @@ def predict(
     from repgraph.inference.inputs import find_images, large_images, split_images
     from repgraph.progress import Progress
 
-    folders = [out / files.LABELS, out / files.OVERLAYS]
-    sources = find_images(inputs, recursive=recursive, skip=folders) if inputs else []
+    sources = find_images(inputs or (), recursive=recursive, skip=[out / files.LABELS, out / files.OVERLAYS])
     with process_group(inference.device) as device:
         trained, is_first = network.load(model, device), rank() == 0
         settings = inference.settings(trained)

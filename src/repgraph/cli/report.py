@@ -25,7 +25,6 @@ def report(
     Examples:
       repgraph report runs/voc-r50-rgnet                         the page is runs/voc-r50-rgnet/report.html
       repgraph report runs/baseline runs/rgnet --out comparison.html
-      repgraph report runs/rgnet --data /elsewhere/VOC2012 --limit 100
       repgraph report runs/* --no-evaluate                       from the logs only, without data
 
     Each network is evaluated on the run's validation images, as during training. Unfinished runs, damaged files and
@@ -39,8 +38,7 @@ def report(
     if out is not None:
         options.check_page(out)
     path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
-    if out is not None or path.parent.is_dir():  # create no folder for a run that does not exist
-        files.check_writable(path)
+    files.check_writable(path)
     given = Options(data, limit, pictures, not no_evaluate, parse_device(device), workers)
     page = make_report(runs, given, show=sys.stderr)
     files.write(path, page.encode(errors="replace"))

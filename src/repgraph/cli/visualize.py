@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,11 +13,6 @@ from repgraph.cli import options
 from repgraph.cli.options import option
 from repgraph.errors import UsageError, one_line
 
-if TYPE_CHECKING:
-    from repgraph.inference import Trained
-    from repgraph.visualize.images import ImageList
-
-MAX_ROWS = 24  # images in a figure of nodes
 SPLIT_IMAGES = 4  # images of a split in the explorer by default
 
 Layer = Annotated[str | None, option("Path of the layer, or a suffix of it.", metavar="PATH", show_default="the last")]
@@ -34,9 +29,7 @@ class Images(options.Data):
     ] = None
     device: options.Device = "auto"
 
-    def open(
-        self, network: "Trained", outputs: Sequence[Path], default_limit: int | None = None, **more: Any
-    ) -> "ImageList":
+    def open(self, network: Any, outputs: Sequence[Path], default_limit: int | None = None, **more: Any) -> Any:
         from repgraph.visualize.images import open_images
 
         limit = self.limit or default_limit
@@ -61,8 +54,8 @@ def explore(
       repgraph explore 0 17 2007_000033 --model runs/voc-r50-rgnet --data VOC2012 --split val
 
     The page is one file that opens from disk. Point at a pixel to see its representative nodes, click to pin them.
-    Images run through the network whole and at their size. Photos are rotated by their EXIF
-    orientation. With --split and without IMAGE, the first images are used. See docs/explorer.md.
+    Images run through the network whole and at their size. Photos are rotated by their EXIF orientation. With --split
+    and without IMAGE, the first images are used. See docs/explorer.md.
     """
     from repgraph import files
     from repgraph.distributed import parse_device
@@ -70,13 +63,11 @@ def explore(
     from repgraph.inference.inputs import large_images
     from repgraph.progress import Progress
     from repgraph.visualize import explorer
-    from repgraph.visualize.collect import find_layers
 
     options.check_page(out)
     files.check_writable(out)
     model = options.model_or_shipped(model, images.images)
     network = networks.load(model, parse_device(images.device))
-    find_layers(network.model, layers or None)
     found = images.open(network, [out], None if images.images else SPLIT_IMAGES, side=side)
     networks.check_classes(network.model.classes, found.labels)
     config, recipe = network.model.config, network.recipe
@@ -141,8 +132,6 @@ def nodes(
     network = networks.load(options.model_or_shipped(model, images.images), parse_device(images.device))
     layer = find_layer(network.model, layer)
     found = images.open(network, paths)
-    if len(found) > MAX_ROWS:
-        raise UsageError(f"a figure has at most {MAX_ROWS} rows, but there are {len(found)} images; use --limit")
     if len(pixels) not in (0, 1, len(found)):
         raise UsageError(f"--at is given {len(pixels)} times for {len(found)} images; give it once, or for each image")
     labels = network.labels or found.labels
@@ -200,26 +189,23 @@ def affinity(
     from repgraph.inference.inputs import large_images
     from repgraph.progress import Progress
     from repgraph.visualize import affinity, figures
-    from repgraph.visualize.collect import DenseLayer, check_inside, find_layer
+    from repgraph.visualize.collect import check_inside
 
     paths = [out / f"affinity.{suffix}" for suffix in formats or ("png", "svg", "pdf")]
     for path in paths:
         figures.file_format(path)
     files.check_writable(out / "affinity.json")
     network = networks.load(model, parse_device(images.device))
-    find_layer(network.model, layer, DenseLayer)
     found = images.open(network, paths)
     if pixel is not None:
         check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
     with (
         large_images(),
         networks.memory_hints(["smaller images", "--device cpu"]),
-        Progress("collecting", len(found), sys.stderr) as progress,
+        Progress("collecting", len(found), sys.stderr) as bar,
     ):
         tensors = (image for image, _ in prefetch(found.read, range(len(found)), workers))
-        statistics = affinity.affinity_statistics(
-            network.model, tensors, layer=layer, top=top, progress=progress.update
-        )
+        statistics = affinity.affinity_statistics(network.model, tensors, layer=layer, top=top, progress=bar.update)
     image = found.read(0)[0]
     position = affinity.position_affinity(network.model, image, pixel, layer=statistics.layer, top=top)
     print(affinity.describe(statistics, position, found.names[0], found.description))
