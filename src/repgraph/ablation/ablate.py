@@ -256,8 +256,7 @@ def _conditions(plan: Plan, layout: Layout, records: Mapping[str, Record]) -> li
     recipe, data = layout.start, layout.start.data
     images = f"one image of {data.split} in {data.hold_out}, held out of training" if data.hold_out else data.val_split
     used = [records[run.key] for run in layout.runs if run.key in records]
-    devices = ", ".join(sorted({record.device for record in used if record.device}))
-    torch = ", ".join(sorted({record.torch for record in used if record.torch}))
+    devices, torch = (", ".join(sorted({getattr(each, name) for each in used} - {""})) for name in ("device", "torch"))
     settings = f" --set {' '.join(plan.settings)}" if plan.settings else ""
     tuned = f" --tuned {plan.tuned}" if plan.tuned else ""
     return [

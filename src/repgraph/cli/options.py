@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from repgraph.constants import DATASETS, INSTANCE_DATASETS, MODEL, SHIPPED, Precision
-from repgraph.constants import RECIPE as RECIPE_FILE
+from repgraph.constants import DATASETS, INSTANCE_DATASETS, MODEL, RECIPE, SHIPPED, Precision
 from repgraph.errors import UsageError
 from repgraph.files import in_clone, parse_json
 
 if TYPE_CHECKING:
     from repgraph.inference import Settings, Trained
 
-RECIPE = "the recipe's"
 _DATASETS = ", ".join(sorted(DATASETS + INSTANCE_DATASETS))
 WORKERS = min(4, os.cpu_count() or 1)
 
@@ -32,7 +30,7 @@ def option(text: str, *names: str, **more: Any) -> Any:
 
 
 def _recipe_or(text: str, otherwise: str, **more: Any) -> Any:
-    return option(text, show_default=f"{RECIPE}, else {otherwise}", **more)
+    return option(text, show_default=f"the recipe's, else {otherwise}", **more)
 
 
 _MODEL = "Folder of a run or a network, a checkpoint, or a .safetensors file."
@@ -40,7 +38,7 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL)]
 ModelOption = Annotated[Path | None, option(_MODEL, "--model", metavar="RUN", show_default=f"the network in {SHIPPED}")]
 Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is available.")]
 Workers = Annotated[int, option("Threads that read images.", min=0, max=256)]
-Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default=RECIPE)]
+Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default="the recipe's")]
 ReaderOptions = Annotated[
     list[str] | None, option("Options of the data set's reader, such as classes=3.", "--option", metavar="NAME=VALUE")
 ]
@@ -78,7 +76,7 @@ class Inference:
     memory: Annotated[
         float | None, option("Memory of --mode slide; larger maps use tiles.", min=0, metavar="GIB", show_default="2")
     ] = None
-    precision: Annotated[Precision | None, option("Precision.", show_default=f"{RECIPE} on a GPU, else fp32")] = None
+    precision: Annotated[Precision | None, option("Precision.", show_default="the recipe's on a GPU, else fp32")] = None
     device: Device = "auto"
     workers: Workers = WORKERS
 
@@ -128,7 +126,7 @@ def model_or_shipped(model: Path | None, inputs: Sequence[str] | None = None) ->
         return model
     for text in inputs or ():
         path = Path(text)
-        is_run = any((path / name).exists() for name in (RECIPE_FILE, "config.json"))
+        is_run = any((path / name).exists() for name in (RECIPE, "config.json"))
         if is_run or path.suffix in (".ckpt", ".safetensors"):
             raise UsageError(f"{text} is a network, not an image; give it as --model {text}")
     found = in_clone(SHIPPED)
