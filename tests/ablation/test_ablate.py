@@ -143,9 +143,18 @@ def test_gpus_are_shared_evenly(again, fake, monkeypatch):
     assert sorted(line.split()[-1] for line in (fake.folder / "log").read_text().splitlines()) == ["4", "4", "6", "6"]
 
 
+def test_processes_of_joblib(again, fake):
+    fake.set("g5-1", "crash")
+    report = ablate(again(backend="loky"))
+    assert [record.status for record in report.failed] == ["failed"]
+    assert fake.started() == ALL
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (dict(backend="dusk"), "--backend dusk failed (ValueError: Invalid backend"),
+        (dict(cluster="tcp://host:1"), "--backend dask and --cluster ADDRESS belong together"),
         (dict(dataset="voc", weights="none", data="/nowhere"), "/nowhere"),
         (dict(settings=("model.weights=",)), "the backbone repgraph_small needs initial weights"),
         (dict(weights="/nowhere/r50.pth"), "cannot read /nowhere/r50.pth: No such file"),

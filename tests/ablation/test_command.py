@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from repgraph.cli import main
 
@@ -39,6 +40,17 @@ def test_failed_and_left(call, fake):
     code, _, err = call("grid", *SCENES, "--show")
     assert code == 0
     assert "4 runs are left (g_s = 1, seed 1, g_s = 5, seed 1, " in err
+
+
+def test_choose_ends_with_the_speed_of_the_networks(call, fake, monkeypatch):
+    found = []
+    monkeypatch.setattr("repgraph.bench.report.benchmark", lambda *arguments, **_: found.append(arguments) or 0)
+    monkeypatch.setattr("repgraph.distributed.parse_device", lambda name: torch.device(name.replace("auto", "cuda")))
+    words = ("choose", *SCENES[:2], "--entries", "rgnet", "--seeds", "0")
+    assert call(*words)[0] == 0
+    assert [path.name for *_, path in found] == ["speed-cuda", "speed-cpu"]
+    fake.set("rgnet-1", "crash")
+    assert call(*words, "--show")[0] == 0 and call(*words, "1")[0] == 1 and len(found) == 2
 
 
 @pytest.mark.parametrize(

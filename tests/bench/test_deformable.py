@@ -7,7 +7,7 @@ import torch
 from tests.bench.squares import read
 
 from repgraph import cli
-from repgraph.bench.deformable import NETWORKS, OPERATORS, DeformableSetting, DeformableTable, composition
+from repgraph.bench.deformable import NETWORKS, OPERATORS, DeformableSetting, DeformableTable, composition, deform_conv
 from repgraph.bench.table import Candidate
 from repgraph.ops import multi_scale_deformable_attention
 
@@ -42,6 +42,17 @@ def test_points_are_near_their_query():
     assert float((pixels - own).mean()) == pytest.approx(0.0, abs=0.05)
 
 
+@pytest.mark.parametrize("points", [1, 2, 4])
+def test_deform_conv_is_the_operator(points):
+    pytest.importorskip("torchvision", reason="torchvision is not installed")
+    setting = replace(TINY, problem="single-map", nodes=points, batch=2)
+    tensors = [t.detach().double().requires_grad_() for t in TABLE.inputs(setting).values()]
+    y, expected = (function(tensors[0], setting.maps, *tensors[1:]) for function in (deform_conv, composition))
+    torch.testing.assert_close(y, expected)
+    for one, other in zip(*(torch.autograd.grad(t.square().sum(), tensors) for t in (y, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gate(dtype):
     setting = TABLE.small(replace(TINY, dtype=dtype))
@@ -60,13 +71,18 @@ def bench(words: str, out) -> int:
 
 
 def test_command(tmp_path, capsys):
-    words = "--problem detr-decoder single-map --size 40x48 --seconds 0.001 --only cpu composition"
+    words = "--problem detr-decoder single-map --size 40x48 --seconds 0.001 --only cpu composition deform-conv2d mmcv"
     assert bench(words, tmp_path) == 0
     shown = capsys.readouterr().out
     assert "single-map, image 40 x 48, float32: forward+backward" in shown
     rows = read(tmp_path / "deformable.csv")
-    assert len(rows) == 2 * 2 * 2 and {row["status"] for row in rows} == {"ok"}
-    assert f"written: {tmp_path / 'deformable.csv'}" in shown
+    found = {(row["problem"], row["candidate"]): row["status"] for row in rows}
+    assert len(rows) == 2 * 2 * 4 and found.pop(("detr-decoder", "deform-conv2d")) == "cannot run"
+    for (_, candidate), status in found.items():
+        assert status == ("cannot run" if candidate == "mmcv" else "ok")
+    for problem in ("detr-decoder", "single-map"):
+        path = tmp_path / f"deformable-problem-{problem}.png"
+        assert path.read_bytes().startswith(b"\x89PNG") and str(path) in shown
 
 
 @pytest.mark.slow

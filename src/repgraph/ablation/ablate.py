@@ -35,6 +35,8 @@ class Plan:
     settings: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     jobs: int = 1
+    backend: str = "threading"
+    cluster: str = ""
     tuned: Path | None = None
     of: tuple[str, ...] = ()
     trials: int = len(tuning.TRIALS)
@@ -48,6 +50,8 @@ class Plan:
             raise UsageError(f"tune, and only tune, needs --of: one or several of {', '.join(tables.KINDS)}")
         if (self.entries or self.reference) and self.table in (ALL, TUNE):
             raise UsageError("--entries and --reference are for one table only")
+        if (self.backend == "dask") != bool(self.cluster):
+            raise UsageError("--backend dask and --cluster ADDRESS belong together; give both or none")
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,11 @@ def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     check_writable(results.path)
     number = 0
     if todo := _todo(layout, records):
-        task = make_task(start_recipe(plan))  # a problem with the data or the network would make every run fail
-        task.network(task.splits()[0].labels)
-        number = runner.train_all(todo, results, plan.jobs, len(layout.runs), show or io.StringIO())
+        if not plan.cluster:  # there, the files may exist on the workers only
+            task = make_task(start_recipe(plan))  # a problem with the data or the network would make every run fail
+            task.network(task.splits()[0].labels)
+        options = (plan.jobs, len(layout.runs), show or io.StringIO(), plan.backend, plan.cluster)
+        number = runner.train_all(todo, results, *options)
         records = results.read()
     report = _make_tables(plan, layout, records, save=True)
     report.signal = number

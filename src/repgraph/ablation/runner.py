@@ -1,4 +1,4 @@
-"""Runs as subprocesses: each one is ``repgraph train``."""
+"""Runs as subprocesses: each one is ``repgraph train``, started by joblib on this machine or on a cluster."""
 
 import contextlib
 import datetime
@@ -6,28 +6,28 @@ import itertools
 import json
 import math
 import os
+import secrets
 import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from multiprocessing.pool import ThreadPool
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 from filelock import FileLock, Timeout
+from joblib import Parallel, delayed, parallel_config
 
 from repgraph import files
 from repgraph.ablation.key import weights_name
 from repgraph.ablation.results import DIVERGED, FAILED, OK, Record, Results
 from repgraph.ablation.tables import PlannedRun
 from repgraph.constants import CHECKPOINTS, MODEL, RECIPE
+from repgraph.errors import UsageError
 from repgraph.evaluation.segmentation import SUMMARY
 from repgraph.info import device_name
 from repgraph.progress import Progress, format_duration
@@ -42,55 +42,68 @@ COMMAND = "REPGRAPH_COMMAND"  # environment variable: the command that starts re
 POLL = 0.2  # seconds between checks whether a run has ended, or shall stop
 
 
-def train_all(todo: Sequence[PlannedRun], results: Results, jobs: int, total: int, show: TextIO) -> int:
+def train_all(
+    todo: Sequence[PlannedRun], results: Results, jobs: int, total: int, show: TextIO, backend: str, cluster: str
+) -> int:
     """Train runs, ``jobs`` at a time, and add their records to the results; return the signal that stopped them, or 0.
 
     A run is trained in ``runs/KEY`` of the folder of the results; the output of one that fails is in ``KEY.log``.
+    ``backend`` is one of joblib's: "threading", "loky", or "dask", for which ``cluster`` is the scheduler's address.
     """
     out, done, jobs = results.folder.absolute(), total - len(todo), min(jobs, len(todo))
-    todo = sorted(todo, key=lambda run: progress(run_path(out, run)) == 0)  # interrupted runs first
-    stop, bar = threading.Event(), Progress("ablation", total, show, unit="runs", start=done)
+    out.mkdir(parents=True, exist_ok=True)
+    stop = out / f".stop-{secrets.token_hex(4)}"  # seen by workers on other machines, too
+    share = 1 if cluster else jobs  # runs that share the cores of a machine
+    bar = Progress("ablation", total, show, unit="runs", start=done)
     bar.every = math.inf
 
+    def tasks() -> Iterator[Any]:
+        for run in sorted(todo, key=lambda run: progress(run_path(out, run)) == 0):  # interrupted runs first
+            if stop.exists():
+                return
+            iteration = progress(run_path(out, run))
+            bar.print(f"{run}: resumed near iteration {iteration}" if iteration else f"{run}: started")
+            yield delayed(_train)(out, share, stop, run)
+
     def stop_runs(signal_name: str) -> None:
-        stop.set()
+        stop.touch()
         bar.print(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
 
-    with bar, stop_signals(stop_runs) as received, ThreadPool(jobs) as pool:
-        try:
-            for record, text in pool.imap_unordered(partial(_train, out, jobs, stop, bar.print), todo):
+    options = {"scheduler_host": cluster} if cluster else {}
+    try:
+        with bar, stop_signals(stop_runs) as received, parallel_config(backend, n_jobs=jobs, **options):
+            parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
+            for record, text in parallel(tasks()):
                 if record is not None:
                     results.add([record])
                     done += record.done
                 bar.update(done)
                 left = bar.remaining(done) if done < total else ""
-                if text:
-                    bar.print(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
-        except BaseException:
-            stop.set()
-            time.sleep(2 * POLL)  # until the other runs are asked to stop
+                bar.print(f"{text} ({done} of {total} runs done{f', about {left} left' if left else ''})")
+    except BaseException as error:
+        stop.touch()
+        time.sleep(2 * POLL)  # until the other runs are asked to stop
+        if backend == "threading" or not isinstance(error, Exception):
             raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"--backend {backend} failed ({reason}); repeat the command to continue") from error
+    finally:
+        stop.unlink(missing_ok=True)
     return max(received, default=0)
 
 
-def _train(
-    out: Path, jobs: int, stop: threading.Event, show: Callable[[str], None], run: PlannedRun
-) -> tuple[Record | None, str]:
+def _train(out: Path, share: int, stop: Path, run: PlannedRun) -> tuple[Record | None, str]:
     """Train a run, from its checkpoint if it has one, and return its record and a line about it.
 
     Errors make a failed record. The record is None if the run was stopped or another process is training it.
     """
-    if stop.is_set():
-        return None, ""
     folder = run_path(out, run)
-    iteration = progress(folder)
-    show(f"{run}: resumed near iteration {iteration}" if iteration else f"{run}: started")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{run.key}.lock"), timeout=0):
             if run_folder.is_locked(folder, run_folder.LOCK_TIMEOUT):
                 raise Timeout(str(folder))
-            record = _collect(run, folder) or _run_process(run, folder, jobs, stop)
+            record = _collect(run, folder) or _run_process(run, folder, share, stop)
     except Timeout:
         return None, f"{run}: skipped, another process is training it"
     except Exception as error:
@@ -104,32 +117,40 @@ def _train(
     return record, f"{run}: mIoU {100 * record.miou:.2f} in {format_duration(record.seconds)}"
 
 
-def _run_process(run: PlannedRun, folder: Path, jobs: int, stop: threading.Event) -> Record | None:
+def _run_process(run: PlannedRun, folder: Path, share: int, stop: Path) -> Record | None:
     """Run ``repgraph train``, and return the record of the run, or None if it was stopped."""
     command = shlex.split(os.environ.get(COMMAND, "")) or [sys.executable, "-P", "-m", "repgraph"]
-    variables = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // jobs))} if jobs > 1 else {}
-    log = folder.with_suffix(".log")
+    variables = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // share))} if share > 1 else {}
+    log, stopped = folder.with_suffix(".log"), False
     with _gpu(run, folder.parent) as gpu, log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "train", *_arguments(run, folder, jobs)],
+            [*command, "train", *_arguments(run, folder, share)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             env={**variables, **os.environ, **gpu},
             start_new_session=True,  # Ctrl-C does not reach it directly
         )
-        while process.poll() is None and not stop.wait(POLL):
-            pass
-        if process.poll() is None:
-            process.terminate()
-        code = process.wait()
+        while process.poll() is None:
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL)
+                asked = stop.exists()
+            except KeyboardInterrupt:  # in a process of a pool, or a second Ctrl-C
+                if stopped:
+                    raise
+                asked = True
+            if asked and not stopped:
+                process.terminate()
+                stopped = True
+    code = process.returncode
     folder.with_suffix(".json").unlink(missing_ok=True)
     if record := _collect(run, folder):
         return record
     if code == NOT_FINITE:
         reasons = [session.ended.reason for session in run_folder.sessions(folder) if session.ended]
         return _record(run, folder, DIVERGED, reasons[-1] if reasons else "numbers are not finite")
-    if stop.is_set() or code in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM):
+    if stopped or code in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM):
         return None
     return _record(run, folder, FAILED, _explain(code, log))
 
@@ -138,11 +159,11 @@ def run_path(out: Path, run: PlannedRun) -> Path:
     return out / "runs" / run.key
 
 
-def _arguments(run: PlannedRun, folder: Path, jobs: int) -> list[str]:
+def _arguments(run: PlannedRun, folder: Path, share: int) -> list[str]:
     """Return the arguments of ``repgraph train`` that resume a run, or start it if it has no checkpoint."""
     recipe = run.recipe
-    if jobs > 1 and recipe.data.workers == -1:
-        recipe = with_values(recipe, {"data.workers": num_workers(-1, jobs)})
+    if share > 1 and recipe.data.workers == -1:
+        recipe = with_values(recipe, {"data.workers": num_workers(-1, share)})
     if not (folder / RECIPE).is_file() or run_folder.last_checkpoint(folder) is None:
         shutil.rmtree(folder, ignore_errors=True)
         files.write(folder.with_suffix(".json"), to_json(recipe))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +19,7 @@ from repgraph.info import installed
 from repgraph.ops import multi_scale_deformable_attention
 
 HEADS = 8
+PACKAGES = {"deform-conv2d": "torchvision", "mmcv": "mmcv", "hub-kernel": "kernels"}  # of other candidates
 # Strides of the maps, and the number of queries (0: one for each position of the maps).
 OPERATORS: dict[str, tuple[tuple[int, ...], int]] = {
     "detr-encoder": ((8, 16, 32, 64), 0),
@@ -62,6 +64,27 @@ def composition(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tens
     flat = weights.to(dtype).transpose(1, 2).reshape(batch * heads, 1, queries, len(sizes) * points)
     y = (torch.stack(sampled, 3).flatten(3) * flat).sum(3)  # [B M, D, Q]
     return y.view(batch, heads * channels, queries).transpose(1, 2).contiguous().to(value.dtype)
+
+
+def deform_conv(value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tensor, weights: Tensor) -> Tensor:
+    """Compute deformable attention to one map with a query for each position by torchvision's ``deform_conv2d``.
+
+    Heads are its offset groups, points the elements of a kernel of ones for each channel, weights the modulation mask.
+    """
+    from torchvision.ops import deform_conv2d
+
+    ((height, width),) = sizes
+    batch, points = len(locations), locations.shape[4]
+    index = torch.arange(height * width, device=locations.device)
+    x, y = (t[:, None, None] for t in (index % width, index // width))
+    steps = 2 * torch.arange(points, device=index.device) - (points - 1)  # positions of the kernel's elements
+    across, down = locations[:, :, :, 0].unbind(-1)  # [B, Q, M, P]
+    pixels = torch.stack((down * height - 0.5 - y, across * width - 0.5 - x - steps), 4)
+    maps = value.flatten(2).mT.reshape(batch, -1, height, width)
+    kernel = maps.new_ones(maps.shape[1], 1, 1, points)
+    offsets, mask = (t.flatten(2).mT.reshape(batch, -1, height, width) for t in (pixels, weights))
+    result = deform_conv2d(maps, offsets, kernel, padding=(0, points - 1), dilation=(1, 2), mask=mask)
+    return result.flatten(2).mT.contiguous()
 
 
 class Network(nn.Module):
@@ -110,12 +133,45 @@ def _function(setting: DeformableSetting, backend: str | None = None) -> Functio
     return lambda value, *rest: operator(value, setting.maps, *rest)
 
 
+def _others(setting: DeformableSetting, package: str) -> Function:
+    """Build the operator from torchvision, mmcv, or the kernel of the hub that transformers uses (``use_kernels``)."""
+    if package == "torchvision":
+        return lambda value, *rest: deform_conv(value, setting.maps, *rest)
+    shapes = torch.tensor(setting.maps, device=setting.device)
+    areas = shapes.prod(1)
+    starts = areas.cumsum(0) - areas
+    if package == "mmcv":
+        from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
+
+        return lambda value, *rest: MultiScaleDeformableAttnFunction.apply(value, shapes, starts, *rest, 64)
+    from kernels import get_kernel
+
+    layer = get_kernel("kernels-community/deformable-detr", version=1).layers.MultiScaleDeformableAttention()
+    return lambda value, *rest: layer(value, shapes, setting.maps, starts, *rest, 64)
+
+
 def _why_not_compiled(setting: DeformableSetting) -> str | None:
     return "is for the operator alone" if setting.problem in NETWORKS else None
 
 
+def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
+    if reason := _why_not_compiled(setting):
+        return reason
+    if setting.dtype != torch.float32:
+        return "has positions in the dtype of the values"
+    if package == "torchvision" and setting.problem != "single-map":
+        return "is for one map with a query for each position"
+    if package != "torchvision" and setting.device.type == "cpu":
+        return "needs a CUDA device"
+    return None if find_spec(package) else f"{package} is not installed"
+
+
 class DeformableTable(Table):
-    """Deformable attention, and whole Hugging Face models, of which ``composition`` is the unchanged one."""
+    """Deformable attention, and whole Hugging Face models, of which ``composition`` is the unchanged one.
+
+    ``deform-conv2d`` is torchvision's, with the conversion of locations to its offsets; ``mmcv`` and ``hub-kernel`` are
+    the CUDA kernels of mmcv and of the hub of transformers.
+    """
 
     name = "deformable"
     passes = FORWARD, BOTH
@@ -124,6 +180,10 @@ class DeformableTable(Table):
         *(Candidate(n, partial(_function, backend=n), why_not=partial(why_not_backend, n)) for n in ("cpu", "triton")),
         Candidate("composition", _function),
         Candidate("composition-compiled", partial(build_compiled, _function), why_not=_why_not_compiled),
+        *(
+            Candidate(name, partial(_others, package=package), why_not=partial(_why_not_others, package))
+            for name, package in PACKAGES.items()
+        ),
     )
     baselines: ClassVar = {"comp.": ["composition"]}
     memory_column = "extra_bytes"

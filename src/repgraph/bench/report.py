@@ -1,4 +1,4 @@
-"""The results of a benchmark: a CSV file, and tables and notes in the terminal."""
+"""The results of a benchmark: a CSV file, tables and notes in the terminal, and plots."""
 
 import platform
 import sys
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from repgraph.bench.harness import run
+from repgraph.bench.plot import write_plots
 from repgraph.bench.table import CANNOT, OK, WRONG, Candidate, Row, Setting, Table, number
 from repgraph.files import check_writable, to_csv, write
 from repgraph.info import device_name, versions
@@ -48,7 +49,8 @@ def benchmark(
     if code == 130:
         console.print(f"interrupted: {len({row.setting for row in rows})} of {len(settings)} settings measured")
     if rows:
-        console.print(f"written: {path}", soft_wrap=True)
+        paths = [path, *write_plots(table, rows, folder, conditions(rows))]
+        console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True)
     return code or (0 if any(row.status == OK for row in rows) else 1)
 
 
@@ -113,7 +115,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
             found[f"{row.candidate.name}{size}: {row.status}: {row.reason}"] = None
     if not any(row.times for row in rows):
         return list(found)
+    return [*found, LEGEND, conditions(rows)]
+
+
+def conditions(rows: Sequence[Row]) -> str:
+    """Return the settings that all rows share, hardware and versions."""
     columns = [row.setting.columns() for row in rows]
     shown = {name: value for name, value in columns[0].items() if all(each[name] == value for each in columns)}
     shown |= {"on": device_name(rows[0].setting.device), "threads": torch.get_num_threads()} | versions()
-    return [*found, LEGEND, ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)]
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 # Packages that each extra installs, for the error if one of them is missing.
 EXTRAS = {
-    "bench": "rich",
-    "train": "PIL filelock huggingface_hub jinja2 lightning_fabric matplotlib pydantic pydantic_core safetensors scipy "
-    "tensorboard timm torchvision",
+    "bench": "matplotlib rich",
+    "train": "PIL filelock huggingface_hub jinja2 joblib lightning_fabric matplotlib pydantic pydantic_core "
+    "safetensors scipy tensorboard timm torchvision",
     "detection": "pycocotools",
     "onnx": "onnx onnxruntime onnxscript",
 }

@@ -25,6 +25,8 @@ def ablate(
     entries: Annotated[list[str] | None, option("Only these entries, and the reference.", metavar="NAME")] = None,
     reference: Annotated[str, option("Compare with this entry instead of the table's reference.", metavar="NAME")] = "",
     jobs: Annotated[int, option("Number of simultaneous runs; they share GPUs and cores.", min=1)] = 1,
+    backend: Annotated[str, option("Backend of joblib: threading, loky or dask.", metavar="NAME")] = "threading",
+    cluster: Annotated[str, option("Address of a Dask scheduler.", metavar="ADDRESS")] = "",
     of: Annotated[list[str] | None, option(f"For tune: {NETWORKS}.", metavar="NAME")] = None,
     trials: Annotated[int, option("For tune: number of trials of each competitor.", min=1)] = 8,
     tuned: Annotated[Path | None, option("Use the settings that tune chose (tuning.csv).", metavar="FILE")] = None,
@@ -41,6 +43,7 @@ def ablate(
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
 
+    The table choose compares networks, and ends with repgraph bench networks on GPU and CPU.
     Finished runs are never repeated; the same command resumes after an interruption. The exit code is 0, 1 if a run
     failed or diverged, 2 for a mistake in the command, the data or the results, and 130 or 143 if stopped by SIGINT or
     SIGTERM. See docs/ablations.md.
@@ -67,4 +70,16 @@ def ablate(
         note(f"{len(report.left)} runs are left ({names}{more}); {how}")
     if report.failed:
         note(f"{len(report.failed)} run(s) failed or diverged; the reasons are below the table")
-    return 0 if show else report.code
+    if show or table != "choose" or report.left or report.code:
+        return 0 if show else report.code
+    return _measure_speed(out, ablation.start_recipe(plan).model.backbone)
+
+
+def _measure_speed(out: Path, backbone: str) -> int:
+    """Measure the networks of the table "choose" on the GPU, if there is one, and on the CPU."""
+    from repgraph.cli.bench import Run, networks
+    from repgraph.distributed import parse_device
+
+    devices = dict.fromkeys((parse_device("auto").type, "cpu"))
+    runs = [Run(out=out / f"speed-{device}", device=device) for device in devices]
+    return max(networks(size=None, backbone=backbone, **vars(run)) for run in runs)

@@ -53,7 +53,7 @@ class Run:
     only: Annotated[list[str] | None, option("Measure only these.", metavar="NAME")] = None
     seconds: Annotated[float | None, _device("Seconds for each measurement, on average.", 1, 0.05, min=1e-3)] = None
     limit: Annotated[float | None, _device("Skip candidates slower than this, in seconds.", 30, 1, min=1e-3)] = None
-    out: Annotated[Path, option("Folder of the CSV file.", metavar="DIR")] = Path("repgraph-bench")
+    out: Annotated[Path, option("Folder of the CSV file and the plots.", metavar="DIR")] = Path("repgraph-bench")
     quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
     device: Device = "auto"
 

@@ -114,7 +114,8 @@ def add_conv_norm(x: Tensor, a: Tensor, convolution: Any, norm: Any, relu: bool 
     if plain and type(norm) is nn.Identity:
         return residual_product(x, a, convolution.weight.flatten(1), convolution.bias, relu)
     single = not torch.jit.is_tracing() and a.numel() <= a.shape[1]  # in a trace, the comparison would warn
-    if not plain or not is_standard(norm) or convolution.bias is not None or single:
+    narrows = norm.training and convolution.in_channels > convolution.out_channels  # its moments would cost more
+    if not plain or not is_standard(norm) or convolution.bias is not None or single or narrows:
         y = x + norm(convolution(a))
         return torch.relu(y) if relu else y
     weight = convolution.weight.flatten(1)
