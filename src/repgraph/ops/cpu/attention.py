@@ -1,8 +1,8 @@
 """Attention to nodes on one or several maps, with computed or given weights (see ``repgraph.ops.library``, ``nodes``).
 
 Key and value are rows of channels with strides of batch, group and position. The others have strides of batch, channel,
-row and column, with adjacent channels; ``attend`` also takes other queries and results, and copies their tiles. A task
-is a tile of queries with one set of nodes: what neighbouring queries read stays in the cache.
+row and column; where their channels are not adjacent, tiles of them are copied. A task is a tile of queries with one
+set of nodes: what neighbouring queries read stays in the cache.
 
 Backward takes two passes. The first writes the gradients of query, offsets and bias, and, if weights are computed, for
 the second weights and logit gradients [B, G, H W, nodes]. The second sums the gradients of key and value. A task is a
@@ -123,29 +123,41 @@ def attend_backward(
     slopes, factor = np.empty(2 * pitch, kind), np.empty(pitch, kind)
     factors = tables[2]
     length, vlength, each = channels // groups, vchannels // groups, groups // sets
+    wide, vwide = each * length, each * vlength
+    copies, copied = channels > 0 and qs[1] != 1, grads[1] != 1
+    query = np.empty(rows * columns * wide, q.dtype) if copies else q
+    grad_query = np.empty(rows * columns * wide, q.dtype) if copies else grad_q
+    grad_y = np.empty(rows * columns * vwide, grad.dtype) if copied else grad
     while True:
         task = next_task(counter)
         if task >= tasks:
             return
         b, s, top, left, h, w = tile_of(task, sets, height, width, rows, columns)
+        if copies:
+            read_tile(q, qs, (b, s * wide, top, left), h, w, wide, query, 0, wide)
+        if copied:
+            read_tile(grad, grads, (b, s * vwide, top, left), h, w, vwide, grad_y, 0, vwide)
         for i in range(h * w):
             row, column = top + i % h, left + i // h
             find(offsets, os, tables, steps, grid, b, s, row, column, count, corners, fractions)
             index_corners(corners, b * vs[0] + s * each * vs[1], vs[2], nowhere[1], count, index)
             if channels:
                 index_corners(corners, b * ks[0] + s * each * ks[1], ks[2], nowhere[0], count, key_index)
+            q_at = i * wide if copies else b * qs[0] + row * qs[2] + column * qs[3] + s * wide
+            d_at = i * wide if copies else b * grad_qs[0] + row * grad_qs[2] + column * grad_qs[3] + s * wide
+            y_at = i * vwide if copied else b * grads[0] + row * grads[2] + column * grads[3] + s * vwide
             fill(slopes, 0, 2 * pitch, zero)
             for g in range(s * each, (s + 1) * each):
-                at = b * grads[0] + row * grads[2] + column * grads[3] + g * vlength
-                prefetch(grad, at + AHEAD * grads[3], vlength)
-                dot_nodes(grad, at, v, (g - s * each) * vs[1], index, count, vlength, dots)
+                at = y_at + (g - s * each) * vlength
+                prefetch(grad_y, at + AHEAD * grads[3], vlength)
+                dot_nodes(grad_y, at, v, (g - s * each) * vs[1], index, count, vlength, dots)
                 interpolate_nodes(dots, fractions, count, values)
                 own = b * bs[0] + g * count + row * bs[2] + column * bs[3]
                 prefetch(bias, own + AHEAD * bs[3], count)
                 if channels:
-                    at = b * qs[0] + row * qs[2] + column * qs[3] + g * length
-                    prefetch(q, at + AHEAD * qs[3], length)
-                    dot_nodes(q, at, k, (g - s * each) * ks[1], key_index, count, length, dots)
+                    at = q_at + (g - s * each) * length
+                    prefetch(query, at + AHEAD * qs[3], length)
+                    dot_nodes(query, at, k, (g - s * each) * ks[1], key_index, count, length, dots)
                     interpolate_nodes(dots, fractions, count, logits)
                     for n in range(count):
                         logit = scale * load(logits, n)
@@ -166,9 +178,9 @@ def attend_backward(
                             slope = a * load(logits, at) + p * load(values, at)
                             store(slopes, at - pitch, load(slopes, at - pitch) + slope)
                     weigh_corners(fractions, factor, 0, count, weight)
-                    at = b * grad_qs[0] + row * grad_qs[2] + column * grad_qs[3] + g * length
-                    prefetch(grad_q, at + AHEAD * grad_qs[3], length)
-                    sum_nodes(grad_q, at, k, (g - s * each) * ks[1], key_index, weight, count, length)
+                    at = d_at + (g - s * each) * length
+                    prefetch(grad_query, at + AHEAD * grad_qs[3], length)
+                    sum_nodes(grad_query, at, k, (g - s * each) * ks[1], key_index, weight, count, length)
                 else:
                     for n in range(count):
                         p = load(bias, own + n)
@@ -183,6 +195,8 @@ def attend_backward(
             for n in range(count):
                 store(grad_o, at + 2 * n, load(slopes, n) * load(factors, n))
                 store(grad_o, at + 2 * n + 1, load(slopes, pitch + n) * load(factors, pitch + n))
+        if copies:
+            write_tile(grad_q, grad_qs, (b, s * wide, top, left), h, w, wide, grad_query, 0, wide)
 
 
 @jit
@@ -205,6 +219,9 @@ def scatter(
     pieces, vpieces = (length + wide - 1) // wide, (vlength + wide - 1) // wide
     tasks_of_key = pieces * groups
     each = tasks_of_key if shared else tasks_of_key + vpieces * groups
+    copies, copied = channels > 0 and qs[1] != 1, grads[1] != 1
+    query = np.empty(width * wide, q.dtype) if copies else q
+    grad_y = np.empty(width * wide, grad.dtype) if copied else grad
     while True:
         task = next_task(counter)
         if task >= tasks:
@@ -219,6 +236,10 @@ def scatter(
         first += g * per_group
         fill(total, 0, (1 + positions) * wide, zero)
         for row in range(height):
+            if copies and of_key:
+                read_tile(q, qs, (b, first, row, 0), 1, width, own, query, 0, own)
+            if copied and (shared or not of_key):
+                read_tile(grad, grads, (b, first, row, 0), 1, width, own, grad_y, 0, own)
             for column in range(width):
                 s = g // (groups // sets)
                 find(offsets, os, tables, steps, grid, b, s, row, column, count, corners, fractions)
@@ -226,15 +247,15 @@ def scatter(
                 if of_key:
                     at = b * dss[0] + g * dss[1] + row * dss[2] + column * dss[3]
                     weigh_corners(fractions, ds, at, count, weight)
-                    at = b * qs[0] + row * qs[2] + column * qs[3] + first
-                    prefetch(q, at + AHEAD * qs[3], own)
-                    add_to_nodes(total, index, weight, count, q, at, own)
+                    at = column * own if copies else b * qs[0] + row * qs[2] + column * qs[3] + first
+                    prefetch(query, at + AHEAD * qs[3], own)
+                    add_to_nodes(total, index, weight, count, query, at, own)
                 if shared or not of_key:
                     at = b * pss[0] + g * pss[1] + row * pss[2] + column * pss[3]
                     prefetch(ps, at + AHEAD * pss[3], count)
                     weigh_corners(fractions, ps, at, count, weight)
-                    at = b * grads[0] + row * grads[2] + column * grads[3] + first
-                    prefetch(grad, at + AHEAD * grads[3], own)
-                    add_to_nodes(total, index, weight, count, grad, at, own)
+                    at = column * own if copied else b * grads[0] + row * grads[2] + column * grads[3] + first
+                    prefetch(grad_y, at + AHEAD * grads[3], own)
+                    add_to_nodes(total, index, weight, count, grad_y, at, own)
         target, strides = (grad_k, gks) if of_key else (grad_v, gvs)
         write_tile(target, strides, (b, first, 0, 0), 1, positions, own, total, wide, wide)

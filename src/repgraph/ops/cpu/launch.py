@@ -33,7 +33,7 @@ from repgraph.ops.cpu.pool import run
 from repgraph.ops.geometry import cells
 
 READS = 4  # of nodes for each position of the maps, from which on a copy of the maps pays
-ROWS, QUERIES = 4, 256  # of a tile; it may have more queries
+ROWS, QUERIES = 4, 128  # of a tile; it may have more queries
 
 
 def forward(
@@ -75,8 +75,8 @@ def backward(
         extra: np.ndarray = np.empty(0, kind)
         if grad_weights is not None:
             extra = np.ascontiguousarray(grad_weights.detach().resolve_neg().numpy()).reshape(-1)
-        g, q = rows(grad, space), call.nothing if query is None else rows(query, space)
-        own_q = call.nothing if query is None else rows_of(grad_query, space)
+        g = flat(grad)
+        q, own_q = (call.nothing, call.nothing) if query is None else (flat(query), flat(grad_query))
         go = _target(grad_offsets, (batch, height, width), kind, space)
         gb = call.empty if bias is None else _target(grad_bias, (batch, height, width), kind, space)
         if query is None:
@@ -97,8 +97,6 @@ def backward(
             tensors = (*g, *q, *call.offsets, *ps, *ds, *call.options[:2])
             dims = (*call.dims[:8], positions)
             run(scatter, batch * groups * pieces, call.work, *tensors, dims, wide, *targets, shared)
-        if query is not None:
-            copy_rows(own_q, grad_query)
         _finish(go, grad_offsets, (batch, height, width), grid)
         if bias is not None:
             _finish(gb, grad_bias, (batch, height, width))
