@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from repgraph.acceleration import accelerate
 from repgraph.bench import gate
 from repgraph.bench.operator import between_pixels, build_compiled, why_not_backend
-from repgraph.bench.table import BOTH, FORWARD, Candidate, Function, Leaves, Setting, Table
+from repgraph.bench.table import BOTH, FORWARD, Candidate, Function, Leaves, Row, Setting, Table
 from repgraph.info import installed
 from repgraph.ops import multi_scale_deformable_attention
 
@@ -230,7 +230,21 @@ class DeformableTable(Table):
         return gate.Precision(precision.gradient / gate.STEPS, math.inf, math.inf)
 
     def facts(self, candidate: Candidate, setting: DeformableSetting) -> dict[str, Any]:
-        return {"transformers": installed("transformers")}
+        """Return the largest difference from the composition, relative to the largest result."""
+        expected = _expected(self, setting)
+        y = self.results(candidate.build(setting), setting, FORWARD)["result"].to(expected)
+        difference = float((y - expected).abs().max() / expected.abs().max())
+        return {"largest_difference": difference, "transformers": installed("transformers")}
+
+    def cells(self, row: Row) -> dict[str, str]:
+        return {"differs": f"{row.facts['largest_difference']:.0e}"}
+
+
+@lru_cache(maxsize=1)
+def _expected(table: DeformableTable, setting: DeformableSetting) -> Tensor:
+    """Return the composition's result: in float64 for the operator, in the setting's dtype for networks."""
+    dtype = torch.float64 if setting.problem in OPERATORS else None
+    return table.results(_function(setting), setting, FORWARD, dtype)["result"].cpu()
 
 
 def _centres(height: int, width: int) -> Tensor:

@@ -41,7 +41,7 @@ def figure(table: Table, rows: Sequence[Row], conditions: str) -> Figure:
     for pass_, (above, below) in zip(table.passes, axes.T, strict=True):
         found = [row for row in rows if row.pass_ == pass_]
         times = [(row, timed.median) for row in found if (timed := row.graph or row.times)]
-        memory = [(row, row.memory / 2**20) for row in found if row.memory]
+        memory = [(row, row.memory / 2**20) for row in found if row.memory is not None]
         above.set_title(f"{pass_}, {settings[0].size}" if len(settings) == 1 else pass_)
         for axis, values, label in ((above, times, f"median time{clock}, ms"), (below, memory, "extra memory, MiB")):
             _draw(axis, values, names, label, lines=len(settings) > 1)
@@ -57,14 +57,20 @@ def _draw(axis: Axes, values: list[tuple[Row, float]], names: list[str], label: 
     for index, name in enumerate(names):
         own = sorted((row.setting.height * row.setting.width, y) for row, y in values if row.candidate.name == name)
         if lines:
-            axis.loglog(*zip(*own, strict=True) if own else ((), ()), marker="o", label=name, color=colours[index % 20])
+            axis.plot([x for x, _ in own], [y for _, y in own], marker="o", label=name, color=colours[index % 20])
         else:
             bars = axis.barh([name] * len(own), [y for _, y in own], color=colours[index % 20])
             axis.bar_label(bars, fmt=number, padding=3, fontsize=8)
     if lines:
-        axis.set(xlabel="positions", ylabel=label)
+        scale = "log" if any(y > 0 for _, y in values) else "linear"
+        axis.set(xlabel="positions", ylabel=label, xscale=scale, yscale=scale)
         return
-    sizes = [y for _, y in values]
-    axis.set(xlabel=label, xscale="log" if sizes and max(sizes) > 20 * min(sizes) else "linear")
+    sizes = [y for _, y in values] or [1]
+    if min(sizes) > 0 and max(sizes) > 20 * min(sizes):
+        axis.set_xscale("log")
+        label += " (logarithmic)"
+    axis.set_xlabel(label)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("")
     axis.invert_yaxis()
     axis.margins(x=0.2)
