@@ -93,7 +93,7 @@ class _Bottleneck(torch.autograd.Function):
             f = view_map(f, x)
             offsets = kernels.wide_product(f, offset.contiguous(), offset_bias.contiguous())
             groups, scale = ctx.attention
-            response, lse, _ = kernels.one_map_forward(f, f, None, offsets, groups, 1, scale, False)
+            response, lse, *_ = kernels.one_map_forward(f, f, None, offsets, groups, 1, scale, False)
             a, weight, momentum = view_rows(response), expand.flatten(1), last.momentum
             y, *saved = product_rows(rows, a, weight, expand_gamma, expand_beta, last.running, last.eps, momentum, relu)
         y = view_map(y, x)

@@ -74,7 +74,7 @@ def attention(
         training = training or torch.jit.is_tracing()  # torch.jit.trace checks its result without gradients
         results = torch.ops.repgraph.attention(*tensors, *numbers, backend, training, with_weights)
     elif training:
-        results = _Attention.apply(*tensors, *numbers, backend, training, with_weights, True)
+        results = _Attention.apply(*tensors, numbers, backend, training, with_weights, True)
     else:
         results = kernels(backend).forward(*tensors, *numbers, training, with_weights)
     return results[0], results[2]
@@ -244,17 +244,16 @@ class _Attention(torch.autograd.Function):
     """Autograd of the operator. Without a jvp it raises for forward-mode tangents; register_autograd drops them."""
 
     @staticmethod
-    def forward(ctx, *arguments):
-        *tensors, sizes, points, groups, sets, grid, scale, backend, training, with_weights, is_checked = arguments
-        options = (sizes, points, groups, sets, grid, scale)
+    def forward(ctx, query, key, value, offsets, bias, numbers, backend, training, with_weights, is_checked):
+        tensors = (query, key, value, offsets, bias)
         if is_checked:
-            results = kernels(backend).forward(*tensors, *options, training, with_weights)
+            results = kernels(backend).forward(*tensors, *numbers, training, with_weights)
         else:
             with torch._C._AutoDispatchBelowAutograd():
-                results = torch.ops.repgraph.attention(*arguments[:-1])
+                results = torch.ops.repgraph.attention(*tensors, *numbers, backend, training, with_weights)
         y, lse, weights, response = results
-        query, key, _, _, bias = tensors
-        ctx.options, ctx.inputs, ctx.values = (*options, backend), len(arguments), y.shape[1]
+        sizes, _, _, sets, _, _ = numbers
+        ctx.options, ctx.values = (*numbers, backend), y.shape[1]
         # Triton's kernels for one map add the gradients of query and key if these are the same tensor.
         ctx.joint = key is query and backend == "triton" and is_plain(sizes, sets, bias)
         # The backward pass of Triton computes the softmax from y, before rounding where there are several maps.
@@ -266,25 +265,31 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad, _, grad_weights, __):
-        *tensors, response, lse, weights = ctx.saved_tensors
+        query, key, value, offsets, bias, response, lse, weights = ctx.saved_tensors
+        tensors = (query, key, value, offsets, bias)
         if weights is None:
             grad_weights = None
         if grad is None and grad_weights is None:
-            return (None,) * ctx.inputs
+            return (None,) * 10
         if grad_weights is not None:  # the softmax is invariant to a constant gradient
             grad_weights = grad_weights - (grad_weights * weights).sum(2, keepdim=True)
         if grad is None:
-            grad = empty_map(tensors[0], ctx.values).zero_()
+            grad = empty_map(query, ctx.values).zero_()
         arguments = (grad, grad_weights, *tensors, response, lse, *ctx.options)
         # with create_graph, call the operator, whose own backward raises
-        if not direct(grad, *tensors) or torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not direct(grad, *tensors):
             grads = torch.ops.repgraph.attention_backward(*arguments)
         elif ctx.joint:
             grads = kernels("triton").backward(*arguments[:-1], joint=True)
         else:
             grads = _backward(*arguments)
-        grads = [None if t is None else each for t, each in zip(tensors, grads, strict=True)]
-        return *grads, *(None,) * (ctx.inputs - len(grads))
+        return *(None if t is None else each for t, each in zip(tensors, grads, strict=True)), *(None,) * 5
+
+
+def _autograd(*arguments):
+    *tensors_and_numbers, backend, training, with_weights = arguments
+    tensors, numbers = tensors_and_numbers[:5], tuple(tensors_and_numbers[5:])
+    return _Attention.apply(*tensors, numbers, backend, training, with_weights, False)
 
 
 def no_second_order(ctx: Any, *_):
@@ -323,7 +328,7 @@ def _autocast_inputs(device: str) -> None:
     _library.impl("attention", attention, f"Autocast{device}")
 
 
-_library.impl("attention", lambda *arguments: _Attention.apply(*arguments, False), "Autograd")
+_library.impl("attention", _autograd, "Autograd")
 torch.library.register_autograd("repgraph::attention_backward", no_second_order, lib=_library)
 for _device in ("CPU", "CUDA"):
     _library.impl("attention", _forward, _device)

@@ -29,7 +29,7 @@ def recorded_plans(batch: int, height: int, width: int, grid: int = 1, channels:
     plans: list[plan.Plan] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan.Plan, "__call__", lambda self, *arguments: plans.append(self))
-        y, lse, _ = launch.one_map_forward(x, x, None, offsets, 1, grid, 1.0, False)
+        y, lse, *_ = launch.one_map_forward(x, x, None, offsets, 1, grid, 1.0, False)
         launch.one_map_backward(y, None, x, x, None, offsets, y, lse, 1, grid, 1.0)
     return plans
 
@@ -77,9 +77,9 @@ def test_programs_fit_the_axes_of_a_grid(size: tuple[int, ...]) -> None:
 def test_logsumexp_is_optional() -> None:
     query, key, offsets = normal(1, 8, 3, 4), normal(1, 8, 3, 4), normal(1, 4, 3, 4)
     arguments = (query, key, None, offsets, 2, 1, 0.5)
-    y, lse, _ = launch.one_map_forward(*arguments, False, with_lse=False)
+    y, lse, *_ = launch.one_map_forward(*arguments, False, with_lse=False)
     assert lse.numel() == 0
-    other, _, weights = launch.one_map_forward(*arguments, True, with_lse=False)  # weights are computed from it
+    other, _, weights, _ = launch.one_map_forward(*arguments, True, with_lse=False)  # weights are computed from it
     assert torch.equal(other, y)
     torch.testing.assert_close(weights.sum(2), torch.ones(1, 2, 3, 4, device=DEVICE))
 

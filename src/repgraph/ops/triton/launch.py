@@ -27,13 +27,13 @@ _MAX_CHECKED_NODES = 64  # with more nodes, the kernel does not check whether al
 def one_map_forward(
     query: Tensor, key: Tensor, value: Tensor | None, offsets: Tensor, groups: int, grid: int, scale: float,
     with_weights: bool, with_lse: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return (y, lse, weights); see ``repgraph.ops.library``. Weights are computed from ``lse``."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return (y, lse, weights, response); see ``repgraph.ops.library``. Weights are computed from ``lse``."""
     with_lse = with_lse or with_weights
     options = (groups, 1, "triton", with_lse, with_weights)
-    y, lse, weights, _ = library.outputs(query, key, value, offsets, None, (), *options)
+    results = y, lse, weights, _ = library.outputs(query, key, value, offsets, None, (), *options)
     if query.shape[0] == 0:
-        return y, lse, weights
+        return results
     q, k = channels_together(query), channels_together(key)
     v = k if value is None else channels_together(value)
     result = y if is_channels_last(y) else torch.empty_like(y, memory_format=torch.channels_last)
@@ -48,7 +48,7 @@ def one_map_forward(
         weights.mul_(math.log(2)).sub_(lse[:, :, None]).exp_()
     if result is not y:
         y.copy_(result)
-    return y, lse, weights
+    return results
 
 
 @lru_cache(1024)

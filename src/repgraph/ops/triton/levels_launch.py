@@ -24,8 +24,7 @@ def forward(
     """Return (y, lse, weights, response). Weights are computed from ``lse``."""
     if query is not None and library.is_plain(sizes, sets, bias):
         options = (groups, grid, scale, with_weights, training)
-        y, lse, weights = one_map_forward(query, key, value, offsets, *options)
-        return y, lse, weights, lse.new_empty(0)
+        return one_map_forward(query, key, value, offsets, *options)
     y, lse, weights, response = library.outputs(
         query, key, value, offsets, bias, sizes, groups, sets, "triton", training, with_weights
     )
