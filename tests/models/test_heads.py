@@ -9,7 +9,7 @@ from tests.models.networks import images, stir  # noqa: F401
 
 from repgraph.layers import BottleneckRepGraph
 from repgraph.models import Control, SegmentationHead, upsample
-from repgraph.models.heads import Upsample
+from repgraph.ops.resize import _Resize
 
 
 def test_the_control_is_the_bottleneck_with_all_nodes_on_the_query() -> None:
@@ -59,7 +59,7 @@ def test_upsampling() -> None:
 def test_gradient_of_upsampling(small, large) -> None:
     x = torch.randn(2, 3, *small, dtype=torch.float64, requires_grad=True)
     grad = torch.randn(2, 3, *large, dtype=torch.float64).to(memory_format=torch.channels_last)
-    found = [(y, *torch.autograd.grad(y, x, grad)) for y in (Upsample.apply(x, *large), interpolate(x, large))]
+    found = [(y, *torch.autograd.grad(y, x, grad)) for y in (_Resize.apply(x, *large, x.dtype, False), interpolate(x, large))]
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
 

@@ -4,16 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph, PyramidRepGraph
 from repgraph.layers.checks import check_int, check_map
-from repgraph.layers.pointwise import Fusible, Pointwise, add_conv_norm
+from repgraph.layers.pointwise import Fusible, Pointwise, add_conv_norm, norm_act
 from repgraph.layers.repgraph import RepGraph
 from repgraph.models.context import Control, make_context
-from repgraph.ops.separable import separable
+from repgraph.ops.resize import resize
 
 MAPS = 4  # of a backbone, for PyramidHead: strides 4, 8, 16 and 32
 
@@ -62,7 +61,7 @@ class SegmentationHead(Fusible):
         yield self, "project", self, "norm"
 
     def forward(self, x: Tensor, return_nodes: bool = False) -> Any:
-        x = self.act(self.norm(self.project(check_map(x, self.project.in_channels))))
+        x = norm_act(self.project(check_map(x, self.project.in_channels)), self.norm, self.act)
         if return_nodes and not isinstance(self.context, RepGraph):
             raise UsageError(f"the context layer is a {type(self.context).__name__}, which has no representative nodes")
         x, *nodes = self.context(x, True) if return_nodes else (self.context(x),)
@@ -135,7 +134,7 @@ class PyramidHead(Fusible):
         x, *nodes = self.context(merged, True) if return_nodes else (self.context(merged if on_all else merged[0]),)
         x = resize(self.reduce(x), first.shape[2:])
         x = add_conv_norm(x, first, self.fine, self.fine_norm, relu=True)
-        x = self.classifier(self.dropout(self.act(self.smooth_norm(self.smooth(x)))))
+        x = self.classifier(self.dropout(norm_act(self.smooth(x), self.smooth_norm, self.act)))
         return (x, *nodes) if return_nodes else x
 
     def merge(self, maps: Sequence[Tensor]) -> list[Tensor]:
@@ -157,38 +156,6 @@ def initialize(convolution: nn.Conv2d) -> nn.Conv2d:
 def upsample(logits: Tensor, size: Sequence[int]) -> Tensor:
     """Resize logits (B, K, h, w) to ``size`` (H, W), bilinearly with ``align_corners=False``.
 
-    Half precision is converted to float32 first: a softmax uses float32 anyway, and rounded logits would tie.
+    The result is in float32 at least: a softmax uses float32 anyway, and rounded logits would tie.
     """
-    return resize(logits.to(torch.promote_types(logits.dtype, torch.float32)), size)
-
-
-def resize(x: Tensor, size: Sequence[int]) -> Tensor:
-    """Resize a map (B, C, h, w) to ``size`` (H, W), bilinearly with ``align_corners=False``."""
-    height, width = size
-    if x.is_cuda and x.requires_grad and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
-        return Upsample.apply(x, height, width)  # type: ignore[no-any-return, no-untyped-call]
-    return F.interpolate(x, size=(height, width), mode="bilinear", align_corners=False)
-
-
-class Upsample(torch.autograd.Function):
-    """Bilinear upsampling whose gradient is two matrix products, and deterministic.
-
-    PyTorch's gradient uses atomic additions, which take a tenth of RGNet's training step on an H200.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, height: int, width: int) -> Tensor:
-        ctx.small, ctx.large = logits.shape[2:], (height, width)
-        return F.interpolate(logits, size=(height, width), mode="bilinear", align_corners=False)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (grad,) = grads
-        rows, columns = (_linear_weights(*sides, grad) for sides in zip(ctx.small, ctx.large, strict=True))
-        return separable(grad, rows, columns), None, None
-
-
-def _linear_weights(small: int, large: int, like: Tensor) -> Tensor:
-    """Return [small, large]: the weight of each position in each pixel."""
-    identity = torch.eye(small, dtype=like.dtype, device=like.device)
-    return F.interpolate(identity[None], size=large, mode="linear", align_corners=False)[0]
+    return resize(logits, size, torch.promote_types(logits.dtype, torch.float32), contiguous=True)

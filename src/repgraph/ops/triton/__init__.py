@@ -12,3 +12,4 @@ from repgraph.ops.triton.norm import (  # noqa: F401
     slope_and_shift,
 )
 from repgraph.ops.triton.product import column_parts, column_sums, residual_product, wide_product  # noqa: F401
+from repgraph.ops.triton.resize import resize, resize_backward  # noqa: F401
