@@ -112,13 +112,17 @@ def test_inserted_layers_start_as_the_identity() -> None:
 def test_nodes_of_a_pyramid_are_in_pixels_of_the_image() -> None:
     model = network(decoder="pyramid", context_options=dict(rounds=2, nodes=3, groups=4))
     nodes, weights = model.nodes(images(64, 96))
-    assert [n.shape for n in nodes] == [(1, 4, 9, 2, 8, 12)] * 2
-    assert [w.shape for w in weights] == [(1, 4, 9, 8, 12)] * 2
-    # Group 0 looks to the right, 1, 2 and 3 pixels of the maps of strides 8, 16 and 32.
-    right = torch.tensor([stride * step for stride in (8.0, 16.0, 32.0) for step in (1, 2, 3)])
-    centre = torch.tensor([3.5 + 8 * 5, 3.5 + 8 * 2])
-    torch.testing.assert_close(nodes[0][0, 0, :, 0, 2, 5], centre[0] + right)
-    torch.testing.assert_close(nodes[0][0, 0, :, 1, 2, 5], centre[1].expand(9))
+    assert [n.shape for n in nodes] == [(1, 4, 6, 2, 4, 6)] * 2
+    assert [w.shape for w in weights] == [(1, 4, 6, 4, 6)] * 2
+    # Group 0 looks to the right, 1, 2 and 3 pixels of the maps of strides 16 and 32; rays shrink on small maps.
+    right = torch.tensor([stride * step for stride in (16.0, 32.0) for step in (1, 2, 3)])
+    centre = torch.tensor([7.5 + 16 * 3, 7.5 + 16 * 2])
+    torch.testing.assert_close(nodes[0][0, 0, :, 0, 2, 3], centre[0] + right * (3 / 6))
+    torch.testing.assert_close(nodes[0][0, 0, :, 1, 2, 3], centre[1].expand(6))
+    with_finest = network(decoder="pyramid", context_options=dict(maps=3, nodes=1, groups=4))
+    assert with_finest.nodes(images(64, 96))[0][0].shape == (1, 4, 3, 2, 8, 12)
+    with pytest.raises(UsageError, match="maps is 4; the head has 3 maps"):
+        network(decoder="pyramid", context_options=dict(maps=4))
     with pytest.raises(UsageError, match="NonLocal has no nodes on the pyramid's maps"):
         network(decoder="pyramid", context="non_local").nodes(images(33, 33))
 

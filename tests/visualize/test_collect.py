@@ -50,7 +50,7 @@ def test_nodes_on_the_maps_of_a_pyramid():
     assert list(found) == ["head.context, round 1", "head.context, round 2"]
     nodes, weights = model.nodes(normalise(image[None], model.mean, model.std))
     for each, n, w in zip(found.values(), nodes, weights, strict=True):
-        assert each.nodes.shape == (18, 2, 6, 9) and each.weights.shape == (1, 18, 6, 9)
+        assert each.nodes.shape == (12, 2, 3, 5) and each.weights.shape == (1, 12, 3, 5)
         np.testing.assert_allclose(each.nodes, n[0].detach().flatten(0, 1), atol=1e-3)
         np.testing.assert_allclose(each.weights[0], w[0].detach().flatten(0, 1) / 2, atol=1e-6)
 

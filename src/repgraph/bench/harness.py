@@ -16,7 +16,7 @@ from repgraph.bench.table import CANNOT, FAILED, NO_MEMORY, OK, TOO_SLOW, WRONG,
 from repgraph.errors import first_line, out_of_memory
 
 MIN_CALLS = 5  # to time, even if they are slow
-GRAPH_LIMIT = 0.05  # seconds; for slower calls, launch overhead is negligible and CUDA graphs take much memory
+GRAPH_LIMIT = 0.2  # seconds; for slower calls, launch overhead is negligible and CUDA graphs take much memory
 
 
 class Rejected(Exception):

@@ -19,7 +19,7 @@ def ablate(
     data: Annotated[str, option("Folder of the data set.", metavar="ROOT")] = "",
     weights: Annotated[str, option("A file, 'pretrained', 'timm:NAME', or 'none'.", metavar="FILE")] = "",
     dataset: Annotated[str, option("Data set of the base recipe.", metavar="NAME")] = "voc",
-    seeds: Annotated[list[int] | None, option("Seeds.", metavar="N", min=0, show_default="0 1 2; 0 for tune")] = None,
+    seeds: Annotated[list[int] | None, option("Seeds.", min=0, show_default="0 1 2; 0 for tune")] = None,
     out: Annotated[Path, option("Folder of the results.", metavar="DIR")] = Path("results"),
     settings: options.RecipeSettings = None,
     entries: Annotated[list[str] | None, option("Only these entries, and the reference.", metavar="NAME")] = None,

@@ -35,7 +35,7 @@ def _device(text: str, cpu: Any, cuda: Any, **more: Any) -> Any:
 
 
 def _count(text: str) -> Any:
-    return option(text, min=1, max=2**31 - 1, metavar="N")
+    return option(text, min=1, max=2**31 - 1)
 
 
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
@@ -114,7 +114,7 @@ def layers(
     run: Run,
     size: Annotated[list[str] | None, _device("Sizes of the maps.", metavar="HxW", **LAYER_SIZES)] = None,
     paper: Annotated[bool, option("The paper's input: --size 128x256 --channels 2048.", "--paper")] = False,
-    channels: Annotated[int | None, _device("Channels C of the input.", 512, 2048, min=1, metavar="N")] = None,
+    channels: Annotated[int | None, _device("Channels C of the input.", 512, 2048, min=1)] = None,
     mid_channels: Annotated[int, _count("Channels C' inside.")] = 256,
     nodes: Nodes = 9,
 ) -> int:

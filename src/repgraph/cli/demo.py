@@ -10,14 +10,14 @@ from repgraph.cli.options import option
 
 def demo(
     out: Annotated[Path, option("Folder of the page and the trained networks.", metavar="DIR")] = Path("demo"),
-    seeds: Annotated[int, option("Number of times each network is trained.", min=1, max=1000, metavar="N")] = 1,
+    seeds: Annotated[int, option("Number of times each network is trained.", min=1, max=1000)] = 1,
     iterations: Annotated[int | None, option("Iterations of training.", min=1, metavar="N", show_default="600")] = None,
     networks: Annotated[
         list[str] | None, option("baseline, control, nl or rgnet.", metavar="NAME", show_default="baseline rgnet")
     ] = None,
     settings: options.RecipeSettings = None,
-    pictures: Annotated[int, option("Number of images on the page.", min=1, max=100, metavar="N")] = 6,
-    test: Annotated[int, option("Number of images to test on.", min=1, max=100_000, metavar="N")] = 400,
+    pictures: Annotated[int, option("Number of images on the page.", min=1, max=100)] = 6,
+    test: Annotated[int, option("Number of images to test on.", min=1, max=100_000)] = 400,
 ) -> int:
     """Train a small RGNet, and the same network without its layer, on drawn scenes, and write a page about them.
 

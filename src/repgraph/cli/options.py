@@ -26,7 +26,7 @@ WORKERS = min(4, os.cpu_count() or 1)
 
 def option(text: str, *names: str, **more: Any) -> Any:
     """Return a ``typer.Option`` with a help text, and with names if they differ from the parameter's."""
-    return typer.Option(*names, help=text, **more)
+    return typer.Option(*names, help=text, **({"metavar": "N"} if "min" in more else {}) | more)
 
 
 def _recipe_or(text: str, otherwise: str, **more: Any) -> Any:
@@ -36,13 +36,13 @@ def _recipe_or(text: str, otherwise: str, **more: Any) -> Any:
 _MODEL = "Folder of a run or a network, a checkpoint, or a .safetensors file."
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL)]
 ModelOption = Annotated[Path | None, option(_MODEL, "--model", metavar="RUN", show_default=f"the network in {SHIPPED}")]
-Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is available.")]
+Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is available.", metavar="DEVICE")]
 Workers = Annotated[int, option("Threads that read images.", min=0, max=256)]
 Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default="the recipe's")]
 ReaderOptions = Annotated[
     list[str] | None, option("Options of the data set's reader, such as classes=3.", "--option", metavar="NAME=VALUE")
 ]
-Limit = Annotated[int | None, option("Use only the first N images.", min=1, metavar="N")]
+Limit = Annotated[int | None, option("Use only the first N images.", min=1)]
 RecipeSettings = Annotated[
     list[str] | None, option("Settings of the recipe, such as optim.lr=0.02.", "--set", metavar="NAME=VALUE")
 ]

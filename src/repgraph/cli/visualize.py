@@ -42,7 +42,7 @@ def explore(
     model: options.ModelOption = None,
     out: Annotated[Path, option("The page.", metavar="FILE")] = Path("explorer.html"),
     layers: Annotated[list[str] | None, option("Layers, or suffixes.", metavar="PATH", show_default="all")] = None,
-    side: Annotated[int | None, option("Shrink files to N pixels on the longer side.", min=1, metavar="N")] = None,
+    side: Annotated[int | None, option("Shrink files to N pixels on the longer side.", min=1)] = None,
     score: Annotated[float, option("Minimum score of objects.", min=0, max=1)] = 0.5,
     title: Annotated[str | None, option("Title of the page.", show_default="the name of the run")] = None,
 ) -> int:

@@ -14,14 +14,15 @@ from repgraph.layers.pointwise import Fusible, Pointwise, add_conv_norm, norm_ac
 from repgraph.layers.spread import Spread
 from repgraph.ops import representative_attention
 from repgraph.ops.backends import NAMES, direct
+from repgraph.ops.resize import resize
 
 
 class PyramidRound(Fusible):
     """The update of one map: its positions attend to nodes on it and on coarser maps; a feed-forward part follows.
 
-    Every map has its own ``keys`` and ``values``. Each channel group has its own nodes, ``nodes`` on every map, which
-    ``offset`` regresses from the first map, and a learned ``bias`` on the logit of each. Nodes of group k start along
-    the direction 2 pi k / groups, at 1, 2, ... pixels of their map.
+    Every map has its own ``values``, which are also the keys. Each channel group has its own nodes, ``nodes`` on every
+    map, which ``offset`` regresses from the first map, and a learned ``bias`` on the logit of each. Nodes of group k
+    start along the direction 2 pi k / groups, at 1, 2, ... pixels of their map.
     """
 
     grid = 1
@@ -35,7 +36,6 @@ class PyramidRound(Fusible):
         self.sizes: list[tuple[int, int]] = []  # of the maps in the last eager call, for repgraph.reach
         hidden = channels * expansion
         self.query = Pointwise(channels, channels, bias=False, **factory)
-        self.keys = nn.ModuleList(Pointwise(channels, channels, bias=False, **factory) for _ in range(maps))
         self.values = nn.ModuleList(Pointwise(channels, channels, bias=False, **factory) for _ in range(maps))
         self.offset = Offset(channels, _rays(groups, maps, nodes), groups * maps * nodes, **factory)
         self.bias = nn.Parameter(torch.zeros(groups * maps * nodes, **factory))
@@ -52,10 +52,11 @@ class PyramidRound(Fusible):
         maps = (x, *coarser)
         if direct(x):
             self.sizes = [(each.shape[2], each.shape[3]) for each in maps]
+        values = [value(each) for value, each in zip(self.values, maps, strict=True)]
         result = representative_attention(
             self.query(x),
-            [key(each) for key, each in zip(self.keys, maps, strict=True)],
-            [value(each) for value, each in zip(self.values, maps, strict=True)],
+            values,
+            values,
             self.offset(x),
             groups=self.groups,
             own_nodes=True,
@@ -86,12 +87,13 @@ class PyramidRound(Fusible):
 class PyramidRepGraph(nn.Module):
     """RepGraph over several maps: positions of each map attend to nodes on that map and on all coarser ones.
 
-    A round goes from the coarsest map to the finest, and each map is updated before the next finer one reads it. So
-    messages travel far on the coarse maps, where that is cheap, and then reach the fine positions.
+    A round goes from the coarsest map to the finest, and each map is updated before the next finer one reads it. In the
+    first round, each updated map is also upsampled and added to the next finer one, as in a feature pyramid. So messages
+    travel far on the coarse maps, where that is cheap, and then reach the fine positions.
 
     Args:
         channels: channels C of all maps.
-        maps: number of maps.
+        maps: number of maps; in the head of a network, these are the coarsest ones.
         rounds: number of rounds T over all maps, each with its own parameters.
         nodes: number S of nodes on each map, for each group.
         groups: number of channel groups, each with its own attention and nodes; a divisor of C.
@@ -107,7 +109,7 @@ class PyramidRepGraph(nn.Module):
     def __init__(
         self,
         channels: int,
-        maps: int = 3,
+        maps: int = 2,
         *,
         rounds: int = 1,
         nodes: int = 4,
@@ -137,8 +139,10 @@ class PyramidRepGraph(nn.Module):
             raise UsageError(f"got {len(maps)} maps; this layer was made for maps={self.maps}")
         updated = [checks.check_map(each, self.channels) for each in maps]
         found: list[tuple[Tensor, Tensor]] = []
-        for each in self.rounds:
+        for number, each in enumerate(self.rounds):
             for level in reversed(range(self.maps)):
+                if number == 0 and level + 1 < self.maps:
+                    updated[level] = updated[level] + resize(updated[level + 1], updated[level].shape[2:])
                 result = each[level](updated[level], updated[level + 1 :], return_nodes)  # type: ignore[index]
                 updated[level], *nodes = result if return_nodes else (result,)
             found += [tuple(nodes)] if return_nodes else []

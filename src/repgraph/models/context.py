@@ -73,7 +73,7 @@ REMOVED: dict[str, Any] = {"offset_view": 1, "offset_unit": "pixels", "learn_sca
 # Options that were added, with the value for configs without them, which may differ from the default.
 ADDED: dict[str, Any] = {"rounds": 1}
 # Arguments that are not options: set elsewhere, or not serializable.
-_NO_OPTIONS = ("self", "channels", "maps", "fusion", "norm_layer", "act_layer", "device", "dtype")
+_NO_OPTIONS = ("self", "channels", "fusion", "norm_layer", "act_layer", "device", "dtype")
 # Options that a config does not record: they depend on where the layer is used.
 _NOT_RECORDED = ("backend", "attention", "final_act", "map_size", "zero_init")
 
@@ -133,17 +133,17 @@ def _import_modules() -> None:
             raise UsageError(f"cannot import {module!r} ({IMPORT}, --import): {error}") from error
 
 
-def make_context(name: str, channels: int, *, fusion: str | None = None, options: Options = None, maps: int = 1) -> Any:
-    """Build the context layer of a head: for one map, or for the ``maps`` of a pyramid.
+def make_context(
+    name: str, channels: int, *, fusion: str | None = None, options: Options = None, decoder: str = "dilated"
+) -> Any:
+    """Build the context layer of a head.
 
     ``fusion`` is "concat" by default, and "sum" for dual attention; ``options`` take precedence over :data:`HEAD`.
     """
-    name = context_name(name, "pyramid" if maps > 1 else "dilated")
+    name = context_name(name, decoder)
     layer = LAYERS[name]
     check_options("context_options", name, options)
     resolved = resolve_preset(name, head_options(name, options))[1]
-    if name == "pyramid":
-        resolved["maps"] = maps
     if "fusion" in inspect.signature(layer).parameters:
         resolved["fusion"] = fusion or ("sum" if name == "dual" else "concat")
     try:

@@ -80,9 +80,9 @@ class PyramidHead(Fusible):
     """From the maps of a backbone's four stages to class logits at the stride of the first.
 
     The maps of strides 8, 16 and 32 are projected to equal widths (``laterals``), and each is added to the next finer
-    one. The context layer runs at stride 8: ``rounds`` of attention to nodes on the three maps, or another layer on the
-    finest of them. Its output is upsampled to stride 4 and added to the first map (``fine``); a 3 x 3 convolution
-    (``smooth``), dropout and ``classifier`` (1 x 1) follow.
+    one. Before that, "pyramid" updates the coarse ones by attention to nodes on them; any other context layer runs
+    on the merged map of stride 8. The result is upsampled to stride 4 and added to the first map (``fine``); a 3 x 3
+    convolution (``smooth``), dropout and ``classifier`` (1 x 1) follow.
 
     Args:
         in_channels: channels of the four maps.
@@ -111,7 +111,10 @@ class PyramidHead(Fusible):
         width = max(1, check_int("channels", channels) // 2)
         self.laterals = nn.ModuleList(initialize(Pointwise(number, channels, bias=False)) for number in coarser)
         self.lateral_norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in coarser)
-        self.context = make_context(context, channels, fusion=fusion, options=context_options, maps=len(coarser))
+        self.context = make_context(context, channels, fusion=fusion, options=context_options, decoder="pyramid")
+        self.attends = isinstance(self.context, PyramidRepGraph)
+        if self.attends and self.context.maps > len(coarser):
+            raise UsageError(f"maps is {self.context.maps}; the head has {len(coarser)} maps for its context layer")
         self.reduce = initialize(Pointwise(self.context.out_channels, width, bias=False))
         self.fine = initialize(Pointwise(first, width, bias=False))
         self.fine_norm = nn.BatchNorm2d(width)
@@ -128,22 +131,24 @@ class PyramidHead(Fusible):
     def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
         first, *coarser = maps
         check_map(first, self.fine.in_channels)
-        merged, on_all = self.merge(coarser), isinstance(self.context, PyramidRepGraph)
-        if return_nodes and not on_all:
+        if return_nodes and not self.attends:
             raise UsageError(f"the context layer {type(self.context).__name__} has no nodes on the pyramid's maps")
-        x, *nodes = self.context(merged, True) if return_nodes else (self.context(merged if on_all else merged[0]),)
-        x = resize(self.reduce(x), first.shape[2:])
+        x, nodes, finer = None, [], len(coarser)
+        if self.attends:
+            finer -= self.context.maps
+            projected = [self.merge(level, coarser[level]) for level in range(finer, len(coarser))]
+            x, *nodes = self.context(projected, True) if return_nodes else (self.context(projected),)
+        for level in reversed(range(finer)):
+            x = self.merge(level, coarser[level], x)
+        x = resize(self.reduce(x if self.attends else self.context(x)), first.shape[2:])
         x = add_conv_norm(x, first, self.fine, self.fine_norm, relu=True)
         x = self.classifier(self.dropout(norm_act(self.smooth(x), self.smooth_norm, self.act)))
         return (x, *nodes) if return_nodes else x
 
-    def merge(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """Project the maps of strides 8, 16 and 32, and add the coarser maps to each."""
-        merged: list[Tensor] = []
-        for x, lateral, norm in reversed(list(zip(maps, self.laterals, self.lateral_norms, strict=True))):
-            above = resize(merged[0], x.shape[2:]) if merged else None
-            merged.insert(0, norm(lateral(x)) if above is None else add_conv_norm(above, x, lateral, norm))
-        return merged
+    def merge(self, level: int, x: Tensor, above: Tensor | None = None) -> Any:
+        """Project a map of the backbone and add the next coarser map of the pyramid."""
+        lateral, norm = self.laterals[level], self.lateral_norms[level]
+        return norm(lateral(x)) if above is None else add_conv_norm(resize(above, x.shape[2:]), x, lateral, norm)
 
 
 def initialize(convolution: nn.Conv2d) -> nn.Conv2d:

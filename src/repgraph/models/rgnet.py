@@ -161,12 +161,12 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         Returns:
             Nodes (B, S, 2, h, w): [x, y] in pixels of the image for each position of the h x w map (for a grid, for
             each cell); they may be outside. Weights (B, groups, S, h, w), which sum to 1 over S. With several rounds,
-            tuples of one tensor for each. For a pyramid, nodes (B, groups, 3 S, 2, h, w) and weights (B, groups, 3 S,
-            h, w) of each round: S on each map of strides 8, 16 and 32.
+            tuples of one tensor for each. For a pyramid, nodes (B, groups, 2 S, 2, h, w) and weights (B, groups, 2 S,
+            h, w) of each round for the positions at stride 16: S on each map of strides 16 and 32.
         """
         maps = self.backbone(check_map(x, 3))
         _, nodes, weights = self.head(self._head_input(maps), return_nodes=True)
-        used = maps[1:] if self.decoder == "pyramid" else maps[-1:]
+        used = maps[-getattr(self.head.context, "maps", 1) :]
         steps = [(x.shape[3] / each.shape[3], x.shape[2] / each.shape[2]) for each in used]
         if isinstance(nodes, tuple):
             return tuple(to_pixels(each, steps) for each in nodes), weights
