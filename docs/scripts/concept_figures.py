@@ -249,11 +249,11 @@ def pyramid() -> plt.Figure:
     arrow(axes, (14.4, 9.2), (14.1, 7.0), width=1.0)
     arrow(axes, (14.1, 6.5), (13.8, 4.3), width=1.0)
     axes.text(14.5, 8.0, "upsample, add", fontsize=8, color=GRAY)
-    axes.text(9.9, 10.85, "RepGraph, coarse to fine: nodes on own and coarser maps", ha="center", fontsize=10)
+    axes.text(9.9, 10.85, "RepGraph at strides 32 and 16: nodes on own and coarser maps", ha="center", fontsize=10)
 
-    query = maps[0](4, 5)
-    nodes = ((1, 8.6), (8.2, 2.2), (6.6, 9.4), (9.8, 8)), ((3.7, 3.2), (0.9, 1.1)), ((1.7, 1.2), (0.4, 1.6))
-    for place, points in zip(maps, nodes, strict=True):
+    query = maps[1](2, 2)
+    nodes = ((0.4, 4.1), (4.3, 0.9), (3.4, 4.6), (4.8, 3.4)), ((1.7, 1.2), (0.4, 1.6), (2.1, 0.2))
+    for place, points in zip(maps[1:], nodes, strict=True):
         for point in points:
             spot = place(*point)
             axes.plot(*zip(query, spot, strict=True), color=GRAY, linewidth=0.9, zorder=3)
