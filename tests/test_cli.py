@@ -69,7 +69,11 @@ def test_mistakes_are_one_line(arguments, words, capsys):
     [
         (UsageError("--size 'x' is not a size"), 2, "repgraph info: --size 'x' is not a size\n"),
         (UsageError("a\nb\x1b[2J.png: no image"), 2, "repgraph info: a\\nb\\x1b[2J.png: no image\n"),
-        (ModuleNotFoundError(name="timm.models"), 2, "repgraph info needs timm: pip install 'repgraph[train]'\n"),
+        (
+            ModuleNotFoundError(name="timm.models"),
+            2,
+            "repgraph info needs timm: pip install '.[train]' in a clone of repgraph\n",
+        ),
         (ModuleNotFoundError("No module named 'lost'", name="lost"), None, ""),
         (OSError(28, "No space left on device"), None, ""),
         (PermissionError(13, "Permission denied", "a/b"), 2, "repgraph info: cannot use a/b: Permission denied\n"),

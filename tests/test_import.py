@@ -60,4 +60,4 @@ def test_every_public_name_resolves():
 def test_models_without_their_extra():
     done = run_without(("timm",), "import repgraph.models")
     assert done.returncode == 1
-    assert "repgraph.models needs timm: pip install 'repgraph[train]'" in done.stderr.splitlines()[-1]
+    assert "repgraph.models needs timm: pip install '.[train]' in a clone" in done.stderr.splitlines()[-1]

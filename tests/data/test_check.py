@@ -146,7 +146,7 @@ def test_objects_without_pycocotools(tmp_path, capsys, monkeypatch):
     coco.write(tmp_path, coco.content(coco.annotation(1)))
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     assert run("coco", tmp_path) == 2
-    assert "needs pycocotools: pip install 'repgraph[detection]'" in capsys.readouterr().err
+    assert "needs pycocotools: pip install '.[detection]' in a clone" in capsys.readouterr().err
     assert run("folder", folder(tmp_path), "--split", "train") == 0
 
 

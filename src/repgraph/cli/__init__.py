@@ -94,7 +94,7 @@ def _explain(error: BaseException, command: str) -> tuple[int, str]:
     if isinstance(error, ImportError):
         package = (error.name or "").partition(".")[0]
         for extra in (extra for extra, packages in EXTRAS.items() if package in packages.split()):
-            return 2, f"{command} needs {package}: pip install 'repgraph[{extra}]'"
+            return 2, f"{command} needs {package}: pip install '.[{extra}]' in a clone of repgraph"
     if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _output_fails()):
         # Discard what is buffered; otherwise Python writes it again at exit, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,7 +9,7 @@ try:
     from repgraph.models.parameters import param_groups
     from repgraph.models.rgnet import RGNet, rgnet
 except ModuleNotFoundError as error:
-    message = f"repgraph.models needs {error.name}: pip install 'repgraph[train]'"
+    message = f"repgraph.models needs {error.name}: pip install '.[train]' in a clone of repgraph"
     raise ModuleNotFoundError(message, name=error.name) from error
 
 __all__ = [
