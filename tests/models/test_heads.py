@@ -59,7 +59,8 @@ def test_upsampling() -> None:
 def test_gradient_of_upsampling(small, large) -> None:
     x = torch.randn(2, 3, *small, dtype=torch.float64, requires_grad=True)
     grad = torch.randn(2, 3, *large, dtype=torch.float64).to(memory_format=torch.channels_last)
-    found = [(y, *torch.autograd.grad(y, x, grad)) for y in (_Resize.apply(x, *large, x.dtype, False), interpolate(x, large))]
+    results = _Resize.apply(x, *large, x.dtype, False), interpolate(x, large)
+    found = [(y, *torch.autograd.grad(y, x, grad)) for y in results]
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
 

@@ -87,9 +87,9 @@ class PyramidRound(Fusible):
 class PyramidRepGraph(nn.Module):
     """RepGraph over several maps: positions of each map attend to nodes on that map and on all coarser ones.
 
-    A round goes from the coarsest map to the finest, and each map is updated before the next finer one reads it. In the
-    first round, each updated map is also upsampled and added to the next finer one, as in a feature pyramid. So messages
-    travel far on the coarse maps, where that is cheap, and then reach the fine positions.
+    A round goes from the coarsest map to the finest, and each map is updated before the next finer one samples it. In
+    the first round, each updated map is also upsampled and added to the next finer one, as in a feature pyramid. So
+    long-range context is gathered on the coarse maps, where it is cheap, and passed to the finer ones.
 
     Args:
         channels: channels C of all maps.

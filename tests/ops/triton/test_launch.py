@@ -28,7 +28,7 @@ def recorded_plans(batch: int, height: int, width: int, grid: int = 1, channels:
     offsets = torch.empty((batch, 18, *cells), device="meta")
     plans: list[plan.Plan] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan.Plan, "__call__", lambda self, *arguments: plans.append(self))
+        patch.setattr(plan.Plan, "__call__", lambda self, *tensors, **numbers: plans.append(self))
         y, lse, *_ = launch.one_map_forward(x, x, None, offsets, 1, grid, 1.0, False)
         launch.one_map_backward(y, None, x, x, None, offsets, y, lse, 1, grid, 1.0)
     return plans

@@ -43,7 +43,7 @@ def one_map_forward(
         with_lse,
     )  # fmt: skip
     with device_guard(q):
-        launch(q, k, v, offsets, result, lse, weights, scale)
+        launch(q, k, v, offsets, result, lse, weights, numbers=(scale,))
     if with_weights:  # the kernel wrote logits to base 2
         weights.mul_(math.log(2)).sub_(lse[:, :, None]).exp_()
     if result is not y:
@@ -166,7 +166,7 @@ def one_map_backward(
     with device_guard(q):
         launch(
             dy, unused if grad_weights is None else grad_weights.contiguous(), q, k, v, offsets, y, lse, grad_query,
-            grad_key, grad_value, grad_offsets, pair_logits, pair_weights, scale,
+            grad_key, grad_value, grad_offsets, pair_logits, pair_weights, numbers=(scale,),
         )  # fmt: skip
         if not scatter:
             grad_key, grad_value = _gather(

@@ -40,19 +40,8 @@ def forward(
         aligned(q, k, v, offsets, unused),
     )  # fmt: skip
     with device_guard(y):
-        launch(
-            q,
-            k,
-            v,
-            offsets,
-            unused,
-            _table(sizes, points, y.device),
-            result,
-            response,
-            lse,
-            weights,
-            scale,
-        )
+        table = _table(sizes, points, y.device)
+        launch(q, k, v, offsets, unused, table, result, response, lse, weights, numbers=(scale,))
     if with_weights:  # the kernel wrote logits to base 2
         weights.mul_(math.log(2)).sub_(lse[:, :, None]).exp_()
     if result is not y:
@@ -174,7 +163,7 @@ def backward(
     with device_guard(grad):
         launch(
             dy, extra, q, k, v, offsets, unused, table, response, lse, grad_query, grad_key, grad_value, grad_offsets,
-            grad_bias, fixed, scale,
+            grad_bias, fixed, numbers=(scale,),
         )  # fmt: skip
     if deterministic:
         grad_key, grad_value = (t.double().div_(f) for t, f in zip((grad_key, grad_value), fixed, strict=True))

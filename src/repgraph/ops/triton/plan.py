@@ -28,8 +28,8 @@ class Plan:
         self.launcher: Any = None
         self.first: tuple = ()
 
-    def __call__(self, *arguments: Any) -> None:
-        self.run(arguments, [t.data_ptr() if isinstance(t, Tensor) else t for t in arguments])
+    def __call__(self, *tensors: Tensor, numbers: tuple = ()) -> None:
+        self.run((*tensors, *numbers), [*map(Tensor.data_ptr, tensors), *numbers])
 
     def run(self, arguments: tuple, pointers: list[Any]) -> None:
         """Launch the kernel; ``pointers`` are the arguments with the addresses of tensors, which are faster to pass."""
@@ -60,12 +60,8 @@ def launch(
 ) -> None:  # fmt: skip
     """Run a kernel with tensor descriptors, tensors and numbers, with a plan for each kind of call."""
     pointers = [*map(Tensor.data_ptr, tensors)]
-    bits = 0
-    for pointer in pointers:
-        bits |= pointer
-    shifts = bits % 16 == 0 or tuple(pointer % 16 for pointer in pointers)
-    kinds = (*map(_dtype, tensors), *map(Tensor.get_device, tensors), *[d.base.dtype for d in descriptors])
-    key = (id(function), programs, shifts, *kinds, *numbers, *constants.values(), *options.values())
+    kinds = (tensors[0].get_device(), *map(_dtype, tensors), *[d.base.dtype for d in descriptors])
+    key = (id(function), programs, _offsets(pointers), *kinds, *numbers, *constants.values(), *options.values())
     if (plan := _plans.get(key)) is None:
         if len(_plans) > 4096:
             _plans.clear()
@@ -115,9 +111,16 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-def aligned(*tensors: Tensor) -> tuple[bool, ...]:
-    """Return which tensors start at a multiple of 16 bytes, which compiled kernels may rely on."""
-    return tuple(t.data_ptr() % 16 == 0 for t in tensors)
+def aligned(*tensors: Tensor) -> Any:
+    """Return True if all tensors start at a multiple of 16 bytes, which compiled kernels may rely on, else offsets."""
+    return _offsets([*map(Tensor.data_ptr, tensors)])
+
+
+def _offsets(pointers: list[int]) -> Any:
+    bits = 0
+    for pointer in pointers:
+        bits |= pointer
+    return bits % 16 == 0 or tuple(pointer % 16 for pointer in pointers)
 
 
 def device_guard(t: Tensor) -> Any:

@@ -99,7 +99,7 @@ def resize_backward(grad: Tensor, shape: torch.Size, dtype: torch.dtype, contigu
 
 
 def _launch(function, source, target, written, shape, size, contiguous, constants) -> None:
-    batch, channels, height, width = shape
+    _, channels, height, width = shape
     pixels = written.shape[0] * written.shape[2] * written.shape[3]
     area = size[0] * size[1]
     strides = (area * channels, area, 1) if contiguous else (area * channels, 1, channels)
