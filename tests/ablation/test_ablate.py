@@ -100,7 +100,7 @@ def test_stopped_and_resumed(again, fake, number, jobs):
     report = ablate(plan, shown)
     thread.join()
     assert (report.code, left(report)) == (128 + number, ALL)
-    assert "runs write a checkpoint and stop" in shown.getvalue()
+    assert "waiting for runs to write a checkpoint" in shown.getvalue()
     assert not list(plan.out.glob(".stop*"))
     for run in ALL:
         fake.set(run, "")

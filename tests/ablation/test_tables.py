@@ -53,9 +53,15 @@ def test_networks_of_the_scenes_can_be_built():
     [
         (dict(table="nodes", dataset="vok"), "--dataset 'vok' has no recipe to start from; did you mean 'voc'?"),
         (dict(table="nodes", seeds=(0, 1, 0)), "--seeds is (0, 1, 0); expected different seeds"),
-        (dict(table="tune"), "tune, and only tune, needs --of: one or several of baseline, control, nl, simple, rgnet"),
-        (dict(table="nodes", settings=("train.seed=3",)), "--set train.seed: --seeds sets train.seed"),
-        (dict(table="nodes", settings=("optim.lr=3",), tuned=Path("tuning.csv")), "--set optim.lr: --tuned sets"),
+        (dict(table="tune"), "'tune' needs --of with one or more of baseline, control, nl, simple, rgnet"),
+        (
+            dict(table="nodes", settings=("train.seed=3",)),
+            "--set train.seed conflicts with --seeds, which sets train.seed; remove it",
+        ),
+        (
+            dict(table="nodes", settings=("optim.lr=3",), tuned=Path("tuning.csv")),
+            "--set optim.lr conflicts with --tuned, which sets optim.lr",
+        ),
         (dict(table="grid", settings=("model.context_options.groups=5",)), "grid does not fit voc: groups=5"),
         (dict(table="stages", dataset="scenes"), "stages does not fit scenes: its backbone"),
     ],

@@ -98,8 +98,11 @@ def row(kind, settings="{}", chosen="chosen", seeds="0"):
         (None, "cannot read .*No such file"),
         (HEAD + row("nl", "{half"), "line 2, settings of nl, is not valid JSON: .*; tune nl again"),
         (HEAD + row("nl", '{"model.context": "none"}'), "line 2 is damaged: nl .* tune nl again"),
-        (HEAD + row("nl") + row("rgnet") + row("rgnet", chosen=""), "unfair: nl had 1 trials .*; rgnet had 2 trials"),
-        (HEAD + row("nl") + row("rgnet", seeds="0 1"), "unfair: .*; rgnet had .* with seeds 0 1"),
+        (
+            HEAD + row("nl") + row("rgnet") + row("rgnet", chosen=""),
+            r"budgets: nl had 1 trial\(s\) .*; rgnet had 2 trial",
+        ),
+        (HEAD + row("nl") + row("rgnet", seeds="0 1"), "different tuning budgets: .*; rgnet had .* with seeds 0 1"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, text, message):

@@ -43,15 +43,16 @@ class Plan:
     reference: str = ""
 
     def __post_init__(self) -> None:
-        is_tune = self.table == TUNE
         if len(set(self.seeds)) < max(1, len(self.seeds)):
             raise UsageError(f"--seeds is {self.seeds}; expected different seeds")
-        if is_tune != bool(self.of):
-            raise UsageError(f"tune, and only tune, needs --of: one or several of {', '.join(tables.KINDS)}")
+        if self.table == TUNE and not self.of:
+            raise UsageError(f"'tune' needs --of with one or more of {', '.join(tables.KINDS)}")
+        if self.of and self.table != TUNE:
+            raise UsageError("--of is only for 'tune'")
         if (self.entries or self.reference) and self.table in (ALL, TUNE):
             raise UsageError("--entries and --reference are for one table only")
         if (self.backend == "dask") != bool(self.cluster):
-            raise UsageError("--backend dask and --cluster ADDRESS belong together; give both or none")
+            raise UsageError("--backend dask and --cluster ADDRESS belong together; pass both or none")
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,7 @@ class AblationReport:
 def ablate(plan: Plan, show: TextIO | None = None) -> AblationReport:
     """Train all runs of a plan that are not done, and make its tables from all results.
 
-    The same call resumes after an interruption. Data and weights are only required if there are runs to do. Progress is
-    printed to ``show``, such as ``sys.stderr``.
+    The same call resumes after an interruption. Data and weights are only needed if there are runs to do.
     """
     results = Results(plan.out)
     records = results.read()
@@ -119,7 +119,7 @@ def show_tables(plan: Plan) -> AblationReport:
     report = _make_tables(plan, layout, records, save=False)
     if len(report.left) == len(layout.runs):
         missing = f"{results.path} has no run of {plan.table} on {plan.dataset} with these settings"
-        raise UsageError(f"{missing}; give --out, --set, --weights, --tuned, --seeds and --data as for training")
+        raise UsageError(f"{missing}; pass --out, --set, --weights, --tuned, --seeds and --data as for training")
     return report
 
 
@@ -132,7 +132,7 @@ def listing(plan: Plan) -> str:
         iteration = runner.progress(run_path(plan.out, run))
         state = f"iteration {iteration}" if iteration else "to do"
         state = records[run.key].status if run.key in records else state
-        lines.append(f"{run.key}  {state:12}  {run}: {run.settings or 'as the recipe has it'}")
+        lines.append(f"{run.key}  {state:12}  {run}: {run.settings or 'recipe defaults'}")
     lines += layout.notes
     lines += [f"{row.entry.label}: {row.misfit}" for _, rows in layout.tables for row in rows if row.misfit]
     return "\n".join([*lines, f"{len(_todo(layout, records))} of {len(layout.runs)} runs to do"])
@@ -146,7 +146,7 @@ def lay_out(plan: Plan, records: Mapping[str, Record]) -> Layout:
     if not start.model.weights:
         known = sorted({record.weights for record in records.values() if record.dataset == plan.dataset})
         if len(known) > 1:
-            raise UsageError(f"the results on {plan.dataset} have different weights: --weights {' or '.join(known)}?")
+            raise UsageError(f"runs on {plan.dataset} started from {', '.join(known)}; choose one with --weights")
         start = with_values(start, {"model.weights": known[0]}) if known else start
     if plan.table == TUNE:
         wanted = tuning.tables(plan.of, start, plan.trials)
@@ -191,19 +191,20 @@ def _tables(plan: Plan) -> list[Table]:
 def _check_settings(plan: Plan, wanted: Sequence[Table]) -> None:
     """Raise an error if ``--set`` changes a setting that the table varies, or that has its own option."""
     entries = [(table, entry) for table in wanted for entry in table.entries]
-    varied = {name: table.name for table, entry in entries for name in entry.settings}
+    varied = {name: f"table {table.name}, which varies" for table, entry in entries for name in entry.settings}
     if "model.inserted" in varied:
         varied["model.inserted_options"] = varied["model.inserted"]
-    varied |= {"model.context": "every table", "train.seed": "--seeds", "data.name": "--dataset"}
+    varied |= {"train.seed": "--seeds, which sets", "data.name": "--dataset, which sets"}
+    varied["model.context"] = "the tables, which vary"
     if plan.table == TUNE:
-        varied["data.hold_out"] = TUNE
+        varied["data.hold_out"] = "'tune', which sets"
     if plan.tuned:
-        varied |= dict.fromkeys(tuning.TRIALS[0], "--tuned")
+        varied |= dict.fromkeys(tuning.TRIALS[0], "--tuned, which sets")
     for setting in plan.settings:
         name = setting.partition("=")[0].strip()
         for other, owner in varied.items():
             if name == other or other.startswith(f"{name}.") or name.startswith(f"{other}."):
-                raise UsageError(f"--set {name}: {owner} sets {other}; leave it out")
+                raise UsageError(f"--set {name} conflicts with {owner} {other}; remove it from --set")
 
 
 def start_recipe(plan: Plan) -> Recipe:

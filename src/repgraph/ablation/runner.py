@@ -67,7 +67,7 @@ def train_all(
 
     def stop_runs(signal_name: str) -> None:
         stop.touch()
-        bar.print(f"{signal_name}: runs write a checkpoint and stop (Ctrl-C again: do not wait for them)")
+        bar.print(f"{signal_name}: waiting for runs to write a checkpoint; press Ctrl-C again to exit at once")
 
     options = {"scheduler_host": cluster} if cluster else {}
     try:

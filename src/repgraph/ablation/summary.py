@@ -45,7 +45,7 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
     reference = table.entry(table.reference).label
     head = ["", "mIoU", "pixel accuracy", "mean accuracy", "seeds", f"mIoU against {reference}"]
     head += ["paper: mIoU", "paper: pixel accuracy"] if paper else []
-    body = []
+    body: list[list[str]] = []
     for row in rows:
         cells = [*map(_percent, row.scores.values()), row.seeds, _percent(row.gain, "+")]
         if row.misfit:
@@ -54,14 +54,18 @@ def markdown(table: Table, rows: Sequence[EntrySummary], notes: Sequence[str]) -
             cells += [f"{value:g}" if value is not None else "" for value in row.entry.paper or (None, None)]
         body.append([row.entry.label, *cells])
     lines = [
-        "Scores are in per cent: mean ± sample standard deviation over seeds (with two seeds the range). "
-        f"Differences are paired: to the entry {reference!r} of the same seed.",
-        *(["The paper's figures are its own, on its data (ADE20K, ResNet-50)."] if paper else []),
+        "Scores are in percent: mean ± sample standard deviation over seeds (with two seeds the range). "
+        f"Differences are to {reference!r} with the same seed.",
+        *(["The paper's scores, on ADE20K val with ResNet-50, cannot be compared with these runs."] if paper else []),
         *notes,
         *(f"{row.entry.label} does not fit: {row.misfit}." for row in rows if row.misfit),
         *(f"{row.entry.label}, seed {r.seed}, {r.status}: {r.reason}" for row in rows for r in row.failed),
     ]
-    return f"## {table.title}\n\n{_aligned(head, body)}\n\n" + "".join(f"- {line}\n" for line in lines)
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    padded = [map(str.ljust, row, widths) for row in (head, *body)]
+    aligned = [f"| {' | '.join(row)} |" for row in padded]
+    aligned.insert(1, f"|{'|'.join('-' * (width + 2) for width in widths)}|")
+    return "\n".join([f"## {table.title}", "", *aligned, "", *(f"- {line}" for line in lines), ""])
 
 
 def _percent(values: Sequence[float], sign: str = "") -> str:
@@ -85,16 +89,8 @@ def _statistics(name: str, values: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    rows = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *body)]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    lines.insert(1, f"|{'|'.join('-' * (width + 2) for width in widths)}|")
-    return "\n".join(lines)
-
-
 def to_csv(table: Table, rows: Sequence[EntrySummary]) -> str:
-    """Format a table as CSV: fractions, and per cent for the paper's scores."""
+    """Format a table as CSV: fractions, and percent for the paper's scores."""
     records: list[dict[str, Any]] = []
     for row in rows:
         record: dict[str, Any] = {"table": table.name, "entry": row.entry.name, "label": row.entry.label}

@@ -1,8 +1,7 @@
 """The paper's tables: the settings of each entry, and the paper's scores.
 
-An entry is a competitor (:data:`KINDS`), its own settings, and the paper's mIoU and pixel accuracy in per cent, on
-ADE20K val with ResNet-50. Settings are those of recipes; None removes an option. Stages have the paper's names, res2 to
-res5.
+An entry is a competitor (:data:`KINDS`), its own settings, and the paper's mIoU and pixel accuracy in percent, on
+ADE20K val with ResNet-50. Settings are those of recipes; None removes an option. Stages are named as in the paper.
 """
 
 from collections.abc import Mapping
@@ -208,21 +207,21 @@ _TABLES = (
     ),
     Table(
         "forms",
-        "Forms of the layer: what a node is, scale of the logits, the last normalisation (not in the paper)",
+        "Forms of the layer: what a node is, scale of the logits, the last normalization (not in the paper)",
         "usual",
-        _form("usual", "RGNet's: scale 1/C', nodes of 15 x 15 positions, no last normalisation"),
+        _form("usual", "reference: scale 1/C', nodes averaged over 15 x 15 positions, one round, no norm after expand"),
         _form(
             "paper",
-            "the paper's: scale 1, points, offsets as PyTorch initialises them",
+            "the paper's: scale 1, points, offsets as PyTorch initializes them",
             **{"scale": 1.0, "spread": "default", "radius": None, "node_view": 1, "norm_expand": True},
         ),
-        _form("norm", "normalisation after expand, as in the paper", norm_expand=True),
+        _form("norm", "normalization after expand, as in the paper", norm_expand=True),
         _form("points", "nodes of one position, as in the paper", node_view=1),
-        _form("nodes-5", "nodes of 5 x 5 positions", node_view=5),
-        _form("nodes-9", "nodes of 9 x 9 positions", node_view=9),
-        _form("nodes-25", "nodes of 25 x 25 positions", node_view=25),
+        _form("nodes-5", "nodes averaged over 5 x 5 positions", node_view=5),
+        _form("nodes-9", "nodes averaged over 9 x 9 positions", node_view=9),
+        _form("nodes-25", "nodes averaged over 25 x 25 positions", node_view=25),
         _form(
-            "nodes-79", "nodes of 79 x 79 positions: on VOC the mean of the map, or zero for nodes off it", node_view=79
+            "nodes-79", "nodes averaged over 79 x 79 positions (on VOC the whole map, or zero outside it)", node_view=79
         ),
         _form("scale-1", "scale 1, as in the paper", scale=1.0),
         _form("scale-16", "scale 1/16", scale=1 / 16),
@@ -247,7 +246,7 @@ def resolve(entry: TableEntry, start: Recipe, tuned: Mapping[str, Any] | None = 
         return start, f"its backbone has output stride {model.output_stride}, and a pyramid needs {stride}"
     if stages := settings.get("model.inserted"):
         if not any(name in model.backbone for name in ("resnet", "resnext")):
-            return start, f"its backbone {model.backbone!r} is no ResNet, and has no stage {', '.join(stages)}"
+            return start, f"its backbone {model.backbone!r} is not a ResNet and has no stage {', '.join(stages)}"
         settings["model.inserted"] = {STAGES[name]: count for name, count in stages.items()}
         settings["model.inserted_options"] = {**model.context_options, "nodes": 9}
     if entry.kind == "control" and "norm_expand" in model.context_options:  # the same convolutions as the layer

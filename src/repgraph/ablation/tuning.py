@@ -44,7 +44,7 @@ TRIALS = (
 def tables(kinds: Sequence[str], start: Recipe, trials: int = len(TRIALS)) -> list[Table]:
     """Return a table of trials for each competitor; the reference is the first trial."""
     if trials > len(TRIALS):
-        raise UsageError(f"--trials is {trials}; there are {len(TRIALS)}")
+        raise UsageError(f"--trials is {trials}; expected at most {len(TRIALS)}")
     found = []
     for kind in dict.fromkeys(kinds):
         if kind not in KINDS:
@@ -100,12 +100,12 @@ def load(path: Path, dataset: str, kinds: Sequence[str]) -> dict[str, dict[str, 
             raise UsageError(f"{place} is damaged: {kind} with settings {row['settings']!r}; tune {kind} again")
         found[kind] = settings
         seeds = " ".join(sorted(row["seeds"].split()))
-        budgets[kind] = f"{trials[kind]} trials of {row['iterations']} iterations with seeds {seeds}"
+        budgets[kind] = f"{trials[kind]} trial(s) of {row['iterations']} iterations with seeds {seeds}"
     missing = [kind for kind in dict.fromkeys(kinds) if kind not in found]
     if missing:
         command = f"repgraph ablate tune --of {' '.join(missing)} --dataset {dataset}"
         raise UsageError(f"--tuned {path} has no chosen settings of {', '.join(missing)} on {dataset}; run {command}")
     if len(set(budgets.values())) > 1:
         listed = "; ".join(f"{kind} had {budget}" for kind, budget in budgets.items())
-        raise UsageError(f"--tuned {path} is unfair: {listed}; tune {' '.join(found)} with the same options")
+        raise UsageError(f"{path} has different tuning budgets: {listed}; tune them again with the same options")
     return found
