@@ -50,7 +50,7 @@ def test_legend_has_the_classes_that_occur(written):
     labels = np.zeros((20, 50), np.uint8)
     labels[:5], labels[0, 0] = 2, 255
     below = np.asarray(overlay(np.zeros((20, 50, 3), np.uint8), labels, INFO))[20:]
-    assert written == ["sky", "75.0 %", "land", "24.9 %", "not labelled", "0.1 %"]
+    assert written == ["sky", "75.0 %", "land", "24.9 %", "not labeled", "0.1 %"]
     assert [(below == entry).all(-1).any() for entry in INFO.palette] == [True, False, True]
     assert overlay(np.zeros((20, 50, 3), np.uint8), labels, INFO, side=10, legend=False).size == (10, 4)
 
@@ -89,7 +89,7 @@ def test_names_stay_text(name, text, written):
         (BLACK, np.zeros((4, 5), np.uint8), ValueError, r"image has size \(4, 4\), but its labels have size"),
         (BLACK[..., 0], np.zeros((4, 4), np.uint8), ValueError, r"the image is \(4, 4\) uint8; expected"),
         (BLACK, np.zeros((4, 4), np.float32), ValueError, "expected integers"),
-        (BLACK, np.full((4, 4), 3), DataError, "class 3 has no colour; expected classes 0 to 2"),
+        (BLACK, np.full((4, 4), 3), DataError, "class 3 has no color; expected classes 0 to 2"),
     ],
 )
 def test_errors(image, labels, error, message):

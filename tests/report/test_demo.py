@@ -124,7 +124,7 @@ def test_interrupted_training_is_resumed(tmp_path, monkeypatch, capsys):
     assert "repgraph demo: stopped by SIGINT; run the command again to resume" in capsys.readouterr().err
     assert not (tmp_path / "index.html").exists()
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out.endswith(f"written: {tmp_path / 'index.html'}\n")
+    assert capsys.readouterr().out.endswith(f"wrote {tmp_path / 'index.html'}\n")
     assert "Without the layer" not in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
@@ -144,7 +144,7 @@ def test_seeds(tmp_path):
     [
         (["--out", "{}/file/demo"], "repgraph demo: cannot write {}/file/demo/index.html"),
         (["--networks", "resnet", "--out", "{}"], "--networks is 'resnet'; expected some of baseline"),
-        (["--out", "{}"], "{} is not empty; give another folder with --out"),
+        (["--out", "{}"], "{} is not empty; choose another --out"),
     ],
 )
 def test_mistakes(arguments, message, tmp_path, capsys):

@@ -99,7 +99,7 @@ def test_facts_differences_and_problems(html):
     assert re.findall(r'<th scope="row"[^>]*>([^<]*)</th>', differing) == ["data.root", "train.seed"]
     for title in ("Training loss", "mIoU on the validation images", "Learning rate", "Images per second"):
         assert title in text
-    assert "Mean reach of the nodes of head.context (positions)" in text
+    assert "Mean distance of the nodes of head.context, in positions of its map" in text
     assert '<td colspan="3">8 images, bf16, seed 0</td>' not in html  # the seeds differ
     assert re.search(r">hardware</th>\s*<td colspan=\"3\">CPU, 2 threads<", html)
 
@@ -175,7 +175,7 @@ def test_command(run, root, tmp_path, capsys):
     assert (
         cli.main(["report", str(run), "--out", str(out), "--data", str(root), "--limit", "2", "--pictures", "0"]) == 0
     )
-    assert f"written: {out}" in capsys.readouterr().out
+    assert f"wrote {out}" in capsys.readouterr().out
     html = out.read_text(encoding="utf-8")
     assert "the first 2 of 5 images" in html and "<img" not in html
     assert cli.main(["report", str(run), "--no-evaluate"]) == 0

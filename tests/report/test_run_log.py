@@ -81,7 +81,7 @@ def test_outcomes_of_sessions(tmp_path):
     run = stopped_run(tmp_path / "run", "train.iterations=100")
     write_logs(run, session(), session(20))
     first, second = outcomes(run)
-    assert first.startswith("stopped, no reason was recorded") and second == first
+    assert first.startswith("it stopped without recording a reason") and second == first
     write_logs(run, session(ended={"at": "2026-01-02T03:06:05+00:00", "reason": "stopped by SIGTERM"}))
     assert outcomes(run) == ["stopped by SIGTERM"]
     assert run_log.facts(read_run(run))["training time"] == "2 min"

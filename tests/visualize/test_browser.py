@@ -163,7 +163,10 @@ def test_nodes(name, path, zoomed, opened, pages):
         red, _, blue = colour(page, *here)
         assert blue > 180 and blue > 2 * red
     assert visible or name == "non-local"
-    notes = {2: "Cells of 2 \u00d7 2 positions", 1: "" if layer.kind == "nodes" else "the 64 strongest, which have"}
+    notes = {
+        2: "The 2 \u00d7 2 positions of a cell",
+        1: "" if layer.kind == "nodes" else "the 64 strongest, which have",
+    }
     note = text(page, "note")
     assert notes[layer.grid] in note and ("the mean of the 3 \u00d7 3 positions" in note) is (name == "fixed")
 
@@ -240,13 +243,13 @@ def test_walk_through_rounds(opened, pages):
     assert press(page, "[")["paths"] == [] and not page.locator("#walk").is_visible()  # the first round
 
 
-def test_underlays_and_images(opened):
+def test_overlays_and_images(opened):
     page = opened("fixed")
-    assert page.locator("#underlay option").all_text_contents() == ["none", "prediction", "ground truth"]
+    assert page.locator("#overlay option").all_text_contents() == ["none", "prediction", "ground truth"]
     point(page, 80, 10)
     shown = []
     for number in range(3):
-        page.evaluate("number => explorer.choose({underlay: number})", number)
+        page.evaluate("number => explorer.choose({overlay: number})", number)
         shown.append(colour(page, *screen(page, 30, 50)))
     truth = int(MASKS["one"][50, 30])
     blended = 0.4 * np.array(shown[0]) + 0.6 * np.array(LABELS.palette[truth])
@@ -254,8 +257,8 @@ def test_underlays_and_images(opened):
     point(page, 30, 50)
     status = text(page, "status")
     assert status.startswith("x 30, y 50 · prediction: ") and status.endswith(f"ground truth: {LABELS.names[truth]}")
-    assert press(page, "u")["underlay"] == 0
-    page.get_by_label("Underlay").select_option("ground truth")
+    assert press(page, "o")["overlay"] == 0
+    page.get_by_label("Overlay").select_option("ground truth")
     assert set(settle(page).locator("#legend li b").all_text_contents()) == set(LABELS.names)
     assert page.locator("#image option").all_text_contents() == ["one", SCRIPT]
     assert text(page, "title") == SCRIPT == page.title()
@@ -278,7 +281,7 @@ def test_zoom_and_resize(opened):
 
 def test_detector(opened, pages):
     page, (_, model) = opened("detector"), pages("detector")
-    page.evaluate("() => explorer.choose({underlay: 1})")
+    page.evaluate("() => explorer.choose({overlay: 1})")
     with torch.no_grad():
         found = model([IMAGES["one"]])[0]
     objects = list(zip(found["labels"].tolist(), found["scores"].tolist(), strict=True))

@@ -99,7 +99,10 @@ def test_nodes_as_files(networks, photo, tmp_path, capsys):
     assert text.count("<image") == 3 and text.count('id="PathCollection_') == 2 * (4 + 1)
     assert "at 59.5,19.5 (" in shown and "at 3.5,67.5 (" in shown and "4 nodes" in shown and "head.context" in shown
     assert command("nodes", "--model", networks / "rgnet", photo, *options, "--windows", "--out", out[1]) == 0
-    assert "window that a node averages" not in text and "window that a node averages" in out[1].read_text()
+    assert (
+        "window over which a node is averaged" not in text
+        and "window over which a node is averaged" in out[1].read_text()
+    )
 
 
 def test_nodes_of_a_split(networks, data, tmp_path, capsys):
@@ -150,16 +153,16 @@ def test_explore_files(data, tmp_path, capsys):
     assert [image["name"] for image in page["images"]] == ["0", "3"]
     first = page["images"][0]
     assert (first["width"], first["height"]) == (40, 24)
-    assert [underlay["title"] for underlay in first["underlays"]] == ["prediction"]
+    assert [overlay["title"] for overlay in first["overlays"]] == ["prediction"]
     small = explore(tmp_path / "small.html", images[0], "--side", 20, *model)["images"][0]
-    assert (small["width"], small["height"]) == (20, 12) and small["underlays"][0]["width"] == 20
+    assert (small["width"], small["height"]) == (20, 12) and small["overlays"][0]["width"] == 20
 
 
 def test_explore_a_split(networks, data, tmp_path):
     split = ("--dataset", "folder", "--data", data, "--split", "val", "--model", networks / "rgnet")
     page = explore(tmp_path / "page.html", "3", "1", *split, "--title", "mine")
     assert [image["name"] for image in page["images"]] == ["3", "1"] and ">mine<" in page["header"]
-    truth, values = page["images"][0]["underlays"][1], np.array(Image.open(data / "masks" / "val" / "3.png"))
+    truth, values = page["images"][0]["overlays"][1], np.array(Image.open(data / "masks" / "val" / "3.png"))
     assert truth["title"] == "ground truth"
     for entry in truth["entries"]:
         index = trained.NAMES.index(entry["name"])
@@ -175,14 +178,14 @@ def test_explore_objects(tmp_path):
     root = coco.write(tmp_path / "coco", coco.content(coco.annotation(1), small), split="val")
     make_detector().save_pretrained(tmp_path / "net")
     page = explore(tmp_path / "page.html", "--data", root, "--split", "val", "--model", tmp_path / "net")
-    truth = page["images"][0]["underlays"][1]
+    truth = page["images"][0]["overlays"][1]
     assert truth["boxes"] == [[3.5, 4.5, 7.5, 8.5], [1.5, 2.5, 7.5, 8.5]]  # the small one is on top
 
 
 SPLIT = ["--dataset", "folder", "--data", "{data}", "--split", "val"]
 ERRORS = {
-    "image": ("all", ["{nl}", "nothing.png"], "nothing.png: no image found"),
-    "no images": ("all", ["{nl}"], "give images (files, folders, patterns), or --split"),
+    "image": ("all", ["{nl}", "nothing.png"], "nothing.png: no such file or folder"),
+    "no images": ("all", ["{nl}"], "pass images (files, folders, patterns), or --split"),
     "layer": ("all", ["{nl}", "{photo}", "--layers", "contxt"], "layer 'contxt' does not exist; choose from head"),
     "folder": ("nodes affinity", ["{nl}", "{photo}", "--out", "{photo}/x/x.svg"], "cannot write"),
     "suffix": ("explore", ["{nl}", "{photo}", "--out", "{nl}/config.json"], "expected a file name that ends in .html"),

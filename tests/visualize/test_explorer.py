@@ -96,9 +96,9 @@ def test_objects():
 def page_of(size, *layers, name="x", title=""):
     random = np.random.default_rng(0)
     blocks = random.integers(0, 2, (-(-size[0] // 8), -(-size[1] // 8))).repeat(8, 0).repeat(8, 1)
-    underlay = packing.pack_classes("prediction", blocks[: size[0], : size[1]], LABELS)
+    overlay = packing.pack_classes("prediction", blocks[: size[0], : size[1]], LABELS)
     pixels = torch.from_numpy(random.integers(0, 256, (3, *size), np.uint8))
-    page = make_page([pack_image(ExplorerImage(name, pixels), layers, [underlay])], title=title)
+    page = make_page([pack_image(ExplorerImage(name, pixels), layers, [overlay])], title=title)
     return page, json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
@@ -107,7 +107,7 @@ def test_names_are_data():
     assert "alert" in page and "<script>alert" not in page and len(re.findall("<script", page)) == 2
     assert "<!--" not in page and "\u2028" not in page.split("</header>")[1]
     assert data["images"][0]["name"] == SCRIPT and page.count(escape(SCRIPT)) == 2  # the title, and the heading
-    assert {entry["name"] for entry in data["images"][0]["underlays"][0]["entries"]} == set(LABELS.names)
+    assert {entry["name"] for entry in data["images"][0]["overlays"][0]["entries"]} == set(LABELS.names)
     assert not re.search(r"https?://|@import|url\(", page)
 
 
@@ -120,4 +120,4 @@ def test_size_of_a_page(kind):
 def test_large_photographs_are_shrunk_but_coordinates_are_not():
     image = page_of((1000, 4000), layer((1000, 4000), 4, 16))[1]["images"][0]
     assert (image["width"], image["height"]) == (4000, 1000) and image["layers"][0]["step"] == [250, 250]
-    assert (image["underlays"][0]["width"], image["underlays"][0]["height"]) == (2048, 512)
+    assert (image["overlays"][0]["width"], image["overlays"][0]["height"]) == (2048, 512)

@@ -1,6 +1,6 @@
 """Objects drawn over an image: masks, boxes, names and scores.
 
-Objects have different colours: Okabe and Ito's palette and a grey, then lighter and darker shades of these.
+Objects have different colors: Okabe and Ito's palette and a gray, then lighter and darker shades of these.
 """
 
 import math
@@ -20,11 +20,11 @@ OPACITY = 0.45  # of masks
 SCORE = 0.5
 MIN_SIDE = 480  # pixels: smaller pictures are enlarged to keep the text legible
 FONT_SIZES = (13, 64)  # pixels: smallest and largest
-LIGHT = 100  # colours with a higher luma have dark text
+LIGHT = 100  # colors with a higher luma have dark text
 COVERED = 0.3  # share of an object that all labels together may cover
 
 Colour = tuple[int, ...]
-# Vermillion, sky blue, yellow, bluish green, reddish purple, blue, orange, light grey
+# Vermillion, sky blue, yellow, bluish green, reddish purple, blue, orange, light gray
 _BASE = np.array([
     (213, 94, 0), (86, 180, 233), (240, 228, 66), (0, 158, 115), (204, 121, 167), (0, 114, 178), (230, 159, 0),
     (222, 222, 222),
@@ -36,13 +36,12 @@ def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, 
     """Draw objects over an image: masks, outlines, boxes, names and scores.
 
     Small images are enlarged by an integer factor to at least 480 pixels on the longer side. Labels do not cover each
-    other; without enough room, a label is left out. Objects with high scores are labelled first.
+    other; without enough room, a label is left out. Objects with high scores are labeled first.
 
     Args:
         image: A Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB.
-        found: The objects, such as :class:`repgraph.inference.Detections`, with arrays ``boxes`` (N, 4) of left, top,
-            right, bottom in pixels, ``labels`` (N,) from 1, and ``scores`` (N,); and ``masks``, N run-length encodings
-            (:mod:`repgraph.data.coco.masks`) or None.
+        found: The objects, such as :class:`repgraph.inference.Detections`: arrays ``boxes`` (N, 4) of left, top,
+            right, bottom in pixels, ``labels`` (N,) from 1, ``scores`` (N,), and ``masks``, N run lengths or None.
         names: Names of the classes; label k is ``names[k - 1]``.
         score: Minimum score of objects that are drawn.
         side: Maximum of the picture's longer side; larger images are shrunk.

@@ -1,4 +1,4 @@
-"""Label maps as pictures: in the colours of their classes, and over the image with a legend."""
+"""Label maps as pictures: in the colors of their classes, and over the image with a legend."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ OPACITY = 0.55
 
 
 def colour(labels: Any, palette: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return a label map (H, W) in the colours of its classes, uint8 (H, W, 3); unlabelled pixels (255) are black."""
+    """Return a label map (H, W) in the colors of its classes, uint8 (H, W, 3); unlabeled pixels (255) are black."""
     table = np.zeros((IGNORE + 1, 3), dtype=np.uint8)
     table[: len(palette)] = np.asarray(palette, dtype=np.uint8)
     return table[_check_classes(labels, len(palette))]
@@ -26,8 +26,8 @@ def overlay(image: Any, labels: Any, info: Labels, *, legend: bool = True, side:
 
     Args:
         image: A Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB.
-        labels: Classes (H, W), with 255 for unlabelled pixels. The image is unchanged there, and in black classes.
-        info: Names and colours of the classes.
+        labels: Classes (H, W), with 255 for unlabeled pixels. The image is unchanged there, and in black classes.
+        info: Names and colors of the classes.
         side: Shrink larger images to this many pixels on the longer side.
     """
     picture, classes = as_picture(image), _check_classes(labels, len(info))
@@ -41,7 +41,7 @@ def overlay(image: Any, labels: Any, info: Labels, *, legend: bool = True, side:
     painted = Image.blend(picture, colours, OPACITY)
     edges = ndimage.morphological_gradient(classes, footprint=ndimage.generate_binary_structure(2, 1)) > 0
     painted.paste(colours, mask=Image.fromarray(edges))
-    unchanged = ~np.asarray(colours).any(2)  # unlabelled pixels, and black classes such as VOC's background
+    unchanged = ~np.asarray(colours).any(2)  # unlabeled pixels, and black classes such as VOC's background
     painted.paste(picture, mask=Image.fromarray(unchanged))
     return with_legend(painted, entries) if legend else painted
 
@@ -64,15 +64,15 @@ def _check_classes(labels: Any, count: int) -> np.ndarray:
         raise ValueError(f"the labels are {array.shape} {array.dtype}; expected integers (H, W)")
     wrong = array[(array != IGNORE) & ((array < 0) | (array >= count))]
     if wrong.size:
-        raise DataError(f"class {int(wrong[0])} has no colour; expected classes 0 to {count - 1}, or {IGNORE}")
+        raise DataError(f"class {int(wrong[0])} has no color; expected classes 0 to {count - 1}, or {IGNORE}")
     return array.astype(np.uint8)
 
 
 def _entries(classes: np.ndarray, info: Labels) -> list[Entry]:
-    """Return the classes that occur by descending number of pixels, and then the unlabelled pixels."""
+    """Return the classes that occur by descending number of pixels, and then the unlabeled pixels."""
     counts = np.bincount(classes.reshape(-1), minlength=IGNORE + 1)
     present = sorted((k for k in range(len(info)) if counts[k]), key=lambda k: -counts[k])
     entries = [Entry(info.names[k], info.palette[k], counts[k] / classes.size, f"class {k}") for k in present]
     if counts[IGNORE]:
-        entries.append(Entry("not labelled", None, counts[IGNORE] / classes.size))
+        entries.append(Entry("not labeled", None, counts[IGNORE] / classes.size))
     return entries

@@ -68,7 +68,7 @@ def photo(image: Any, caption: str, side: int = MAX_SIDE) -> Picture:
 
 
 def label_map(classes: Any, palette: Sequence[Sequence[int]], caption: str, alt: str = "") -> Picture:
-    """Return classes (H, W) in their colours, as a PNG with sides of at most ``MAX_SIDE`` pixels."""
+    """Return classes (H, W) in their colors, as a PNG with sides of at most ``MAX_SIDE`` pixels."""
     picture = Image.fromarray(colour(classes, palette))
     picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.NEAREST)
     return Picture(data_uri(picture), *picture.size, caption, alt or caption, is_label_map=True)

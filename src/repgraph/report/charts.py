@@ -1,4 +1,4 @@
-"""Curves of runs as SVG from Matplotlib, in the CSS colours of the page, light and dark."""
+"""Curves of runs as SVG from Matplotlib, in the CSS colors of the page, light and dark."""
 
 import io
 import re
@@ -13,11 +13,11 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from repgraph.report.run_log import SCORES, Points, finite
 
-# Classes of report.css, distinct for colour-blind readers, and dashes: 42 combinations.
+# Classes of report.css, distinct for color-blind readers, and dashes: 42 combinations.
 COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 DASHES = ("", "7 4", "2 3", "11 4 2 4", "5 2", "1 4", "13 5")
 
-TITLES = {  # of the columns that are shown, and the mean reach of nodes
+TITLES = {  # of the columns that are shown, and the mean distance of nodes
     "loss": "Training loss",
     "val_miou": "mIoU on the validation images",
     "val_mask_ap": "AP of masks on the validation images",
@@ -27,7 +27,7 @@ TITLES = {  # of the columns that are shown, and the mean reach of nodes
 }
 REACH = "reach_mean/"  # before the path of the layer
 
-# Colours for Matplotlib that are replaced by CSS variables.
+# Colors for Matplotlib that are replaced by CSS variables.
 _INK, _LINE, *_RUNS = (f"#0100{number:02x}" for number in range(2 + len(COLOURS)))
 _VARIABLES = dict(zip((_INK, _LINE, *_RUNS), ("soft", "line", *COLOURS), strict=True))
 _STYLE = {
@@ -55,7 +55,7 @@ def draw_chart(runs: Sequence[Mapping[str, Points]], column: str) -> dict[str, s
 
     The y axis starts at zero unless all values are far from it; a few very large values are cut off.
     """
-    reach = f"Mean reach of the nodes of {column.removeprefix(REACH)} (positions)"
+    reach = f"Mean distance of the nodes of {column.removeprefix(REACH)}, in positions of its map"
     note, title = "", TITLES.get(column, reach)
     lines = {i: points for i, run in enumerate(runs) if (points := finite(run.get(column, ())))}
     values = np.array([y for points in lines.values() for _, y in points])

@@ -39,7 +39,7 @@ from repgraph.visualize.nodes_figure import Cell, draw_nodes, figure_rows
 
 TITLES = {
     "baseline": "Without the layer",
-    "control": "The layer without nodes",
+    "control": "Control (the layer's convolutions without attention)",
     "nl": "With a non-local block",
     "rgnet": "RGNet",
 }
@@ -87,8 +87,7 @@ def run_demo(
 ) -> Path:
     """Train and test the networks, print their scores, write the pages, and return the path of the first page.
 
-    Networks that are already in the folder are used, or their training is resumed. ``settings`` apply to all recipes,
-    such as ``train.iterations=300``.
+    Networks that are already in the folder are used, or their training is resumed. ``settings`` apply to all recipes.
     """
     for name in networks:
         if name not in TITLES:
@@ -126,7 +125,7 @@ def train_network(folder: Path, name: str, settings: Sequence[str]) -> None:
     if not (folder / RECIPE).exists():
         outcome = train(recipe, folder, show=sys.stderr)
     elif recipes.load(folder / RECIPE) != recipe:
-        raise UsageError(f"{folder} was trained with other settings; remove it, or give another --out")
+        raise UsageError(f"{folder} was trained with other settings; remove it, or choose another --out")
     elif not (folder / MODEL).exists():
         outcome = resume(folder, show=sys.stderr)
     else:
@@ -146,7 +145,7 @@ def evaluate_network(log: RunLog, name: str, seed: int, data: Scenes) -> DemoNet
 
 
 def swap_cues(model: RGNet, data: Scenes, count: int) -> float:
-    """Swap sun and moon in some scenes, then the colours of all lights; return the fraction of changed predictions."""
+    """Swap sun and moon in some scenes, then the colors of all lights; return the fraction of changed predictions."""
     pixels = changed = 0
     for index in range(count):
         scene = data.scene(index)
@@ -197,7 +196,7 @@ def render_page(
 
 
 def _describe(group: Sequence[DemoNetwork]) -> dict[str, str]:
-    """Return title, colour and scores of a network, over its seeds."""
+    """Return title, color and scores of a network, over its seeds."""
     return {
         "title": TITLES[group[0].name],
         "style": style_of(group[0].log.index)[0],
@@ -240,8 +239,7 @@ def _draw_nodes(model: RGNet, examples: Sequence[ExplorerImage]) -> Picture:
 def segment_photos(folder: Path) -> list[Picture]:
     """Return a figure of each photo in ``examples/photos``, with the nodes of a few positions.
 
-    Also writes ``photos.html``, the explorer page of the photos. The result is empty outside of a clone of the
-    repository, which has the photos and the network.
+    Also writes ``photos.html``, their explorer page. Returns an empty list outside of a clone of the repository.
     """
     weights, photos = files.in_clone(SHIPPED), files.in_clone(PHOTOS)
     if weights is None or photos is None:

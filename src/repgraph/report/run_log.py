@@ -34,7 +34,7 @@ class RunLog:
     state: str  # FINISHED, RUNNING or STOPPED
     problems: list[str]  # sentences about missing or damaged files
     name: str
-    index: int = 0  # on the page; decides the colour
+    index: int = 0  # on the page; decides the color
     parameters: int | None = None  # of the network, if it was loaded
 
     @property
@@ -154,7 +154,7 @@ def total_seconds(log: RunLog) -> float | None:
 
 def describe_outcomes(log: RunLog) -> list[str]:
     """Return the outcome of each session."""
-    unknown = "stopped, no reason was recorded; it may have been killed"
+    unknown = "it stopped without recording a reason; it may have been killed"
     found = [session.ended.reason if session.ended else unknown for session in log.sessions]
     if log.state != STOPPED and found and found[-1] == unknown:
         found[-1] = log.state

@@ -78,7 +78,7 @@ def evaluate_segmentation(log: RunLog, model: nn.Module, data: Any, settings: Se
     names = {"mIoU": scores.miou, "pixel accuracy": scores.pixel_accuracy, "mean accuracy": scores.mean_accuracy}
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     column = Column(log, _summary(log, names), scores.iou, confusion=shares)
-    protocol, predictor = f"over all labelled pixels, {settings}", partial(predict, model, settings=settings)
+    protocol, predictor = f"over all labeled pixels, {settings}", partial(predict, model, settings=settings)
     return Result(data, scores, len(per_image), "IoU", protocol, [column], per_image, predictor)
 
 
@@ -111,7 +111,7 @@ def open_validation(log: RunLog, root: str | None = None) -> Any:
     recipe = log.recipe if root is None else recipes.with_values(log.recipe, {"data.root": root})
     data, task = recipe.data, make_task(recipe)
     if data.root and not os.path.isdir(os.path.expanduser(data.root)):
-        raise UsageError(f"data.root is {data.root}, which is not a folder; give the data set with --data ROOT")
+        raise UsageError(f"data.root is {data.root}, which is not a folder; pass the data set with --data ROOT")
     if not data.hold_out and not data.val_split:
         raise UsageError("data.val_split is empty: the run has no validation images")
     return task.splits()[1] if data.hold_out else task.open(data.val_split, training=False)

@@ -81,7 +81,7 @@ class PositionAffinity:
 
     row: int
     column: int
-    at: tuple[float, float]  # its centre x, y in pixels of the image
+    at: tuple[float, float]  # its center x, y in pixels of the image
     step: tuple[float, float]  # distance between positions in pixels: horizontal, vertical
     weights: np.ndarray  # (heads, h, w)
     statistics: dict[str, float]  # means over heads
@@ -104,7 +104,7 @@ def affinity_statistics(
     at most 0.05 %. Images run through the network as a whole, on the device of its parameters.
 
     Args:
-        model: An RGNet, a Mask R-CNN, or any network that takes normalised images (1, 3, H, W).
+        model: An RGNet, a Mask R-CNN, or any network that takes normalized images (1, 3, H, W).
         layer: Path of the layer, or a suffix of it; by default the network's last non-local layer.
     """
     path = collect.find_layer(model, layer, collect.DenseLayer)
@@ -140,7 +140,7 @@ def position_affinity(
 
     Args:
         image: uint8 RGB (3, H, W).
-        at: Pixel x, y of the image; its centre by default.
+        at: Pixel x, y of the image; its center by default.
     """
     path = collect.find_layer(model, layer, collect.DenseLayer)
     module: Any = model.get_submodule(path)
@@ -149,13 +149,13 @@ def position_affinity(
     inputs, frame, _ = collect.run_with_inputs(model, image, [path])
     (x,) = inputs[path]
     step = frame.step(x.shape[2:])
-    row, column, centre = collect.position_at(*at, frame.valid(x.shape[2:]), step)
+    row, column, center = collect.position_at(*at, frame.valid(x.shape[2:]), step)
     with evaluation_mode(model):
         weights = next(collect.iterate_weights(module, x, index=row * x.shape[3] + column))[0, :, 0]  # [heads, N]
     bins = _Bins(top, weights.device)
     statistics, even = _named(bins.add(weights).mean(1).tolist()), uniform(weights.shape[1], top)
     maps = weights.unflatten(1, x.shape[2:]).float().cpu().numpy()
-    return PositionAffinity(row, column, centre, step, maps, statistics, even, bins.histogram())
+    return PositionAffinity(row, column, center, step, maps, statistics, even, bins.histogram())
 
 
 def measure(weights: Tensor, top: int = TOP) -> Tensor:

@@ -41,13 +41,13 @@ class PositionNodes:
     window: tuple[float, float] = (0.0, 0.0)  # width and height of what a node averages
 
     def describe(self) -> str:
-        """Describe the nodes: number, reach and largest weight."""
+        """Describe the nodes: number, mean distance and largest weight."""
         x, y, weights = np.array(self.nodes).T
         text, total = f"{len(weights)} nodes", weights.sum()
         if total < 0.999:  # a layer that attends to all positions
             text = f"the {len(weights)} strongest positions with {100 * total:.1f} % of the weight"
-        reach = np.hypot(x - self.x, y - self.y) @ weights / max(total, 1e-12)
-        return f"{text}, reach {reach:.1f} pixels, largest weight {weights.max():.2g}"
+        distance = np.hypot(x - self.x, y - self.y) @ weights / max(total, 1e-12)
+        return f"{text}, weighted mean distance {distance:.1f} pixels, largest weight {weights.max():.2g}"
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class LayerAttention:
 
     A RepGraph layer (``kind`` "nodes") has S nodes for each cell of ``grid`` x ``grid`` positions. A layer that attends
     to all positions (``kind`` "affinity": non-local, and the position attention of DANet) is represented by the S
-    positions with the largest weights, in descending order; weights are means over its heads. Positions in the padding
-    of a detector's batch are left out.
+    positions with the largest weights, in descending order; weights are means over its heads. Padding is left out.
     """
 
     path: str  # of the layer in the network
@@ -66,18 +65,18 @@ class LayerAttention:
     nodes: np.ndarray  # x and y in pixels, float32 (S, 2, ceil(h / grid), ceil(w / grid))
     weights: np.ndarray  # float32 (groups, S, h, w); their sum over S is 1, or less for "affinity"
     shape: tuple[int, int]  # (h, w)
-    step: tuple[float, float]  # distance between neighbouring positions in pixels: horizontal, vertical
+    step: tuple[float, float]  # distance between neighboring positions in pixels: horizontal, vertical
     grid: int = 1
     node_view: int = 1  # a node is the mean of node_view x node_view positions
-    round: int = 1  # nodes read the output of the round before
+    round: int = 1  # nodes sample the output of the round before
 
     def nodes_at(self, x: float, y: float) -> PositionNodes:
         """Return the nodes of the position at a pixel, with the mean weights of all groups."""
-        row, column, centre = position_at(x, y, self.shape, self.step)
+        row, column, center = position_at(x, y, self.shape, self.step)
         places = self.nodes[:, :, row // self.grid, column // self.grid].tolist()
         weights = self.weights[:, :, row, column].mean(0).tolist()
         nodes = tuple((a, b, weight) for (a, b), weight in zip(places, weights, strict=True))
-        return PositionNodes(*centre, nodes, (self.node_view * self.step[0], self.node_view * self.step[1]))
+        return PositionNodes(*center, nodes, (self.node_view * self.step[0], self.node_view * self.step[1]))
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Frame:
     padded: tuple[int, int]
 
     def step(self, shape: Sequence[int]) -> tuple[float, float]:
-        """Return the distance between neighbouring positions of an (h, w) map in pixels: horizontal, vertical."""
+        """Return the distance between neighboring positions of an (h, w) map in pixels: horizontal, vertical."""
         sizes = zip(self.image, self.resized, self.padded, shape, strict=True)
         down, across = ((padded / count) * (image / resized) for image, resized, padded, count in sizes)
         return across, down
@@ -113,9 +112,9 @@ def collect_attention(
 
     Args:
         model: An :class:`~repgraph.models.RGNet`, a :class:`~repgraph.models.MaskRCNN` or another detector of
-            torchvision, or any network that takes normalised images (1, 3, H, W).
+            torchvision, or any network that takes normalized images (1, 3, H, W).
         image: uint8 RGB (3, H, W).
-        layers: Paths of layers, or suffixes of them; None for all.
+        layers: Paths of layers, or the ends of paths; None for all.
         strongest: Number of positions to keep for a layer that attends to all positions.
     """
     return attention_and_output(model, image, layers=layers, strongest=strongest)[0]
@@ -178,8 +177,7 @@ def run_with_inputs(
 ) -> tuple[dict[str, list[Tensor]], Frame, Any]:
     """Run an image, uint8 RGB (3, H, W), through a network in evaluation mode.
 
-    Returns the inputs of the layers at ``paths`` in the order they run, each a list of maps (1, C, h, w); the sizes of
-    the image; and the network's output for the batch.
+    Returns the inputs of the layers at ``paths`` in the order they run, lists of maps; the sizes; and the output.
     """
     if image.dim() != 3 or len(image) != 3 or image.dtype != torch.uint8:
         raise UsageError(f"the image is {tuple(image.shape)} {image.dtype}; expected a uint8 tensor (3, height, width)")
@@ -244,7 +242,7 @@ def check_inside(at: tuple[float, float], size: Sequence[int], name: str = "the 
 def position_at(
     x: float, y: float, shape: tuple[int, int], step: tuple[float, float]
 ) -> tuple[int, int, tuple[float, float]]:
-    """Return row and column of the position of an (h, w) map nearest to a pixel, and the pixel x, y at its centre."""
+    """Return row and column of the position of an (h, w) map nearest to a pixel, and the pixel x, y at its center."""
     row = min(max(int((y + 0.5) // step[1]), 0), shape[0] - 1)
     column = min(max(int((x + 0.5) // step[0]), 0), shape[1] - 1)
     return row, column, ((column + 0.5) * step[0] - 0.5, (row + 0.5) * step[1] - 0.5)

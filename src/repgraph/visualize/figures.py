@@ -20,10 +20,10 @@ from repgraph.visualize.affinity import AffinityStatistics, PositionAffinity, fo
 
 WIDTH = 6.9  # inches: the text of a page with two columns
 POSITION_COLOUR, NODE_COLOUR, OUTLINE = "#1466d8", "#e2212f", "#fff"
-TEXT, GREY, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"  # the last two of Okabe and Ito's colours
+TEXT, GREY, BLUE, ORANGE = "#222222", "#666666", "#0072b2", "#d55e00"  # the last two of Okabe and Ito's colors
 MAX_SIDE, MAX_PIXELS = 2**16, 2**28  # of images that Matplotlib draws; about 1 GiB
 HIDDEN = 1e-3  # share of the smallest weights that the histograms may leave out
-MAP_MIN = 0.1  # smallest weight times N in the colours of the map
+MAP_MIN = 0.1  # smallest weight times N in the colors of the map
 
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 _STYLE: dict[str, Any] = {
@@ -77,8 +77,7 @@ def draw_affinity(
 ) -> Figure:
     """Draw histograms of the attention weights of all positions and of one, and its map over its ``image`` (H, W, 3).
 
-    Call it within :func:`figure_style`. The bars are shares of the number of weights, the line is the share of their
-    sum, by the weight times N.
+    Call it within :func:`figure_style`. Bars: shares of the number of weights; line: of their sum; by weight times N.
     """
     count = len(found.images)
     title = f"all positions of {count} image{'s' * (count > 1)}"

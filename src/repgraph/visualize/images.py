@@ -50,7 +50,7 @@ def open_images(
         check_not_overwritten(filter(None, paths), outputs)
         return _images_of_split(images, given, limit)
     if not given:
-        raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
+        raise UsageError("pass images (files, folders, patterns), or --split and --data for a split of a data set")
     sources = find_images(given)[:limit]
     check_not_overwritten([source.path for source in sources], outputs)
 

@@ -135,7 +135,7 @@ def draw_nodes(
         Line2D([], [], label=f"{node} outside of the image", **ring),
     ]
     if windows:
-        handles.append(Line2D([], [], label=f"window that a {node} averages", **ring | dict(marker="s")))
+        handles.append(Line2D([], [], label=f"window over which a {node} is averaged", **ring | dict(marker="s")))
     figure.legend(handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE)
     return figure
 

@@ -1,5 +1,5 @@
 "use strict";
-// The data of the page: images, nodes of layers, and underlays, as packing.py writes them.
+// The data of the page: images, nodes of layers, and overlays, as packing.py writes them.
 
 const WHOLE = 65535; // 16-bit integers are fractions of a range
 const OUTSIDE = 1; // nodes are at most this many times the image's sides outside of it
@@ -24,7 +24,7 @@ class Layer {
     this.weights = shorts(packed.weights); // [rows, columns, count], square roots
   }
 
-  /** Return the position nearest to a pixel, with the pixel at its centre. */
+  /** Return the position nearest to a pixel, with the pixel at its center. */
   positionAt(pixelX, pixelY) {
     const [across, down] = this.step;
     const row = clamp(Math.floor((pixelY + 0.5) / down), 0, this.rows - 1);
@@ -53,7 +53,7 @@ class Layer {
   }
 
   /**
-   * Return the strongest paths from nodes on to their nodes in the round before, for each earlier round. A node reads the
+   * Return the strongest paths from nodes on to their nodes in the round before, for each earlier round. A node samples the
    * round's response at the position nearest to it. The weight of a path is the product of its nodes' weights.
    */
   walk(nodes) {
@@ -68,7 +68,7 @@ class Layer {
 }
 
 /** Classes of pixels, or objects: predicted or true. */
-class Underlay {
+class Overlay {
   constructor(packed, image) {
     const { width, height, runs, entries } = packed;
     Object.assign(this, packed, { image, labels: new Uint8Array(width * height) });
@@ -95,7 +95,7 @@ class Underlay {
 class Picture {
   constructor(packed) {
     Object.assign(this, packed, { pins: [], photo: Object.assign(new Image(), { src: packed.photo }) });
-    this.underlays = packed.underlays.map((one) => new Underlay(one, this));
+    this.overlays = packed.overlays.map((one) => new Overlay(one, this));
     this.layers = [];
     for (const one of packed.layers) {
       this.layers.push(new Layer(one, this, one.round > 1 ? this.layers.at(-1) : null));

@@ -1,10 +1,10 @@
-// The two canvases: the image with the underlay, and above it the positions with their nodes.
+// The two canvases: the image with the overlay, and above it the positions with their nodes.
 
 const POSITION = "#1466d8";
 const NODE = "226, 33, 47";
 const PATH = "255, 176, 32"; // nodes of earlier rounds
 const OUTLINE = "#fff";
-const OPACITY = 0.6; // of the underlay
+const OPACITY = 0.6; // of the overlay
 
 function clear(canvas, view) {
   const context = canvas.getContext("2d");
@@ -15,20 +15,20 @@ function clear(canvas, view) {
   return context;
 }
 
-/** Draw the photograph, and over it an underlay: classes or objects. */
-function drawBase(canvas, view, underlay) {
+/** Draw the photograph, and over it an overlay: classes or objects. */
+function drawBase(canvas, view, overlay) {
   const { image } = view;
   const context = clear(canvas, view);
   const box = [view.left, view.top, view.scale * image.width, view.scale * image.height];
   context.imageSmoothingQuality = "high";
   context.imageSmoothingEnabled = view.scale * image.width < 6 * image.photo.naturalWidth;
   context.drawImage(image.photo, ...box); // nothing before it is loaded
-  if (!underlay) return;
+  if (!overlay) return;
   context.imageSmoothingEnabled = false;
   context.globalAlpha = OPACITY;
-  context.drawImage(underlay.canvas, ...box);
+  context.drawImage(overlay.canvas, ...box);
   context.globalAlpha = 1;
-  drawBoxes(context, view, underlay);
+  drawBoxes(context, view, overlay);
 }
 
 /** Draw a disc, and its outline if that has a width. */
@@ -48,10 +48,10 @@ function line(context, start, end, lineWidth, strokeStyle) {
   context.stroke();
 }
 
-function drawBoxes(context, view, underlay) {
+function drawBoxes(context, view, overlay) {
   context.font = "600 12px system-ui, sans-serif";
-  for (const [i, [x, y, endX, endY]] of [...underlay.boxes.entries()].reverse()) {
-    const { name, colour } = underlay.entries[i];
+  for (const [i, [x, y, endX, endY]] of [...overlay.boxes.entries()].reverse()) {
+    const { name, colour } = overlay.entries[i];
     const [left, top] = view.toScreen(x, y);
     const [right, bottom] = view.toScreen(endX, endY);
     const above = clamp(top - 18, 0, view.height - 18);

@@ -1,6 +1,6 @@
 // State, pointer and keys, and drawing.
 
-const state = { image: -1, layer: 0, underlay: 0, windows: false, walk: true, point: null }; // underlay 0 is none
+const state = { image: -1, layer: 0, overlay: 0, windows: false, walk: true, point: null }; // overlay 0 is none
 const view = new View(pictureAt(0));
 const surface = find("marks");
 let baseIsStale = true;
@@ -8,7 +8,7 @@ let frame = 0;
 
 const image = () => pictureAt(state.image);
 const layer = () => image().layers[state.layer];
-const underlay = () => image().underlays[state.underlay - 1];
+const overlay = () => image().overlays[state.overlay - 1];
 const current = () => layer().nodesAt(state.point.x, state.point.y);
 const walked = () => (state.walk ? layer().walk(current().nodes) : []); // paths on to the nodes of earlier rounds
 
@@ -19,7 +19,7 @@ function draw(base) {
 
 function drawNow() {
   frame = 0;
-  if (baseIsStale) drawBase(find("base"), view, underlay());
+  if (baseIsStale) drawBase(find("base"), view, overlay());
   baseIsStale = false;
   const pinned = image().pins.map(({ x, y }) => layer().nodesAt(x, y));
   drawMarks(surface, view, layer(), pinned, current(), state.windows, walked());
@@ -27,7 +27,7 @@ function drawNow() {
   showNodes(layer(), current());
 }
 
-/** Choose an image, layer, underlay, windows or walk; values that do not exist fall back to others. */
+/** Choose an image, layer, overlay, windows or walk; values that do not exist fall back to others. */
 function choose(change) {
   const before = state.image;
   Object.assign(state, change);
@@ -38,9 +38,9 @@ function choose(change) {
   }
   image().photo.onload = () => draw(true);
   state.layer = clamp(state.layer, 0, image().layers.length - 1);
-  if (!underlay()) state.underlay = 0;
+  if (!overlay()) state.overlay = 0;
   fillChoices(state, image(), layer());
-  fillLegend(underlay());
+  fillLegend(overlay());
   draw(true);
 }
 
@@ -85,7 +85,7 @@ const place = (event) => [event.offsetX, event.offsetY];
 const pressed = new Map(); // places of the pressed pointers
 let travelled = 0; // pixels since the press
 
-/** Return the centre of the pressed pointers and their distance. */
+/** Return the center of the pressed pointers and their distance. */
 function gesture() {
   const [a, b = a] = [...pressed.values()];
   return { x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2, apart: Math.hypot(a[0] - b[0], a[1] - b[1]) || 1 };
@@ -138,7 +138,7 @@ const KEYS = {
   0: () => zoom(0),
   "[": () => choose({ layer: state.layer - 1 }),
   "]": () => choose({ layer: state.layer + 1 }),
-  u: () => choose({ underlay: state.underlay + 1 }),
+  o: () => choose({ overlay: state.overlay + 1 }),
   w: () => choose({ windows: !state.windows }),
   r: () => choose({ walk: !state.walk }),
   ",": () => choose({ image: state.image - 1 }),
@@ -155,7 +155,7 @@ document.addEventListener("keydown", (event) => {
   KEYS[key](event.shiftKey ? 5 : 1);
 });
 
-for (const name of ["image", "layer", "underlay"]) {
+for (const name of ["image", "layer", "overlay"]) {
   find(name).addEventListener("change", (event) => choose({ [name]: event.target.selectedIndex }));
 }
 for (const name of ["windows", "walk"]) {

@@ -15,36 +15,36 @@ from repgraph.constants import IGNORE
 from repgraph.data.labels import Labels
 from repgraph.visualize.collect import LayerAttention, paint_objects
 
-MAX_SIDE = 2048  # of photographs and underlays in the page; coordinates stay those of the image
+MAX_SIDE = 2048  # of photographs and overlays in the page; coordinates stay those of the image
 OUTSIDE = 1  # nodes farther outside of the image than this many times its sides are moved there
 MAX_STRONGEST = 400_000  # nodes in all layers of an image that attend to all positions
 WHOLE = 65535
 
 
 def pack_classes(title: str, classes: Any, labels: Labels) -> dict[str, Any]:
-    """Pack classes (H, W) to show under the nodes."""
-    return _pack_underlay(title, np.asarray(classes, np.uint8), labels.names, labels.palette)
+    """Pack classes (H, W) to show over the photograph."""
+    return _pack_overlay(title, np.asarray(classes, np.uint8), labels.names, labels.palette)
 
 
 def pack_objects(
     title: str, size: Sequence[int], boxes: Any, classes: Any, masks: Iterable[Any], labels: Labels, scores: Any = ()
 ) -> dict[str, Any]:
-    """Pack objects in an image of ``size`` (H, W) to show under the nodes; the first ones are on top.
+    """Pack objects in an image of ``size`` (H, W) to show over the photograph; the first ones are on top.
 
     ``boxes`` (N, 4) are in pixels that begin at integers, ``classes`` (N,) from 1, ``masks`` (H, W) are of 0 and 1.
     """
     names = [labels.names[k - 1] for k in classes]
     if len(scores):
         names = [f"{name} {score:.2f}" for name, score in zip(names, scores, strict=True)]
-    corners = np.reshape(boxes, (-1, 4))[:IGNORE] - 0.5  # pixel centres are at integers
-    packed = _pack_underlay(title, paint_objects(size, masks), names, [labels.palette[k - 1] for k in classes])
+    corners = np.reshape(boxes, (-1, 4))[:IGNORE] - 0.5  # pixel centers are at integers
+    packed = _pack_overlay(title, paint_objects(size, masks), names, [labels.palette[k - 1] for k in classes])
     return packed | {"boxes": corners.round(2).tolist()}
 
 
-def _pack_underlay(
+def _pack_overlay(
     title: str, values: np.ndarray, names: Sequence[str], palette: Sequence[Sequence[int]]
 ) -> dict[str, Any]:
-    """Pack the index of each pixel's name and colour, uint8 (H, W)."""
+    """Pack the index of each pixel's name and color, uint8 (H, W)."""
     shares = np.bincount(values.reshape(-1), minlength=IGNORE)[:IGNORE] / values.size
     picture = Image.fromarray(values)
     picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.NEAREST)

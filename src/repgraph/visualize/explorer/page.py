@@ -30,7 +30,7 @@ class ExplorerImage:
 
     name: str
     image: Tensor  # uint8 RGB (3, H, W)
-    truth: Any = None  # classes (H, W) with 255 for unlabelled pixels, or objects as in repgraph.data.coco.InstanceData
+    truth: Any = None  # classes (H, W) with 255 for unlabeled pixels, or objects as in repgraph.data.coco.InstanceData
     picture: Tensor | None = None  # shown in place of the image: the same at another size
 
 
@@ -51,7 +51,7 @@ def explore(
 
     Args:
         model: An :class:`~repgraph.models.RGNet` or a :class:`~repgraph.models.MaskRCNN`.
-        labels: Names and colours of the classes; by default "class 0" and so on.
+        labels: Names and colors of the classes; by default "class 0" and so on.
         title, about: First and second line of the page.
         layers: Paths of layers, or the ends of paths; None for all.
         score: Minimum score of objects.
@@ -60,18 +60,18 @@ def explore(
     packed = []
     for image in images:
         size = height, width = image.image.shape[-2], image.image.shape[-1]
-        with memory_hints(["a smaller image (--side)"], f"{image.name} ({width} x {height} pixels): "):
+        with memory_hints(["a smaller image (command line: --side)"], f"{image.name} ({width} x {height} pixels): "):
             attention, output = attention_and_output(model, image.image, layers=layers)
-        underlays = [_predicted(to_prediction(output, size, image.name), labels, score)]
+        overlays = [_predicted(to_prediction(output, size, image.name), labels, score)]
         if image.truth is not None:
-            underlays.append(_true(image.truth, size, labels))
-        packed.append(pack_image(image, list(attention.values()), underlays))
+            overlays.append(_true(image.truth, size, labels))
+        packed.append(pack_image(image, list(attention.values()), overlays))
         progress(len(packed))
     return make_page(packed, title, about)
 
 
 def pack_image(
-    image: ExplorerImage, layers: Sequence[LayerAttention], underlays: Sequence[dict[str, Any]]
+    image: ExplorerImage, layers: Sequence[LayerAttention], overlays: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the data of one image for the page."""
     height, width = image.image.shape[-2:]
@@ -79,7 +79,7 @@ def pack_image(
     photo.thumbnail((MAX_SIDE, MAX_SIDE), Resampling.BOX)
     size = {"width": width, "height": height}
     packed = pack_layers(layers, (height, width))
-    return {"name": image.name, **size, "photo": data_uri(photo, photo=True), "underlays": underlays, "layers": packed}
+    return {"name": image.name, **size, "photo": data_uri(photo, photo=True), "overlays": overlays, "layers": packed}
 
 
 def make_page(images: Sequence[dict[str, Any]], title: str = "", about: str = "") -> str:

@@ -19,11 +19,11 @@ function fillSelect(select, titles, index) {
   select.selectedIndex = index;
 }
 
-/** Update the controls for the chosen image, layer and underlay. */
+/** Update the controls for the chosen image, layer and overlay. */
 function fillChoices(state, image, layer) {
   fillSelect(find("image"), data.images.map((one) => one.name), state.image);
   fillSelect(find("layer"), image.layers.map((one) => one.name), state.layer);
-  fillSelect(find("underlay"), ["none", ...image.underlays.map((one) => one.title)], state.underlay);
+  fillSelect(find("overlay"), ["none", ...image.overlays.map((one) => one.title)], state.overlay);
   find("layer").title = layer.name; // it can be longer than the control
   find("windows-field").hidden = layer.node_view < 2;
   find("windows").checked = state.windows;
@@ -43,7 +43,7 @@ function showNodes(layer, position) {
   });
   find("nodes").replaceChildren(...rows);
   const outside = position.nodes.filter((node) => !node.inside).length;
-  find("summary").textContent = `reach ${position.reach.toFixed(1)} px · ${outside} of ${layer.count} outside`;
+  find("summary").textContent = `reach ${position.reach.toFixed(1)} px · ${outside} of ${layer.count} outside the image`;
   find("note").textContent = note(layer, position);
 }
 
@@ -51,31 +51,31 @@ function note(layer, position) {
   if (layer.kind === "affinity") {
     return (
       `This layer attends to all positions of its map. The page shows the ${layer.count} strongest, ` +
-      `which have ${percent(position.share)} of this position's weight; reach considers only these.`
+      `which have ${percent(position.share)} of this position's weight; reach is computed from these only.`
     );
   }
   const { grid, node_view: side } = layer;
   const notes = [];
-  if (layer.before) notes.push(`The nodes of this round read the responses of round ${layer.round - 1}.`);
-  if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its centre.`);
-  if (grid > 1) notes.push(`Cells of ${grid} × ${grid} positions share these nodes; each has its own weights.`);
+  if (layer.before) notes.push(`The nodes of this round sample the responses of round ${layer.round - 1}.`);
+  if (side > 1) notes.push(`A node is the mean of the ${side} × ${side} positions around its center.`);
+  if (grid > 1) notes.push(`The ${grid} × ${grid} positions of a cell share these nodes; each position has its own weights.`);
   return notes.join(" ");
 }
 
 function showStatus(image, point) {
   const parts = [`x ${Math.round(point.x)}, y ${Math.round(point.y)}`];
-  for (const underlay of image.underlays) {
-    const entry = underlay.at(point.x, point.y);
-    parts.push(` · ${underlay.title}: `);
+  for (const overlay of image.overlays) {
+    const entry = overlay.at(point.x, point.y);
+    parts.push(` · ${overlay.title}: `);
     if (entry) parts.push(chip(entry.colour), entry.name);
     else parts.push("—");
   }
   find("status").replaceChildren(...parts);
 }
 
-/** Explain the colours of the underlay. */
-function fillLegend(underlay) {
-  const entries = (underlay?.entries ?? []).filter(({ share }) => share > 0);
+/** Explain the colors of the overlay. */
+function fillLegend(overlay) {
+  const entries = (overlay?.entries ?? []).filter(({ share }) => share > 0);
   find("legend").replaceChildren(...entries.map(({ colour, name, share }) => {
     return element("li", [chip(colour), element("b", name, { title: name }), percent(share)]);
   }));

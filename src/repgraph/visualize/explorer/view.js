@@ -1,4 +1,4 @@
-// The image on the stage: screen = left + scale * (x + 0.5), because pixel centres are at integers.
+// The image on the stage: screen = left + scale * (x + 0.5), because pixel centers are at integers.
 
 class View {
   constructor(image) {
@@ -37,7 +37,7 @@ class View {
     this.move(0, 0);
   }
 
-  /** Move the image, but keep the centre of the stage on it. */
+  /** Move the image, but keep the center of the stage on it. */
   move(right, below) {
     if (this.whole) return;
     const { image, scale, width, height } = this;
@@ -45,14 +45,14 @@ class View {
     this.top = clamp(this.top + below, height / 2 - scale * image.height, height / 2);
   }
 
-  /** Move a pixel to the centre of the stage if it is near the border of the stage or outside. */
+  /** Move a pixel to the center of the stage if it is near the border of the stage or outside. */
   show(x, y) {
     const [across, down] = this.toScreen(x, y);
     const [right, below] = [this.width / 2 - across, this.height / 2 - down];
     if (Math.max(Math.abs(right) / this.width, Math.abs(below) / this.height) > 0.4) this.move(right, below);
   }
 
-  /** Change the size of the stage; what is in its centre stays there. */
+  /** Change the size of the stage; what is in its center stays there. */
   resize(width, height) {
     const [right, below] = [(width - this.width) / 2, (height - this.height) / 2];
     Object.assign(this, { width, height });
