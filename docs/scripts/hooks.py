@@ -15,7 +15,7 @@ from repgraph.constants import SCALES
 
 INTRODUCTION = """# Commands
 
-Generated from the commands themselves; `repgraph COMMAND --help` prints the same. Options marked "several at once" take
+Generated from the commands themselves; `repgraph COMMAND --help` prints the same. Options marked "one or more" take
 several values: `--set optim.lr=0.02 data.crop=384`. `repgraph --import MODULE COMMAND ...` imports a module first, to
 [register a context layer](context-layer.md).
 
@@ -109,7 +109,7 @@ def _sections(command: Any, parent: Any, path: str) -> list[str]:
             limits = re.search(r"\s*\[([^\[\]]*)\]$", right)
             text = right[: limits.start()] if limits else right
             details = [_limit(each) for each in limits[1].split("; ")] if limits else []
-            name = f"`{_placeholder(left)}`".replace("|", r"\|")
+            name = f"`{re.sub('[<>]', '', left)}`".replace("|", r"\|")
             rows[parameter.param_type_name].append(f"| {name} | {_escape(text)} | {', '.join(details)} |")
     for kind, lines in rows.items():
         if lines:
@@ -130,13 +130,6 @@ def _limit(text: str) -> str:
     text = re.sub(r"^default: \(?(.*?)\)?$", r"\1", text)
     text = text.replace("<=x<=", " to ").replace(" to 9223372036854775807", " or more")
     return _escape(text.replace("x>=", "at least ").replace(" to 2147483647", " or more"))
-
-
-def _placeholder(text: str) -> str:
-    """Replace types by shorter placeholders: ``--seed <int range>`` is ``--seed N``."""
-    for types, placeholder in ((r"<(int|float)( range)?>", "N"), (r" ?<(str|path)>", ""), (r" ?<list\[str\]>", "...")):
-        text = re.sub(types, placeholder, text)
-    return re.sub(r"<(?:list\[)?(.+?)\]?>", r"\1", text)
 
 
 def _escape(text: str) -> str:

@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch):
 def test_without_a_clone(folder, capsys, command):
     assert cli.main([command, "photo.png"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"repgraph {command}: give --model; {SHIPPED}") and error.count("\n") == 1
+    assert error.startswith(f"repgraph {command}: --model is required outside of a clone") and error.count("\n") == 1
     assert [path.name for path in folder.iterdir()] == ["photo.png"]
 
 
@@ -44,4 +44,4 @@ def test_network_in_place_of_an_image(folder, capsys, network):
     (folder / "run").mkdir()
     (folder / "run" / "recipe.json").touch()
     assert cli.main(["predict", network, "photo.png"]) == 2
-    assert f"{network} is a network, not an image; give it as --model {network}" in capsys.readouterr().err
+    assert f"{network} is a network, not an image; pass it as --model {network}" in capsys.readouterr().err

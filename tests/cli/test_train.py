@@ -35,12 +35,12 @@ def typed(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("", "give the name of a recipe (repgraph train --list shows all), a JSON file, or --resume RUN"),
+        ("", "pass the name of a recipe (repgraph train --list shows all), a JSON file, or --resume RUN"),
         ("voc-r50-rgnet --batch 0", "'--batch'"),
         ("voc-r50-rgnet --set", "--set"),
-        ("voc-r50-rgnet", "the folder of voc is required: --data ROOT"),
+        ("voc-r50-rgnet", "root is required for 'voc' (command line: --data ROOT)"),
         ("--resume none", "none is neither the folder of a run"),
-        ("voc-r50-rgnet --resume none", "--resume takes the recipe and the folder from the run"),
+        ("voc-r50-rgnet --resume none", "--resume cannot be combined with a recipe, --out, --print or --measure"),
     ],
 )
 def test_mistakes(typed, tmp_path, arguments, words):
@@ -71,7 +71,11 @@ def test_run_from_a_file_in_the_default_folder(typed, tmp_path, data):
             130,
             "stopped by SIGINT .*; resume with: repgraph train --resume",
         ),
-        (lambda model: model.head.classifier.weight.data.fill_(math.nan), 3, "the loss is .*; there is no checkpoint$"),
+        (
+            lambda model: model.head.classifier.weight.data.fill_(math.nan),
+            3,
+            "the loss is .*; there is no checkpoint; try a lower",
+        ),
     ],
     ids=["SIGINT", "not finite"],
 )
@@ -86,5 +90,5 @@ def test_measure(typed, tmp_path, monkeypatch, data):
     monkeypatch.setattr(repgraph.train, "measure", quick)
     code, out, err = typed("folder-r50-rgnet", "--measure", "--set", *settings(data))
     assert code == 0 and "images/s with the data" in out and "images/s with one batch in memory" in out
-    assert err.splitlines() == ["4 iterations with one batch in memory", "4 iterations with the data"]
+    assert err.splitlines() == ["timing 4 iterations with one batch in memory", "timing 4 iterations with the data"]
     assert list(tmp_path.iterdir()) == []

@@ -125,8 +125,14 @@ def test_notes(network, data, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{network}", "--data", "{data}"], "--dataset is None, but the network labels pixels; choose one of"),
-        (["{network}", "--dataset", "coco", "--data", "{coco}"], "--dataset is coco, but the network labels pixels"),
+        (
+            ["{network}", "--data", "{data}"],
+            "the data set of this network is unknown (it has no recipe); pass --dataset, one of",
+        ),
+        (
+            ["{network}", "--dataset", "coco", "--data", "{coco}"],
+            "--dataset is 'coco', but this is a segmentation network; choose",
+        ),
         (["{network}", *SPLIT, "--crop", "3x"], "--crop is '3x'; expected a side or HEIGHTxWIDTH"),
         (["{network}", *SPLIT, "--option", "classes"], "--option is 'classes'; expected NAME=VALUE"),
         (["{network}", *SPLIT, "--out", "{data}/classes.json"], "cannot write"),

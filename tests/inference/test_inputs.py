@@ -76,10 +76,11 @@ def test_names_are_unique_and_stay_in_the_folder(chosen, kind):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("nowhere.jpg", r"nowhere.jpg: no image found .* folders or patterns as '\*\*/\*\.jpg'"),
-        ("*.gif", r"\*.gif: no image found"),
-        ("empty", "empty: no image found"),
-        ("out/*/*", r"out/\*/\*: no image found outside of --out"),
+        ("nowhere.jpg", "nowhere.jpg: no such file or folder$"),
+        ("*.gif", r"'\*.gif' matches no images$"),
+        ("empty", "empty: no images in this folder$"),
+        ("out", r"out: no images in this folder \(for its sub-folders, use the pattern 'out/\*\*/\*\.jpg'\)"),
+        ("out/*/*", r"out/\*/\*: predictions in --out are not used as inputs"),
     ],
 )
 def test_arguments_without_images(given, message, tree):

@@ -188,7 +188,7 @@ def test_an_input_is_not_overwritten(network, model, tmp_path, monkeypatch, caps
         path = trained.save_picture(tmp_path / "out" / name)
         before = path.read_bytes()
         assert command(network, path, "--out", tmp_path / "out", *CPU) == 2
-        assert "no image found outside of --out" in capsys.readouterr().err
+        assert "predictions in --out are not used as inputs" in capsys.readouterr().err
         assert path.read_bytes() == before
         objects.use(monkeypatch, model)
 
@@ -293,7 +293,7 @@ def test_links_in_the_output_folder_do_not_lead_out_of_it(detector, photos, tmp_
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
-        ("labels", [], "give images (files, folders, patterns), or --split and --data"),
+        ("labels", [], "pass images (files, folders, patterns), or --split and --data"),
         ("labels", ["{photos}", "--data", "x"], "--data, --dataset, --option and --limit need --split"),
         ("labels", ["{photos}", "--score", "0.5"], "--score is for detectors; this network is for segmentation"),
         ("labels", ["{photos}", "--out", "{photos}/b.png"], "cannot write"),

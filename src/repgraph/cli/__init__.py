@@ -1,7 +1,6 @@
 """The ``repgraph`` command. Each sub-command is a function in a module of this package.
 
-The modules import only Typer and the standard library, which keeps ``--help`` fast. A command imports the rest when it
-runs.
+The modules import only Typer and the standard library, which keeps ``--help`` fast; commands import the rest.
 """
 
 # Neither signal nor typing, which take longer than Python's start: until main has its handler, Ctrl-C is a traceback.

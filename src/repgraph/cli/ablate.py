@@ -27,13 +27,13 @@ def ablate(
     jobs: Annotated[int, option("Number of simultaneous runs; they share GPUs and cores.", min=1)] = 1,
     backend: Annotated[str, option("Backend of joblib: threading, loky or dask.", metavar="NAME")] = "threading",
     cluster: Annotated[str, option("Address of a Dask scheduler.", metavar="ADDRESS")] = "",
-    of: Annotated[list[str] | None, option(f"For tune: {NETWORKS}.", metavar="NAME")] = None,
-    trials: Annotated[int, option("For tune: number of trials of each competitor.", min=1)] = 8,
+    of: Annotated[list[str] | None, option(f"For tune: networks among {NETWORKS}.", metavar="NAME")] = None,
+    trials: Annotated[int, option("For tune: number of trials per network.", min=1)] = 8,
     tuned: Annotated[Path | None, option("Use the settings that tune chose (tuning.csv).", metavar="FILE")] = None,
     show: Annotated[bool, option("Print the table of the results so far and exit.", "--show")] = False,
     dry_run: Annotated[bool, option("List the runs and exit.", "--dry-run")] = False,
 ) -> int:
-    """Train the entries of one of the paper's tables with several seeds, and make the table.
+    """Train the networks of an ablation table with several seeds, and make the table.
 
     Examples:
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --dry-run    list the runs
@@ -43,10 +43,10 @@ def ablate(
       repgraph ablate nodes --data VOC2012 --weights resnet50.safetensors --tuned results/tuning.csv
       repgraph ablate group --dataset scenes --seeds 0 1 --set train.iterations=300    on the CPU, without data
 
-    The table choose compares networks, and ends with repgraph bench networks on GPU and CPU.
-    Finished runs are never repeated; the same command resumes after an interruption. The exit code is 0, 1 if a run
-    failed or diverged, 2 for a mistake in the command, the data or the results, and 130 or 143 if stopped by SIGINT or
-    SIGTERM. See docs/ablations.md.
+    The table choose compares whole networks; after training, their speed is measured with repgraph bench networks on
+    the CPU and, if there is one, on the GPU. Finished runs are never repeated; the same command resumes after an
+    interruption. Exit codes: 0 success; 1 a run failed or diverged; 2 invalid options, data or results; 130 or 143
+    stopped by SIGINT or SIGTERM. See docs/ablations.md.
     """
     seeds = seeds or ([0] if table == "tune" else [0, 1, 2])
     given: dict[str, Any] = {name: value for name, value in locals().items() if name not in ("show", "dry_run")}
@@ -61,7 +61,7 @@ def ablate(
     report = ablation.show_tables(plan) if show else ablation.ablate(plan, sys.stderr)
     print("\n".join(report.tables), end="")
     for path in report.files:
-        print(f"written: {path}", file=sys.stderr)
+        print(f"wrote {path}", file=sys.stderr)
     note = partial(print, "repgraph ablate:", file=sys.stderr)
     if report.left:
         names = ", ".join(map(str, report.left[:3]))
@@ -72,14 +72,10 @@ def ablate(
         note(f"{len(report.failed)} run(s) failed or diverged; the reasons are below the table")
     if show or table != "choose" or report.left or report.code:
         return 0 if show else report.code
-    return _measure_speed(out, ablation.start_recipe(plan).model.backbone)
-
-
-def _measure_speed(out: Path, backbone: str) -> int:
-    """Measure the networks of the table "choose" on the GPU, if there is one, and on the CPU."""
     from repgraph.cli.bench import Run, networks
     from repgraph.distributed import parse_device
 
+    backbone = ablation.start_recipe(plan).model.backbone
     devices = dict.fromkeys((parse_device("auto").type, "cpu"))
     runs = [Run(out=out / f"speed-{device}", device=device) for device in devices]
     return max(networks(size=None, backbone=backbone, **vars(run)) for run in runs)

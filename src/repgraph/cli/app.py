@@ -21,10 +21,17 @@ class Command(TyperCommand):
         super().__init__(*arguments, **keywords)
         if self.help:
             self.help = self.help.replace("Examples:\n", "\b\nExamples:\n")  # \b: keep the line breaks below
-        several: list[Any] = [each for each in self.params if getattr(each, "multiple", False)]
-        for each in several:
-            each.help = f"{(each.help or '').removesuffix('.')}; several at once."
-        self.several = {name: each for each in several for name in each.opts}
+        self.several: dict[str, Any] = {}
+        parameters: list[Any] = self.params
+        for each in parameters:
+            if each.param_type_name == "argument":
+                each.display_type_rich = lambda ctx: ""
+            elif each.multiple:
+                each.help = f"{(each.help or '').removesuffix('.')} (one or more)."
+                self.several |= dict.fromkeys(each.opts, each)
+            else:
+                continue
+            each.metavar = each.metavar or each.name.upper()  # in place of a Python type
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -68,7 +75,9 @@ app.add_typer(_group("bench", "Benchmarks of speed and memory.", *benchmarks))
 @app.callback(invoke_without_command=True)
 def version(
     show: Annotated[bool, option("Show the version and exit.", "--version")] = False,
-    modules: Annotated[list[str] | None, option("Module with context layers.", "--import", metavar="MODULE")] = None,
+    modules: Annotated[
+        list[str] | None, option("Python module to import, e.g. with context layers.", "--import", metavar="MODULE")
+    ] = None,
 ) -> None:
     if modules:  # read by repgraph.models.context, in processes that a command starts as well
         os.environ["REPGRAPH_IMPORT"] = ",".join(modules)

@@ -48,10 +48,10 @@ Nodes = Annotated[int, _count("Nodes per position.")]
 class Run:
     """Options that all benchmarks share."""
 
-    dtype: Annotated[list[Dtype] | None, _device("Dtypes of the maps.", "float32", "float32 and bfloat16")] = None
+    dtype: Annotated[list[Dtype] | None, _device("float32 bfloat16 float16.", "float32", "float32 and bfloat16")] = None
     batch: Annotated[int, _count("Number of images.")] = 1
     only: Annotated[list[str] | None, option("Measure only these.", metavar="NAME")] = None
-    seconds: Annotated[float | None, _device("Seconds for each measurement, on average.", 1, 0.05, min=1e-3)] = None
+    seconds: Annotated[float | None, _device("Average time of each measurement, in seconds.", 1, 0.05, min=1e-3)] = None
     limit: Annotated[float | None, _device("Skip candidates slower than this, in seconds.", 30, 1, min=1e-3)] = None
     out: Annotated[Path, option("Folder of the CSV file and the plots.", metavar="DIR")] = Path("repgraph-bench")
     quick: Annotated[bool, option("One size and few calls, for a first look.", "--quick")] = False
@@ -90,14 +90,14 @@ def operator(
     nodes: Nodes = 9,
     memory_format: Annotated[Layout, option("Memory format of the maps.")] = "channels_last",
 ) -> int:
-    """Measure the backends of the operator, the same from grid_sample calls, and non-local attention.
+    """Measure the backends of the operator, an equivalent from grid_sample, and non-local attention.
 
     Examples:
       repgraph bench operator --quick
       repgraph bench operator --size 65x65 129x129 --out results
 
-    Results are first compared with float64; candidates with wrong results are not measured. The exit code is 0 if
-    anything was measured, else 1; 2 for a mistake in the command; 130 after Ctrl-C, which keeps finished measurements.
+    Results are first compared with float64; candidates with wrong results are not measured. Exit codes:
+    0 success; 1 nothing was measured; 2 invalid options; 130 stopped by Ctrl-C, which keeps finished measurements.
     """
     import torch
 
@@ -115,7 +115,7 @@ def layers(
     size: Annotated[list[str] | None, _device("Sizes of the maps.", metavar="HxW", **LAYER_SIZES)] = None,
     paper: Annotated[bool, option("The paper's input: --size 128x256 --channels 2048.", "--paper")] = False,
     channels: Annotated[int | None, _device("Channels C of the input.", 512, 2048, min=1)] = None,
-    mid_channels: Annotated[int, _count("Channels C' inside.")] = 256,
+    mid_channels: Annotated[int, _count("Inner channels C'.")] = 256,
     nodes: Nodes = 9,
 ) -> int:
     """Measure RepGraph layers, non-local blocks and DANet: multiply-adds, parameters, time and memory.
@@ -139,11 +139,11 @@ def layers(
 @flatten
 def deformable(
     run: Run,
-    problem: Annotated[list[Problem] | None, option("What to measure.", show_default="all")] = None,
+    problem: Annotated[list[Problem] | None, option("Problems listed above.", show_default="all")] = None,
     size: Annotated[list[str] | None, option("Image sizes.", metavar="HxW", show_default="as in papers")] = None,
     points: Annotated[int, _count("Points on each map.")] = 4,
 ) -> int:
-    """Measure deformable attention: our kernels, the same from grid_sample calls, and Hugging Face models.
+    """Measure deformable attention: RepGraph's kernels, an equivalent from grid_sample, and Hugging Face models.
 
     Examples:
       repgraph bench deformable --quick
@@ -181,7 +181,7 @@ def networks(
     from repgraph.bench.networks import NetworkSetting, NetworkTable
 
     if run.batch > 1 and not size:
-        raise UsageError("--batch needs --size: the default sizes have numbers of images of their own")
+        raise UsageError("--batch needs --size: each default size has its own batch size")
     batches = {QUICK_IMAGE: 2} if run.quick else run.on(**NETWORK_SIZES)
     settings = run.settings(NetworkSetting, size or batches, backbone=backbone)
     if not size:

@@ -29,7 +29,7 @@ def check(
       repgraph data check coco my-data --split train --option images=photos annotations=objects.json
       repgraph data check folder my-data --option classes=3 > report.txt
 
-    The exit code is 0 if there are no problems, 1 if there are some, and 2 for a mistake in the command.
+    Exit codes: 0 no problems; 1 problems were found; 2 invalid options.
     """
     if name == "scenes":
         raise UsageError("scenes are drawn by the program and have no files to check")

@@ -38,5 +38,5 @@ def demo(
     except Stopped as stopped:
         print(f"repgraph demo: {stopped.args[0]}", file=sys.stderr)
         return int(stopped.args[1])
-    print(f"written: {page}")
+    print(f"wrote {page}")
     return 0

@@ -29,9 +29,8 @@ def evaluate(
       repgraph eval my-mask-rcnn --data coco --split val --out scores
       torchrun --nproc-per-node 8 -m repgraph eval runs/cityscapes-r101-rgnet --data cityscapes
 
-    Without --split, the recipe's validation split is used, else val. The table is in percent; files and --json have
-    fractions. The exit code is 0, or 2 for a mistake in the command or the data. See docs/inference.md and
-    docs/detection.md.
+    Without --split, the recipe's validation split is used, else val. Files and --json contain fractions; the table
+    shows percentages. Exit codes: 0 success; 2 invalid options or data. See docs/inference.md and docs/detection.md.
     """
     from rich.console import Console
 
@@ -86,5 +85,5 @@ def evaluate(
         rate = count / max(about["seconds"], 1e-3)
         console.print(f"{images.name} {images.split}, {count} images, {used}, {rate:.2f} images/s")
     if out is not None:
-        print(f"written: {', '.join(map(str, found.write(out)))}", file=sys.stderr if as_json else sys.stdout)
+        print(f"wrote {', '.join(map(str, found.write(out)))}", file=sys.stderr if as_json else sys.stdout)
     return 0

@@ -10,18 +10,22 @@ from repgraph.cli import options
 from repgraph.cli.options import option
 from repgraph.errors import UsageError
 
+Format = Literal["torch", "onnx", "safetensors"]
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
 
 
 def export(
     model: options.Model,
-    to: Annotated[Literal["torch", "onnx", "safetensors"], option("torch: for torch.export; safetensors: weights.")],
-    out: Annotated[Path | None, option("Output file.", metavar="FILE", show_default="MODEL and a suffix")] = None,
-    size_text: Annotated[str, option("Size of images (--dynamic: an example).", "--size", metavar="HxW")] = "512x512",
+    to: Annotated[Format, option("torch (a torch.export program), onnx, or safetensors (weights and config).")],
+    out: Annotated[
+        Path | None,
+        option("Output file.", metavar="FILE", show_default="NAME.pt2, .onnx or .safetensors in the current folder"),
+    ] = None,
+    size_text: Annotated[str, option("Input size (--dynamic: of the example).", "--size", metavar="HxW")] = "512x512",
     dynamic: Annotated[bool, option("torch, onnx: Allow images of any size, and any batch size.", "--dynamic")] = False,
     int8: Annotated[bool, option("safetensors: Round the weights to 8 bits, a quarter of the size.", "--int8")] = False,
 ) -> int:
-    """Export a network to torch.export, ONNX or safetensors; outputs of programs are compared with the network's.
+    """Export a network to torch.export, ONNX or safetensors.
 
     Examples:
       repgraph export runs/voc --to onnx --out voc.onnx --size 512x512
@@ -29,8 +33,8 @@ def export(
       repgraph export runs/voc/checkpoints/best.ckpt --to safetensors --out best.safetensors
       repgraph export my-mask-rcnn --to safetensors --int8
 
-    A Mask R-CNN can be exported to safetensors alone. The exit code is 0, 1 if the outputs differ (nothing is written),
-    or 2 for a mistake in the command.
+    The outputs of exported programs are compared with those of the network. A Mask R-CNN can only be exported to
+    safetensors. Exit codes: 0 success; 1 the outputs differ (nothing is written); 2 invalid options.
     """
     size, suffix = options.parse_size("--size", size_text), SUFFIXES[to]
     path = Path(os.path.expanduser(out or options.network_name(model) + "-int8" * int8 + suffix))

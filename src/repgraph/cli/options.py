@@ -34,8 +34,11 @@ def _recipe_or(text: str, otherwise: str, **more: Any) -> Any:
 
 
 _MODEL = "Folder of a run or a network, a checkpoint, or a .safetensors file."
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL)]
-ModelOption = Annotated[Path | None, option(_MODEL, "--model", metavar="RUN", show_default=f"the network in {SHIPPED}")]
+_MEMORY = "Memory for the probabilities of --mode slide; larger images are processed in tiles."
+Model = Annotated[Path, typer.Argument(help=_MODEL)]
+ModelOption = Annotated[
+    Path | None, option(_MODEL, "--model", metavar="RUN", show_default=f"{SHIPPED} in a clone, else required")
+]
 Device = Annotated[str, option("cpu, cuda or cuda:N; auto is cuda if it is available.", metavar="DEVICE")]
 Workers = Annotated[int, option("Threads that read images.", min=0, max=256)]
 Root = Annotated[str | None, option("Folder of the data.", "--data", metavar="ROOT", show_default="the recipe's")]
@@ -54,7 +57,7 @@ class Data:
 
     data: Root = None
     dataset: Annotated[str | None, _recipe_or(f"One of {_DATASETS}.", "coco for a Mask R-CNN", metavar="NAME")] = None
-    split: Annotated[str | None, option("Split of the data set: train, val, test, ...")] = None
+    split: Annotated[str | None, option("Split of the data set: train, val, test, ...", metavar="SPLIT")] = None
     reader_options: ReaderOptions = None
     limit: Limit = None
 
@@ -69,13 +72,11 @@ class Inference:
 
     mode: Annotated[Literal["whole", "slide"] | None, _recipe_or("Whole images, or sliding windows.", "whole")] = None
     crop: Annotated[str | None, _recipe_or("Size of the windows in pixels.", "512", metavar="N|HxW")] = None
-    stride: Annotated[float | None, _recipe_or("Distance between windows, as a fraction of the crop.", "2/3")] = None
+    stride: Annotated[float | None, _recipe_or("Window stride as a fraction of the crop.", "2/3", metavar="F")] = None
     scales: Annotated[list[float] | None, _recipe_or("Scales to average.", "1", metavar="F")] = None
-    flip: Annotated[bool | None, _recipe_or("Also mirror images.", "no")] = None
+    flip: Annotated[bool | None, _recipe_or("Average with the prediction for the mirrored image.", "no")] = None
     batch: Annotated[int | None, option("Windows per batch.", min=1, max=65536, show_default="4")] = None
-    memory: Annotated[
-        float | None, option("Memory of --mode slide; larger maps use tiles.", min=0, metavar="GIB", show_default="2")
-    ] = None
+    memory: Annotated[float | None, option(_MEMORY, min=0, metavar="GIB", show_default="2")] = None
     precision: Annotated[Precision | None, option("Precision.", show_default="the recipe's on a GPU, else fp32")] = None
     device: Device = "auto"
     workers: Workers = WORKERS
@@ -128,13 +129,10 @@ def model_or_shipped(model: Path | None, inputs: Sequence[str] | None = None) ->
         path = Path(text)
         is_run = any((path / name).exists() for name in (RECIPE, "config.json"))
         if is_run or path.suffix in (".ckpt", ".safetensors"):
-            raise UsageError(f"{text} is a network, not an image; give it as --model {text}")
+            raise UsageError(f"{text} is a network, not an image; pass it as --model {text}")
     found = in_clone(SHIPPED)
     if found is None:
-        raise UsageError(
-            f"give --model; {SHIPPED}, a network for PASCAL VOC, is in the repository, not in the package: run the "
-            "command in a clone to use it"
-        )
+        raise UsageError(f"--model is required outside of a clone of the repository, which has {SHIPPED}")
     print(f"using {found}, trained on PASCAL VOC; --model names another network", file=sys.stderr)
     return found
 

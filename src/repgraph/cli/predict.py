@@ -24,7 +24,7 @@ def predict(
     overlays: Annotated[bool | None, option("Write overlays.", show_default="not with --split")] = None,
     score: Annotated[float | None, option("Minimum score in overlays.", min=0, max=1, show_default="0.5")] = None,
 ) -> int:
-    """Predict the labels of images, or the objects in them.
+    """Segment images, or detect objects in them.
 
     Examples:
       repgraph predict photo.jpg
@@ -33,14 +33,15 @@ def predict(
       repgraph predict photos --model my-mask-rcnn --out found --score 0.7
 
     OUT/labels has PNGs with the data set's ids, OUT/overlays has overlays; for a Mask R-CNN, OUT/detections.json has
-    all objects in COCO's format. With --split instead of INPUT, files are as the data set's evaluation server expects.
+    all objects in COCO's format. With --split instead of INPUT, files have the names and the format that the data
+    set's evaluation server expects. See docs/inference.md.
 
-    The exit code is 0, 1 if some images could not be predicted (the others are), or 2 for a mistake in the command or
-    an output folder that cannot be written. See docs/inference.md.
+    Exit codes: 0 success; 1 some images could not be predicted (the others are still written); 2 invalid options or
+    data, or an output folder that cannot be written.
     """
     split = data.split
     if bool(inputs) == (split is not None):
-        raise UsageError("give images (files, folders, patterns), or --split and --data for a split of a data set")
+        raise UsageError("pass images (files, folders, patterns), or --split and --data for a split of a data set")
     if inputs and any(vars(data).values()):
         raise UsageError("--data, --dataset, --option and --limit need --split; they are not for images")
 

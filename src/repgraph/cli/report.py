@@ -15,7 +15,7 @@ def report(
     out: Annotated[Path | None, option("The page.", metavar="FILE", show_default="report.html in a single run")] = None,
     data: options.Root = None,
     limit: options.Limit = None,
-    pictures: Annotated[int, option("Number of best images, and of worst images.", min=0, max=100)] = 4,
+    pictures: Annotated[int, option("Number of best, of worst, and of most different images.", min=0, max=100)] = 4,
     no_evaluate: Annotated[bool, option("Use only the logs.", "--no-evaluate")] = False,
     device: options.Device = "auto",
     workers: options.Workers = options.WORKERS,
@@ -42,5 +42,5 @@ def report(
     given = Options(data, limit, pictures, not no_evaluate, parse_device(device), workers)
     page = make_report(runs, given, show=sys.stderr)
     files.write(path, page.encode(errors="replace"))
-    print(f"written: {path}")
+    print(f"wrote {path}")
     return 0

@@ -35,7 +35,7 @@ def train(
     resume: Annotated[Path | None, option("Folder or checkpoint of a run to resume.", metavar="RUN")] = None,
     list_recipes: Annotated[bool, option("List the recipes and exit.", "--list")] = False,
     print_recipe: Annotated[bool, option("Print the resolved recipe as JSON and exit.", "--print")] = False,
-    measure: Annotated[bool, option("Measure images/s with the data and with one batch.", "--measure")] = False,
+    measure: Annotated[bool, option("Measure images/s with and without data loading, and exit.", "--measure")] = False,
 ) -> int:
     """Train a network from a recipe, or resume a run.
 
@@ -44,17 +44,23 @@ def train(
       repgraph train scenes-rgnet --out runs/scenes             a small network, on the CPU
       repgraph train voc-r50-rgnet --data VOC2012 --weights resnet50.safetensors
       repgraph train folder-r50-rgnet --data my-data --weights pretrained --set optim.lr=0.005 data.crop=384
-      repgraph train laptop-r50-pyramid --data my-photos --weights pretrained       a small network, without a GPU
+      repgraph train laptop-r50-pyramid --data my-photos --weights pretrained       a short schedule that runs on a CPU
       repgraph train folder-r50-rgnet --data my-data --weights runs/voc-r50-rgnet      from a run with other classes
       repgraph train --resume runs/voc-r50-rgnet
       repgraph train --resume runs/voc-r50-rgnet --iterations 5000      train a finished run further
       torchrun --nproc-per-node 8 -m repgraph train ade20k-r101-rgnet --data ADE20K --weights r101.pth
 
-    The exit code is 0, 2 for a mistake in the command or the data, 3 if losses, weights or a validation are not
-    finite, and 130 or 143 if training was stopped by SIGINT or SIGTERM. See docs/training.md.
+    Exit codes: 0 success; 2 invalid options or data; 3 losses, weights or a validation that are not finite; 130 or 143
+    stopped by SIGINT or SIGTERM. See docs/training.md.
     """
     if list_recipes:
-        return _list_recipes()
+        from repgraph import recipes
+
+        width = max(map(len, recipes.NAMES))
+        for name in recipes.NAMES:
+            title, _command, *paper = (line.strip() for line in recipes.get(name).description.splitlines())
+            print(f"{name:<{width}}  {' '.join([title, *paper])}")
+        return 0
     given = {
         "data.root": data,
         "model.weights": weights,
@@ -69,12 +75,12 @@ def train(
     changes = [f"{name}={value}" for name, value in given.items() if value is not None] + (settings or [])
     if resume is not None:
         if recipe or out or measure or print_recipe:
-            raise UsageError("--resume takes the recipe and the folder from the run; leave the other options out")
+            raise UsageError("--resume cannot be combined with a recipe, --out, --print or --measure")
         from repgraph.train import resume as resume_run
 
         return _finish(resume_run(resume, changes, show=sys.stderr))
     if recipe is None:
-        raise UsageError("give the name of a recipe (repgraph train --list shows all), a JSON file, or --resume RUN")
+        raise UsageError("pass the name of a recipe (repgraph train --list shows all), a JSON file, or --resume RUN")
 
     from repgraph import recipes
 
@@ -93,16 +99,6 @@ def train(
     if rank() == 0:
         print(throughput)
     destroy_process_group()
-    return 0
-
-
-def _list_recipes() -> int:
-    from repgraph import recipes
-
-    width = max(map(len, recipes.NAMES))
-    for name in recipes.NAMES:
-        title, _command, *paper = (line.strip() for line in recipes.get(name).description.splitlines())
-        print(f"{name:<{width}}  {' '.join([title, *paper])}")
     return 0
 
 

@@ -13,9 +13,10 @@ from repgraph.cli import options
 from repgraph.cli.options import option
 from repgraph.errors import UsageError, one_line
 
+_IMAGES = "Files, folders or patterns; with --split, indices or names of its images."
 SPLIT_IMAGES = 4  # images of a split in the explorer by default
 
-Layer = Annotated[str | None, option("Path of the layer, or a suffix of it.", metavar="PATH", show_default="the last")]
+Layer = Annotated[str | None, option("Path of the layer, or the end of it.", metavar="PATH", show_default="the last")]
 Width = Annotated[float, option("Width of the figure in inches; 4.8 fits a page of LNCS.", min=1, max=50, metavar="IN")]
 Dpi = Annotated[int, option("Resolution in pixels per inch.", min=20, max=2400)]
 
@@ -24,16 +25,17 @@ Dpi = Annotated[int, option("Resolution in pixels per inch.", min=20, max=2400)]
 class Images(options.Data):
     """Images in files, or of a split of a data set."""
 
-    images: Annotated[
-        list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders, patterns; numbers or names in --split.")
-    ] = None
+    images: Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_IMAGES)] = None
     device: options.Device = "auto"
 
-    def open(self, network: Any, outputs: Sequence[Path], default_limit: int | None = None, **more: Any) -> Any:
+    def open(self, model: Path, outputs: Sequence[Path], default_limit: int | None = None, **more: Any) -> Any:
+        """Load a network and return it with its images."""
+        from repgraph.distributed import parse_device
+        from repgraph.inference import load
         from repgraph.visualize.images import open_images
 
-        limit = self.limit or default_limit
-        return open_images(network, self.images or (), outputs, *self.source(), limit=limit, **more)
+        network, limit = load(model, parse_device(self.device)), self.limit or default_limit
+        return network, open_images(network, self.images or (), outputs, *self.source(), limit=limit, **more)
 
 
 @options.flatten
@@ -41,10 +43,12 @@ def explore(
     images: Images,
     model: options.ModelOption = None,
     out: Annotated[Path, option("The page.", metavar="FILE")] = Path("explorer.html"),
-    layers: Annotated[list[str] | None, option("Layers, or suffixes.", metavar="PATH", show_default="all")] = None,
+    layers: Annotated[
+        list[str] | None, option("Paths of layers, or the ends of paths.", metavar="PATH", show_default="all")
+    ] = None,
     side: Annotated[int | None, option("Shrink files to N pixels on the longer side.", min=1)] = None,
     score: Annotated[float, option("Minimum score of objects.", min=0, max=1)] = 0.5,
-    title: Annotated[str | None, option("Title of the page.", show_default="the name of the run")] = None,
+    title: Annotated[str | None, option("Page title.", metavar="TEXT", show_default="the name of the run")] = None,
 ) -> int:
     """Write an HTML page that shows the representative nodes of any pixel.
 
@@ -53,23 +57,21 @@ def explore(
       repgraph explore dog.jpg bus.jpg --model runs/voc-r50-rgnet --out dogs.html
       repgraph explore 0 17 2007_000033 --model runs/voc-r50-rgnet --data VOC2012 --split val
 
-    The page is one file that opens from disk. Point at a pixel to see its representative nodes, click to pin them.
-    Images run through the network whole and at their size. Photos are rotated by their EXIF orientation. With --split
-    and without IMAGE, the first images are used. See docs/explorer.md.
+    The page is one file that opens from disk. Hover over a pixel to see its representative nodes; click to pin them.
+    Images are processed whole, at full resolution unless --side is given. Photos are rotated by their EXIF orientation.
+    With --split and without IMAGE, the first images are used. See docs/explorer.md.
     """
     from repgraph import files
-    from repgraph.distributed import parse_device
-    from repgraph.inference import network as networks
     from repgraph.inference.inputs import large_images
+    from repgraph.inference.network import check_classes
     from repgraph.progress import Progress
     from repgraph.visualize import explorer
 
     options.check_page(out)
     files.check_writable(out)
     model = options.model_or_shipped(model, images.images)
-    network = networks.load(model, parse_device(images.device))
-    found = images.open(network, [out], None if images.images else SPLIT_IMAGES, side=side)
-    networks.check_classes(network.model.classes, found.labels)
+    network, found = images.open(model, [out], None if images.images else SPLIT_IMAGES, side=side)
+    check_classes(network.model.classes, found.labels)
     config, recipe = network.model.config, network.recipe
     about = f"{'Mask R-CNN' if network.is_detector else 'RGNet'}, {config['backbone']}, context {config['context']}"
     about += f", recipe {recipe.name}" if recipe else ""
@@ -96,10 +98,12 @@ def nodes(
     out: Annotated[
         list[Path] | None, option("Figures: .png, .svg or .pdf.", metavar="FILE", show_default="nodes.png")
     ] = None,
-    at: Annotated[list[str] | None, option("Positions in pixels, or one --at per image.", metavar="X,Y...")] = None,
+    at: Annotated[
+        list[str] | None, option("Positions X,Y in pixels; repeat --at to give each image its own.", metavar="X,Y...")
+    ] = None,
     positions: Annotated[int, option("Number of positions to choose without --at.", min=1, max=20)] = 4,
     layer: Layer = None,
-    windows: Annotated[bool, option("Draw the windows that nodes average.", "--windows")] = False,
+    windows: Annotated[bool, option("Draw the window over which each node is averaged.", "--windows")] = False,
     width: Width = 6.9,
     dpi: Dpi = 300,
 ) -> int:
@@ -119,9 +123,8 @@ def nodes(
     pixels = [[_parse_pixel(word) for word in words.split()] for words in at or ()]
 
     from repgraph import files
-    from repgraph.distributed import parse_device
-    from repgraph.inference import network as networks
     from repgraph.inference.inputs import large_images
+    from repgraph.inference.network import memory_hints
     from repgraph.visualize import figures, nodes_figure
     from repgraph.visualize.collect import DenseLayer, find_layer
 
@@ -129,16 +132,15 @@ def nodes(
     for path in paths:
         figures.file_format(path)
         files.check_writable(path)
-    network = networks.load(options.model_or_shipped(model, images.images), parse_device(images.device))
+    network, found = images.open(options.model_or_shipped(model, images.images), paths)
     layer = find_layer(network.model, layer)
-    found = images.open(network, paths)
     if len(pixels) not in (0, 1, len(found)):
-        raise UsageError(f"--at is given {len(pixels)} times for {len(found)} images; give it once, or for each image")
+        raise UsageError(f"--at is given {len(pixels)} times for {len(found)} images; pass it once, or once per image")
     labels = network.labels or found.labels
     rows = []
     for number, name in enumerate(found.names):
         own = pixels[number % len(pixels)] if pixels else ()
-        with large_images(), networks.memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
+        with large_images(), memory_hints(["a smaller image", "--device cpu"], f"{name}: "):
             image = found.read(number)[0]
             added = nodes_figure.figure_rows(network.model, name, image, layer, labels, own, count=positions)
         for row in added:
@@ -150,7 +152,7 @@ def nodes(
     with figures.figure_style():
         figure = nodes_figure.draw_nodes(rows, width=width, node=node, windows=windows)
         written = [figures.save(figure, path, dpi) for path in paths]
-    print(f"layer {layer}; written: {', '.join(map(str, written))}")
+    print(f"layer {layer}; wrote {', '.join(map(str, written))}")
     return 0
 
 
@@ -161,9 +163,9 @@ def affinity(
     images: Images,
     layer: Layer = None,
     at: Annotated[
-        str | None, option("Position in the first image, in pixels.", metavar="X,Y", show_default="its centre")
+        str | None, option("Position in the first image, in pixels.", metavar="X,Y", show_default="its center")
     ] = None,
-    top: Annotated[int, option("Number of largest weights to report the share of.", min=1)] = 9,
+    top: Annotated[int, option("Report the total share of the N largest weights.", min=1)] = 9,
     formats: Annotated[list[str] | None, option("png, svg or pdf.", "--format", show_default="all")] = None,
     width: Width = 6.9,
     dpi: Dpi = 300,
@@ -176,17 +178,15 @@ def affinity(
       repgraph affinity runs/voc-r50-nl photo.jpg --at 210,140 --out affinity
 
     OUT gets affinity.png, .svg and .pdf (histograms of the attention weights of all positions and of one position),
-    affinity.json and affinity.csv (statistics), histogram.csv, and images.csv (means of each image). Shares are
-    fractions in files, and percent elsewhere. Images run through the network whole and at their size. See
-    docs/figures.md.
+    affinity.json and affinity.csv (statistics), histogram.csv, and images.csv (means of images). Files contain
+    fractions; the terminal and the figure show percentages. Images are processed whole. See docs/figures.md.
     """
     pixel = None if at is None else _parse_pixel(at)
 
     from repgraph import files
     from repgraph.data.files import prefetch
-    from repgraph.distributed import parse_device
-    from repgraph.inference import network as networks
     from repgraph.inference.inputs import large_images
+    from repgraph.inference.network import memory_hints
     from repgraph.progress import Progress
     from repgraph.visualize import affinity, figures
     from repgraph.visualize.collect import check_inside
@@ -195,13 +195,12 @@ def affinity(
     for path in paths:
         figures.file_format(path)
     files.check_writable(out / "affinity.json")
-    network = networks.load(model, parse_device(images.device))
-    found = images.open(network, paths)
+    network, found = images.open(model, paths)
     if pixel is not None:
         check_inside(pixel, found.read(0)[0].shape[-2:], found.names[0])
     with (
         large_images(),
-        networks.memory_hints(["smaller images", "--device cpu"]),
+        memory_hints(["smaller images", "--device cpu"]),
         Progress("collecting", len(found), sys.stderr) as bar,
     ):
         tensors = (image for image, _ in prefetch(found.read, range(len(found)), workers))
@@ -214,7 +213,7 @@ def affinity(
     with figures.figure_style(width):
         figure = figures.draw_affinity(statistics, position, image.permute(1, 2, 0).numpy(), width=width)
         written += [figures.save(figure, path, dpi) for path in paths]
-    print(f"written: {', '.join(map(str, written))}")
+    print(f"wrote {', '.join(map(str, written))}")
     return 0
 
 

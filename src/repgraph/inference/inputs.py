@@ -42,7 +42,7 @@ def find_images(given: Sequence[str], *, recursive: bool = False, skip: Sequence
         names = {path.parent.resolve() / path.name: path.relative_to(top) for path in paths}
         names = {path: name for path, name in names.items() if not any(map(path.is_relative_to, folders))}
         if not names:
-            raise UsageError(f"{text}: no image found outside of --out; give files, folders or patterns as '**/*.jpg'")
+            raise UsageError(f"{text}: predictions in --out are not used as inputs; choose another --out")
         found |= {path: name for path, name in names.items() if path not in found}
     return [
         Source(path, name, number, partial(read_image, path, upright=True))
@@ -92,16 +92,23 @@ def large_images() -> Iterator[None]:
 
 
 def _expand(text: str, recursive: bool) -> tuple[Path, list[Path]]:
-    """Return the folder to which names are relative, and the images of one argument."""
+    """Return the folder to which names are relative, and the images of one argument; raise an error without any."""
     path = Path(os.path.expanduser(text))
     if os.path.isdir(path):
         top, found = path, walk(path) if recursive else list(path.iterdir())
+        problem = f"{text}: no images in this folder"
+        if not recursive and any(map(Path.is_dir, found)):
+            problem += f" (for its sub-folders, use the pattern '{path}/**/*.jpg')"
         found = [each for each in found if each.suffix.lower() in IMAGE_SUFFIXES]
     elif os.path.lexists(path):
         return path.parent, [path]
-    else:
-        fixed = next((index for index, part in enumerate(path.parts) if glob.has_magic(part)), -1)
-        top = Path(*path.parts[:fixed])
+    elif glob.has_magic(text):
+        fixed = next(index for index, part in enumerate(path.parts) if glob.has_magic(part))
+        top, problem = Path(*path.parts[:fixed]), f"{text!r} matches no images"
         found = list(top.glob("/".join(path.parts[fixed:])))
+    else:
+        raise UsageError(f"{text}: no such file or folder")
     found = [each for each in found if not any(part.startswith(".") for part in each.relative_to(top).parts)]
-    return top, sorted(each for each in found if not each.is_dir())  # a broken link or a pipe fails when it is read
+    if found := sorted(each for each in found if not each.is_dir()):  # a broken link or a pipe fails when it is read
+        return top, found
+    raise UsageError(problem)

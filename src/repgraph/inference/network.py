@@ -61,9 +61,12 @@ class Trained:
         settings = self.recipe.data if self.recipe is not None else None
         name = dataset or (settings.name if settings else "coco" if self.is_detector else None)
         allowed = datasets.INSTANCES if self.is_detector else datasets.NAMES
-        if name is None or name not in allowed:
-            does = "detects objects" if self.is_detector else "labels pixels"
-            raise UsageError(f"--dataset is {name}, but the network {does}; choose one of {', '.join(allowed)}")
+        choices = f"one of {', '.join(allowed)}"
+        if name is None:
+            raise UsageError(f"the data set of this network is unknown (it has no recipe); pass --dataset, {choices}")
+        if name not in allowed:
+            kind = "detector" if self.is_detector else "segmentation network"
+            raise UsageError(f"--dataset is {name!r}, but this is a {kind}; choose {choices}")
         if settings is None or settings.name != name:
             return datasets.load(name, root, split or "val", **options)
         training = ("crowds", "empty")  # options that skip objects and images in training only
@@ -88,7 +91,8 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Trained:
 def check_classes(classes: int | None, labels: Labels) -> None:
     """Raise an error if the network and the data set differ in their number of classes; None is unknown."""
     if classes is not None and classes != len(labels):
-        raise UsageError(f"the network has {classes} classes, but the data set has {len(labels)}; use its own data set")
+        counts = f"the network has {classes} classes, but the data set has {len(labels)}"
+        raise UsageError(f"{counts}; use the data set it was trained on")
 
 
 def device_and_dtype(model: nn.Module, image: Tensor) -> tuple[torch.device, torch.dtype]:
@@ -110,7 +114,7 @@ def memory_hints(hints: Sequence[str], subject: str = "") -> Iterator[None]:
 
 
 def not_finite(what: str, precision: str) -> NotFinite:
-    hint = "" if precision == "fp32" else f", or they overflow in {precision} (try precision fp32)"
+    hint = "" if precision == "fp32" else f", or they overflow in {precision}; try --precision fp32"
     return NotFinite(f"the network's {what} are not finite: its weights or the image are not finite{hint}")
 
 

@@ -64,10 +64,9 @@ def predict(
     """Return the label of every pixel of an image, (H, W) on the CPU: uint8, or int16 for more than 256 classes.
 
     Args:
-        model: Network with logits (B, K, H, W) of its input's size. It runs where its parameters are, in evaluation
-            mode; the mode of its modules is restored.
-        image: (3, H, W) uint8 RGB, which is normalised with the network's ``mean`` and ``std`` (ImageNet's by default),
-            or floating point and already normalised.
+        model: Network with logits (B, K, H, W) of its input's size. It runs in evaluation mode, on its device.
+        image: (3, H, W) uint8 RGB, which is normalized with the network's ``mean`` and ``std`` (ImageNet's by default),
+            or floating point and already normalized.
         settings: Windows, scales, flip, batch size, precision and memory.
         output: "labels", or "probabilities" for the mean probabilities (K, H, W).
         changes: Fields of :class:`Settings` to change.
@@ -138,10 +137,10 @@ def resize_taps(size: int, new_size: int, *, antialias: bool) -> Taps:
     """Return the taps that resize an axis as ``interpolate(mode="bilinear", align_corners=False)`` does."""
     ratio = size / new_size
     reach = max(1.0, ratio) if antialias else 1.0
-    centre = (torch.arange(new_size, dtype=torch.float64) + 0.5) * ratio  # pixel j covers j to j + 1
-    first = (centre - reach + 0.5).floor().clamp(min=0)
+    center = (torch.arange(new_size, dtype=torch.float64) + 0.5) * ratio  # pixel j covers j to j + 1
+    first = (center - reach + 0.5).floor().clamp(min=0)
     index = first[:, None] + torch.arange(min(size, 2 * int(reach + 1) + 1))  # [outputs, taps]
-    weight = (1 - (index + 0.5 - centre[:, None]).abs() / reach).clamp(min=0) * (index < size)
+    weight = (1 - (index + 0.5 - center[:, None]).abs() / reach).clamp(min=0) * (index < size)
     weight /= weight.sum(1, keepdim=True)
     used = int((weight > 0).any(0).nonzero().max()) + 1
     index = torch.where(weight > 0, index, index[:, :1]).long()[:, :used]  # taps without weight read the first pixel
@@ -293,7 +292,7 @@ class _Prediction:
                 yield y, x, found.mul_(weight.to(found.device, found.dtype))
 
     def window_input(self, view: View, rows: Span, columns: Span) -> Tensor:
-        """Return a window (3, h, w) of the resized image, normalised; beyond the image it is 0, the mean color."""
+        """Return a window (3, h, w) of the resized image, normalized; beyond the image it is 0, the mean color."""
         source_rows, source_columns = view.rows.forward.source_span(rows), view.columns.forward.source_span(columns)
         source = self.image[:, slice(*source_rows), slice(*source_columns)].to(self.device)
         if source.is_floating_point():
