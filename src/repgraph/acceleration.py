@@ -48,13 +48,12 @@ class Accelerated(nn.Module):
 def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -> list[str]:
     """Compute deformable attention in a Hugging Face model with this library's kernels, in place.
 
-    The families are Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM Grounding
-    DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients stay the same but for rounding.
-    Only this instance changes. Parameters, ``state_dict``, ``save_pretrained``, ``copy.deepcopy``, pickle and
-    ``torch.compile`` work as before.
+    Supported families: Deformable DETR, RT-DETR (v1, v2), RF-DETR, LW-DETR, D-FINE, DEIMv2, Grounding DINO, MM
+    Grounding DINO, OmDet-Turbo, Mask2Former, OneFormer and PP-DocLayout. Results and gradients are the same up to
+    rounding. Only this instance changes, not its parameters; saving, copying, pickling and compiling work as before.
 
     Args:
-        model: a model of transformers, or a module that contains one. Modules with nearest-neighbour sampling
+        model: a model of transformers, or a module that contains one. Modules with nearest-neighbor sampling
             (``decoder_method="discrete"``) are left as they are, with a warning that names them.
         undo: restore the original modules.
         backend: see :func:`repgraph.representative_attention`.
@@ -65,7 +64,7 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
         raise UsageError(f"backend is {backend!r}; expected one of {', '.join(map(repr, NAMES))}")
     found = {name: module for name, module in model.named_modules() if _core(_original(module)) is not None}
     if not found:
-        raise UsageError(f"{type(model).__name__} has no deformable attention of transformers: nothing to accelerate")
+        raise UsageError(f"found no deformable attention of Hugging Face Transformers in {type(model).__name__}")
     if undo:
         chosen = {name: module for name, module in found.items() if isinstance(module, Accelerated)}
     else:
@@ -112,7 +111,7 @@ def _check(module: nn.Module) -> None:
     """Raise if a module cannot be accelerated."""
     owner, core = _core(_original(module))  # type: ignore[misc]
     if "forward" in vars(module):
-        raise UsageError(f"the forward of this {owner.__name__} was replaced, for example by use_kernels=True")
+        raise UsageError(f"{owner.__name__}.forward was replaced (as by use_kernels=True); load the model without it")
     forward = vars(owner)["forward"]
     function = forward if core == "forward" else vars(module).get(core) or forward.__globals__[core]
     _check_function(owner, function, _PARAMETERS[core])
@@ -191,8 +190,8 @@ def _check_function(owner: type, function: Callable[..., Tensor], expected: tupl
     with contextlib.suppress(TypeError, ValueError, RuntimeError):  # other parameters, or a result of another shape
         if torch.allclose(function(*(given[name] for name in expected)), ours):
             return
-    where = f"{owner.__module__}.{owner.__name__} of transformers {sys.modules['transformers'].__version__}"
-    raise UsageError(f"{where} has other parameters ({', '.join(expected)} are supported) or other results")
+    where = f"{owner.__module__}.{owner.__name__} (transformers {sys.modules['transformers'].__version__})"
+    raise UsageError(f"{where} is not supported: its deformable attention has another signature or gives other results")
 
 
 def _compile_kernels(model: nn.Module) -> None:

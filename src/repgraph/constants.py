@@ -5,7 +5,7 @@ from typing import Literal
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet images, RGB from 0 to 1
 STD = (0.229, 0.224, 0.225)
 SCALES = (0.75, 1.0, 1.25, 1.5, 1.75, 2.0)  # of images in training, as in the paper
-IGNORE = 255  # class index of unlabelled pixels in masks
+IGNORE = 255  # class index of unlabeled pixels in masks
 DATASETS = ("ade20k", "camvid", "cityscapes", "folder", "pascal_context", "scenes", "stanford", "voc")
 INSTANCE_DATASETS = ("coco",)  # for object detection
 Precision = Literal["fp32", "bf16", "fp16"]

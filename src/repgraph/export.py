@@ -19,14 +19,14 @@ TOLERANCE = 1e-4  # on the difference between the logits of the file and of the 
 
 
 def to_torch(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> tuple[bytes, float]:
-    """Export with ``torch.export``: from normalised images (1, 3, H, W) to logits of the same size.
+    """Export with ``torch.export``: from normalized images (1, 3, H, W) to logits of the same size.
 
     With ``dynamic``, batch size, height and width can be any for which the smallest map has two rows and columns.
     Returns the content of the file, and the difference of its logits to the network's, relative to the largest logit.
     """
     axes = (dict.fromkeys(DYNAMIC_AXES, Dim.DYNAMIC),) if dynamic else None
     file = io.BytesIO()
-    with _export_errors(model):
+    with _export_errors(model, dynamic):
         auxiliary, model.auxiliary = model.auxiliary, None  # its weights would be exported too
         try:
             program = torch.export.export(model, (_noise(size, batch=2 if dynamic else 1),), dynamic_shapes=axes)
@@ -45,7 +45,7 @@ def to_onnx(model: RGNet, size: tuple[int, int], dynamic: bool = False) -> tuple
     import onnxruntime  # type: ignore[import-untyped]
     import onnxscript  # noqa: F401  # PyTorch's exporter needs it
 
-    with _export_errors(model):
+    with _export_errors(model, dynamic):
         program: Any = torch.onnx.export(
             model,
             (_noise(size, batch=2 if dynamic else 1),),
@@ -83,12 +83,12 @@ def compare(run: Callable[[Tensor], Tensor], model: RGNet, size: tuple[int, int]
 
 
 def _noise(size: tuple[int, int], batch: int = 1) -> Tensor:
-    """Return noise in the range of normalised images."""
+    """Return noise in the range of normalized images."""
     return torch.randn(batch, 3, *size, generator=torch.Generator().manual_seed(0))
 
 
 @contextmanager
-def _export_errors(model: RGNet) -> Iterator[None]:
+def _export_errors(model: RGNet, dynamic: bool) -> Iterator[None]:
     """Silence the exporters' warnings, and turn their errors into a :class:`UsageError`."""
     try:
         with warnings.catch_warnings():
@@ -96,4 +96,4 @@ def _export_errors(model: RGNet) -> Iterator[None]:
             yield
     except Exception as error:  # exporters raise all kinds of errors
         reason = f"PyTorch cannot export {model.config['backbone']!r}: {first_line(error)[:200]}"
-        raise UsageError(f"{reason}; use another format, or leave out --dynamic") from error
+        raise UsageError(f"{reason}; use another format{', or leave out --dynamic' * dynamic}") from error

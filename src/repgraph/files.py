@@ -71,7 +71,7 @@ def inside(folder: Path, name: str) -> Path:
 
 def check_writable(path: Path) -> None:
     """Raise an error if ``path`` cannot be written; call it before the work. Nothing is created."""
-    with explained(path, "; give another --out"):
+    with explained(path, "; choose another --out"):
         check_regular(path)
         folder = next(folder for folder in path.parents if folder.exists())
         with tempfile.TemporaryFile(dir=folder):
@@ -81,8 +81,7 @@ def check_writable(path: Path) -> None:
 def walk(folder: Path, on_loop: Callable[[Path], None] = lambda link: None) -> list[Path]:
     """Return the files in a folder and its subfolders, without hidden ones.
 
-    Every folder is searched once. A link is not followed if it leads to a folder that was searched before or that
-    contains the link; ``on_loop`` is called with it.
+    Every folder is searched once; ``on_loop`` is called with links that are therefore not followed.
     """
     found: list[Path] = []
     seen: set[Path] = set()

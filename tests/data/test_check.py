@@ -62,7 +62,7 @@ FOUND = (
     r"masks/colours\.png: the mask is a RGB image",
     r"masks/mask cut\.png: cannot read this mask",
     r"masks/size\.png: the mask has 20 x 30 pixels and its image ",
-    r"masks/values\.png: unknown label values 9, 77; ",
+    r"masks/values\.png: label values 9, 77 are neither classes ",
 )
 
 
@@ -177,7 +177,11 @@ def test_unknown_values_that_are_then_ignored(tmp_path, capsys):
     folder(folder(tmp_path, 2, classes=4), 1, split="val")
     names(tmp_path / "classes.txt", "a", "b", "c")
     assert '"ignored": [255,3]' in reports("folder", tmp_path)[0].problems[0]
-    fails(r"unknown label values 3; .* --set data\.options\.ignored=\[255,3\]", load("folder", tmp_path).__getitem__, 0)
+    fails(
+        r"label values 3 are neither classes .* --set data\.options\.ignored=\[255,3\]",
+        load("folder", tmp_path).__getitem__,
+        0,
+    )
     assert run("folder", tmp_path, "--option", "ignored=[255,3]") == 0
 
 

@@ -115,13 +115,13 @@ def test_rgb_masks(tmp_path):
         assert data.labels.to_dict().keys() == {"names", "palette", "ids", "ignored"}
         return data[0][1].tolist()
 
-    fails(r"0\.png: unknown label values \[9, 9, 9\]; .*\"ignored\": \[255,\[9,9,9\]\]", read, entries)
+    fails(r"0\.png: label values \[9, 9, 9\] are neither classes .*\"ignored\": \[255,\[9,9,9\]\]", read, entries)
     for mode in ("RGB", "RGBA"):
         assert read({"classes": entries, "ignored": [255, [9, 9, 9]]}, mode) == [[0, 1], [255, 0]]
     assert read([*entries, {"name": "x", "colour": [9, 9, 9]}]) == [[0, 1], [2, 0]]
     for unclear in ([*entries, "x"], [*entries, {"name": "x", "colour": [0, 0, 255]}]):
         fails('0\\.png: the mask is a RGB image; .* every class has its own "colour"', read, unclear)
-    fails("a colour: .*300", read, {"classes": entries, "ignored": [[9, 9, 300]]})
+    fails("a color: .*300", read, {"classes": entries, "ignored": [[9, 9, 300]]})
 
 
 @pytest.mark.parametrize(

@@ -45,18 +45,20 @@ def test_special_values():
     assert readers.CITYSCAPES.to_file(np.array([IGNORE, 0])).tolist() == [0, 7]  # the first ignored value
     fails("class 21 has no value in label files", readers.VOC.to_file, np.array([0, 21]))
     for dtype in (np.uint8, np.int32):
-        message = r"^a/b\.png: unknown label values 21, 254; classes are 0, 1, .*, 20; .*=\[255,21,254\]$"
+        message = (
+            r"^a/b\.png: label values 21, 254 are neither classes \(0, 1, .*, 20\) nor ignored\. .*=\[255,21,254\]\)$"
+        )
         fails(message, readers.VOC.to_train, np.array([0, 254, 21, 255], dtype=dtype), "a/b.png")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((("a",), (), (0,)), "1 classes, 0 colours and 1 ids"),
+        ((("a",), (), (0,)), "1 classes, 0 colors and 1 ids"),
         (((), (), ()), "0 classes, .* expected 1 to 255 of each"),
         ((("a",), (BLACK,), (4,), (4,)), "the label value 4 occurs 2 times"),
         ((("a", "b", "a"), (BLACK,) * 3, (0, 1, 2)), "the class name 'a' occurs 2 times"),
-        ((("a",), ((0, 0, 256),), (4,)), "a colour: .* 256"),
+        ((("a",), ((0, 0, 256),), (4,)), "a color: .* 256"),
         ((("a",), (BLACK,), (10**30,)), "ids: .*10+,.* expected integers from 0 to 65535"),
     ],
 )

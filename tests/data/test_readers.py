@@ -118,7 +118,7 @@ def test_wrong_arguments(made):
     fails(r"empty/\w+: no such folder; expected", load, name, root / "empty")
     fails("tarin", load, name, root, "tarin")
     fails(f"{name} has no option 'clases'", load, name, root, clases=3)
-    fails(f"the folder of {name} is required: --data ROOT", load, name, None)
+    fails(f"root is required for {name!r}", load, name, None)
 
 
 def test_damaged_data_sets(made):

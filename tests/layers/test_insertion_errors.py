@@ -33,9 +33,9 @@ def assert_raises(model: nn.Module, message: str, *args, error: type[Exception] 
 INVALID = [
     (["stage1"], {}, TypeError, "where is ['stage1']; expected a dict from stages to integers"),
     ({"stage2": 1, "stage1": 0}, {}, ValueError, "where['stage1'] is 0; expected an integer from 1"),
-    ({"stage1": 3}, {}, ValueError, "where['stage1'] is 3; the stage has room for 2"),
-    ({"stage3": 2}, {}, ValueError, "the stage has room for 1, after the block"),
-    ({"stge2": 1}, {}, ValueError, f"'stge2' is not a module of the model; did you mean 'stage2'? {STAGES}"),
+    ({"stage1": 3}, {}, ValueError, "where['stage1'] is 3; expected at most 2 (layers go before"),
+    ({"stage3": 2}, {}, ValueError, "where['stage3'] is 2; expected at most 1 (the stage has one block)"),
+    ({"stge2": 1}, {}, ValueError, f"'stge2' is not a module; did you mean 'stage2'? {STAGES}"),
     ({"stage1.0": 1}, {}, ValueError, f"'stage1.0' is not a stage (a list of blocks). {STAGES}"),
     (EVERYWHERE, dict(layer=partial(SimpleRepGraph, fusion="concat")), ValueError, SHAPE),
     (EVERYWHERE, dict(node=3), TypeError, "unexpected keyword argument 'node'"),

@@ -176,7 +176,7 @@ class TestWeights:
             ours, (stage4, stage5) = body(x), theirs(x)
         torch.testing.assert_close(ours["2"], stage4, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(ours["3"], stage5, rtol=1e-4, atol=1e-4)
-        with pytest.raises(UsageError, match="in caffe style; give caffe_style=True"):
+        with pytest.raises(UsageError, match="in caffe style; pass caffe_style=True"):
             mask_rcnn(3, weights=resnet, caffe_style=False)
 
     def test_whole_detector(self, plain: MaskRCNN, whole: Path, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ class TestWeights:
         assert torch.equal(body.layer4[0].conv1.weight, plain.detector.backbone.body.layer4[0].conv1.weight)
 
     def test_other_classes(self, plain: MaskRCNN, whole: Path, resnet: Path) -> None:
-        with pytest.raises(UsageError, match=r"detector.pth has 3 classes; for others, give new_predictors=True"):
+        with pytest.raises(UsageError, match=r"detector.pth has 3 classes; for others, pass new_predictors=True"):
             mask_rcnn(7, weights=whole, **SMALL)
         model = mask_rcnn(7, weights=whole, new_predictors=True, **SMALL)
         assert torch.equal(model.detector.rpn.head.cls_logits.weight, plain.detector.rpn.head.cls_logits.weight)
@@ -214,7 +214,7 @@ class TestWeights:
         ("given", "message"),
         [
             ("torchvision:ResNet50_Weights.IMAGENET1K_V1", "has no weights .* did you mean 'ResNet18_Weights.IMAGENE"),
-            ("torchvision:ResNet18_Weights.IMAGENET1K_V1", "cannot load .*give a local file"),
+            ("torchvision:ResNet18_Weights.IMAGENET1K_V1", "cannot load .*use a local file"),
             ("~no such user/x.pth", "cannot read ~no such user/x.pth: No such file"),
         ],
     )

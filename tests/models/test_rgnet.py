@@ -199,7 +199,7 @@ def test_rates_of_stages_need_stages() -> None:
         (dict(context_options={"node": 9}), "of 'repgraph' has no option 'node'; did you mean 'nodes'?"),
         (dict(context_options={"nodes": 0}), "context 'repgraph': nodes is 0; expected an integer from 1"),
         (dict(context="dual", fusion="concat"), "context 'dual': fusion is 'concat'; dual attention supports"),
-        (dict(inserted={"layer9": 1}), "inserted layers: 'layer9' is not a module of the model; did you mean"),
+        (dict(inserted={"layer9": 1}), "inserted layers: 'layer9' is not a module; did you mean"),
         (dict(inserted={"layer3": 1}, inserted_options={"layer": "control"}), "layer in inserted_options is 'control'"),
         (dict(inserted_options={"nodes": 3}), "inserted_options needs inserted"),
         (dict(mean=(0.5, 0.5)), "mean is [0.5, 0.5]; expected three numbers"),
@@ -227,5 +227,5 @@ def test_reach_of_training_is_kept_on_larger_images(tmp_path) -> None:
     small, large = (model.nodes(images(side, side))[0] for side in (64, 640))
     for one, other in zip(large, small, strict=True):  # the offsets of the first position, in pixels of the image
         torch.testing.assert_close(one[0, :, :, 0, 0], other[0, :, :, 0, 0], rtol=0, atol=1e-3)
-    with pytest.raises(UsageError, match="map_sizes has 'head', which is no RepGraph layer"):
+    with pytest.raises(UsageError, match="map_sizes has 'head', which is not a RepGraph layer"):
         network(map_sizes={"head": (8, 8)})

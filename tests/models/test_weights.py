@@ -87,13 +87,13 @@ def test_styles(tmp_path: Path) -> None:
     model = build(file, backbone="resnet26")
     assert model.backbone.caffe_style and model.config["caffe_style"]
     assert model.backbone.body.layer2[0].conv1.stride == (2, 2)
-    with pytest.raises(UsageError, match=r"msra\.safetensors is in caffe style; give caffe_style=True"):
+    with pytest.raises(UsageError, match=r"msra\.safetensors is in caffe style; pass caffe_style=True"):
         build(file, backbone="resnet26", caffe_style=False)
     with pytest.raises(UsageError, match="such as 'resnet50'; got 'resnet18'"):
         build(file, backbone="resnet18")
     save_file(state, file, metadata={"style": "torchvision"})
     assert not build(file, backbone="resnet26").backbone.caffe_style
-    with pytest.raises(UsageError, match="is in timm style; give caffe_style=False"):
+    with pytest.raises(UsageError, match="is in timm style; pass caffe_style=False"):
         build(file, backbone="resnet26", caffe_style=True)
     save_file(state, file)  # unknown: the caller decides
     assert not build(file, backbone="resnet26").backbone.caffe_style
@@ -169,7 +169,7 @@ def test_weights_of_timm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     create = timm.create_model
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
-    with pytest.raises(UsageError, match=r"cannot load timm's 'resnet10t': .* give a local file"):
+    with pytest.raises(UsageError, match=r"cannot load timm's 'resnet10t': .* use a local file"):
         build("pretrained")
 
     def pretend(name: str, pretrained: bool = False, **options):

@@ -98,7 +98,7 @@ def test_colors_do_not_change_other_draws(objects):
 def test_validation_on_other_classes_is_refused(tmp_path):
     root = make_data(tmp_path / "data", 2, 1)
     edit(root, "val", lambda content: content["categories"][0].update(name="cup"))
-    with pytest.raises(UsageError, match=r"'val' has other classes than 'train': class 0"):
+    with pytest.raises(UsageError, match=r"'val' has different classes from 'train': class 0"):
         make_task(recipe(root)).splits()
 
 
@@ -128,4 +128,4 @@ def test_objects_that_cannot_be_used(tmp_path):
     (line,) = (line for line in shown.getvalue().splitlines() if "skipped" in line)
     assert line.startswith("coco train: skipped images without objects: 1, ")
     assert "annotations that cannot be used: 1" in line
-    assert "4 images, 3 to validate on" in shown.getvalue()
+    assert "4 training and 3 validation images" in shown.getvalue()

@@ -21,10 +21,16 @@ from repgraph.train import checkpoint, loop, resume, run_folder, segmentation, t
     [
         (tiny, "head.classifier.weight", 5, torch.nan, "the loss is not finite after iteration 7"),
         (tiny, "head.classifier.weight", 7, torch.nan, "the weights are not finite after iteration 8"),
-        (tiny, "head.classifier.weight", 7, 1e38, "the validation is not finite after iteration 8"),
+        (
+            tiny,
+            "head.classifier.weight",
+            7,
+            1e38,
+            "the network's outputs are not finite in validation after iteration 8",
+        ),
         (shapes, "detector.rpn.head.cls_logits.weight", 3, torch.nan, "the loss is not finite after iteration 5"),
         pytest.param(
-            *(shapes, "detector.roi_heads.box_predictor.cls_score.weight", 5, 3e38, "the validation is not finite"),
+            *(shapes, "detector.roi_heads.box_predictor.cls_score.weight", 5, 3e38, "the network's outputs are not"),
             marks=pytest.mark.slow,
         ),
     ],
@@ -35,7 +41,7 @@ def test_numbers_that_are_not_finite(data, objects, tmp_path, monkeypatch, task,
     outcome = train(task.recipe(data if task is tiny else objects), run)
     good = f"the last good checkpoint is {run / 'checkpoints' / 'last.ckpt'}"
     assert outcome.exit_code == 3 and outcome.stop.reason.startswith(reason)
-    assert outcome.stop.reason.endswith(f"; {good}")
+    assert outcome.stop.reason.endswith(f"; {good}; try a lower optim.lr or optim.clip=1")
     found = last(run)
     assert found["iteration"] == (4 if task is tiny else 3) and not (run / "model").exists()
     assert all(tensor.isfinite().all() for tensor in found["state_dict"].values() if tensor.is_floating_point())
@@ -78,9 +84,9 @@ def test_folders_that_cannot_be_used(whole, data, tmp_path):
     for path in (file, file.with_name("a.ckpt")):
         path.write_text("")
     for path, words in {
-        whole[0]: "is not empty; give another folder with --out, or resume the run: --resume",
-        file.parent: "is not empty; give another folder with --out$",
-        file: r"cannot write .*thesis\.tex: Not a directory; give another folder",
+        whole[0]: "is not empty; choose another --out, or resume the run: --resume",
+        file.parent: "is not empty; choose another --out$",
+        file: r"cannot write .*thesis\.tex: Not a directory; choose another --out",
         file / "run": r"cannot (write|use) .*thesis\.tex/run.*: Not a directory",
     }.items():
         with pytest.raises(UsageError, match=words):
@@ -155,11 +161,11 @@ def test_settings_that_may_change_on_resume(whole, data, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         at_iteration(patch, 5, lambda _: os.kill(os.getpid(), signal.SIGTERM))
         train(recipe(data), run)
-    with pytest.raises(UsageError, match=r"optim\.lr was 0\.02 in .*last\.ckpt, and is 1\.0; in a run only"):
+    with pytest.raises(UsageError, match=r"cannot resume with optim\.lr=1\.0: .*last\.ckpt has 0\.02\. Only train"):
         resume(run, ["optim.lr=1"])
     content = path.read_text()
     path.write_text(content.replace('"momentum": 0.9', '"momentum": 0.8'))
-    with pytest.raises(UsageError, match=r"optim\.momentum was 0\.9 in .*last\.ckpt, and is 0\.8"):
+    with pytest.raises(UsageError, match=r"cannot resume with optim\.momentum=0\.8: .*last\.ckpt has 0\.9"):
         resume(run)
     path.write_text(content)
     resume(run, ["data.cache=true", f"data.root={data}/."])
@@ -172,13 +178,11 @@ def test_other_data_are_refused_on_resume(whole, tmp_path):
         (renamed / kind / "val" / "0.png").rename(renamed / kind / "val" / "00.png")
     (other / "classes.txt").write_text("sea\nfire\nwood\n")
     for root, words in {
-        fewer: r"training was 6 images \(.*\) and is 5 images \(",
-        renamed: r"testing was 3 images \(.*\) and is 3 images \(",
-        other: "classes was sea, fire, forest and is sea, fire, wood",
+        fewer: r"training: was 6 images \(.*\), now 5 images \(",
+        renamed: r"testing: was 3 images \(.*\), now 3 images \(",
+        other: "classes: was sea, fire, forest, now sea, fire, wood",
     }.items():
-        with pytest.raises(
-            UsageError, match=f"{root} differs from the data of the run, give that with --data: {words}"
-        ):
+        with pytest.raises(UsageError, match=rf"{root}: not the data of this run \({words}"):
             resume(whole[0], [f"data.root={root}"])
     assert resume(whole[0], [f"data.root={make_data(tmp_path / 'same')}"]).exit_code == 0
 

@@ -141,7 +141,11 @@ def fill_disk(_):
     [
         ((None, (5, terminate)), [143, 0], "stopped by SIGTERM after iteration 6"),
         ((None, (5, partial(spoil, torch.nan))), [3, 0], "the loss is not finite after iteration 7"),
-        ((None, (7, partial(spoil, 1e38))), [3, 0], "the validation is not finite after iteration 8"),
+        (
+            (None, (7, partial(spoil, 1e38))),
+            [3, 0],
+            "the network's outputs are not finite in validation after iteration 8",
+        ),
         (((5, fill_disk), None), [2, 2], "last.ckpt: File too large; "),
     ],
     ids=["SIGTERM", "loss", "validation", "full disk"],

@@ -129,7 +129,7 @@ def test_resume_drops_later_rows_and_truncated_ones(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(10, 1.0), (20, 2.0), (30, 9.0)]
-    with pytest.raises(UsageError, match="has other columns than this run: iteration,loss,val_miou"):
+    with pytest.raises(UsageError, match="has different columns from this run: iteration,loss,val_miou"):
         MetricsLog(tmp_path, ["loss"], 10)
     log(tmp_path, {})
     assert rows(tmp_path) == []  # a run that starts again drops all rows

@@ -184,7 +184,7 @@ def test_resume_of_a_finished_run_in_another_environment(whole, monkeypatch):
     assert (outcome.iteration, outcome.exit_code) == (10, 0) and (run / "metrics.csv").read_text() == before
     changed, finished = shown.getvalue().splitlines()
     assert changed.startswith("the environment changed (torch 2.") and " -> 9.9" in changed
-    assert finished.startswith("this run has finished; to continue it, give --iterations N")
+    assert finished.startswith("this run has finished; to continue it, pass --iterations N")
 
 
 @pytest.mark.parametrize("more", [(), ("optim.class_weights=1,2,0.5",)], ids=["plain", "weighted"])
@@ -225,8 +225,8 @@ def test_images_without_labels(tmp_path):
     """Nothing is learned from them, and nothing can be scored."""
     root, run, shown = make_data(tmp_path / "data", labelled=False), tmp_path / "run", io.StringIO()
     assert train(recipe(root, *ONE_STEP, "data.val_split=val"), run, show=shown).exit_code == 0
-    assert "warning: the loss is 0; check with repgraph data check whether pixels are labelled" in shown.getvalue()
-    assert "1/1  no score: no pixel of the validation images is labelled" in shown.getvalue()
+    assert "warning: the loss is 0; run repgraph data check to see whether pixels are labeled" in shown.getvalue()
+    assert "1/1  no score: no pixel of the validation images is labeled" in shown.getvalue()
     assert float(rows(run)[0]["loss"]) == 0 and not gradients(run).any()
 
 
@@ -260,9 +260,9 @@ def test_held_out_images_are_validated_on(data, tmp_path):
     images, held_out = make_task(given).splits()
     assert [[item.name for item in split.items] for split in (images, held_out)] == [["0", "1", "3", "4"], ["2", "5"]]
     outcome = train(given, tmp_path / "run", show=shown)
-    assert "3 images, 2 to validate on" in shown.getvalue()
+    assert "3 training and 2 validation images" in shown.getvalue()
     assert outcome.validation.scores.pixels == sum(int((held_out[k][1] != 255).sum()) for k in range(2))
-    with pytest.raises(UsageError, match=r"data\.hold_out is 7, but there are 6 images"):
+    with pytest.raises(UsageError, match=r"data\.hold_out is 7; expected at most 6"):
         make_task(recipe(data, "data.hold_out=7")).splits()
 
 
@@ -279,7 +279,7 @@ def test_a_finished_run_can_be_continued(whole, data, tmp_path):
     assert recipes.load(run / "recipe.json") == recipe(data, "train.iterations=14")
     assert not torch.equal(weights(run)["head.classifier.weight"], weights(whole[0])["head.classifier.weight"])
     assert resume(run).iteration == 14
-    with pytest.raises(UsageError, match=r"train\.iterations is 12, but 14 iterations are done"):
+    with pytest.raises(UsageError, match=r"train\.iterations is 12; expected at least 14"):
         resume(run, ["train.iterations=12"])
 
 

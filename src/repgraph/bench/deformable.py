@@ -151,16 +151,16 @@ def _others(setting: DeformableSetting, package: str) -> Function:
 
 
 def _why_not_compiled(setting: DeformableSetting) -> str | None:
-    return "is for the operator alone" if setting.problem in NETWORKS else None
+    return "measures the operator only, not whole networks" if setting.problem in NETWORKS else None
 
 
 def _why_not_others(package: str, setting: DeformableSetting) -> str | None:
     if reason := _why_not_compiled(setting):
         return reason
     if setting.dtype != torch.float32:
-        return "has positions in the dtype of the values"
+        return "stores sampling locations in the dtype of the values; needs float32"
     if package == "torchvision" and setting.problem != "single-map":
-        return "is for one map with a query for each position"
+        return "supports only a single map with one query per position"
     if package != "torchvision" and setting.device.type == "cpu":
         return "needs a CUDA device"
     return None if find_spec(package) else f"{package} is not installed"
@@ -195,12 +195,12 @@ class DeformableTable(Table):
         if setting.problem in NETWORKS:
             return {"image": torch.randn(setting.batch, 3, setting.height, setting.width, **random).to(setting.dtype)}
         sizes, (_, queries) = setting.maps, OPERATORS[setting.problem]
-        centres = torch.cat([_centres(*size) for size in sizes]).to(setting.device)  # [N, 2]
+        centers = torch.cat([_centers(*size) for size in sizes]).to(setting.device)  # [N, 2]
         if queries:
-            centres = torch.rand(queries, 2, **random)
-        shape = (setting.batch, len(centres), HEADS, len(sizes), setting.nodes)
+            centers = torch.rand(queries, 2, **random)
+        shape = (setting.batch, len(centers), HEADS, len(sizes), setting.nodes)
         unit = torch.tensor([[[width, height]] for height, width in sizes], device=setting.device)  # [L, 1, 2]
-        pixels = centres[:, None, None, None] * unit - 0.5 + torch.randn(*shape, 2, **random) * setting.sigma
+        pixels = centers[:, None, None, None] * unit - 0.5 + torch.randn(*shape, 2, **random) * setting.sigma
         rows = (setting.batch, sum(h * w for h, w in sizes), HEADS, setting.channels // HEADS)
         leaves = {
             "value": torch.randn(rows, **random).to(setting.dtype),
@@ -247,7 +247,7 @@ def _expected(table: DeformableTable, setting: DeformableSetting) -> Tensor:
     return table.results(_function(setting), setting, FORWARD, dtype)["result"].cpu()
 
 
-def _centres(height: int, width: int) -> Tensor:
-    """Return the centres [x, y] of the pixels of a map, from 0 to 1."""
+def _centers(height: int, width: int) -> Tensor:
+    """Return the centers [x, y] of the pixels of a map, from 0 to 1."""
     y, x = torch.cartesian_prod(torch.arange(height), torch.arange(width)).unbind(1)
     return torch.stack(((x + 0.5) / width, (y + 0.5) / height), 1)

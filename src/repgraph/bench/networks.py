@@ -42,8 +42,7 @@ class NetworkTable(Table):
     """Segmentation networks with one backbone.
 
     Forward: in evaluation mode, without gradients, parameters in the setting's dtype, RepGraph and non-local layers
-    fused. Training step: forward and backward pass of the loss with the auxiliary head, float32 parameters under
-    autocast, without the optimizer.
+    fused. Training step: the loss with the auxiliary head and its gradients, float32 parameters under autocast.
     """
 
     name = "networks"

@@ -17,7 +17,7 @@ from repgraph.ops import backends, representative_attention
 from repgraph.ops.geometry import position_dtype
 
 NON_LOCAL = "non-local"  # family
-CLEARANCE = 2.0**-6  # distance of nodes from pixel centres
+CLEARANCE = 2.0**-6  # distance of nodes from pixel centers
 SDPA_KERNELS = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -85,7 +85,7 @@ def why_not_backend(name: str, setting: Setting) -> str | None:
 
 
 def between_pixels(positions: Tensor) -> Tensor:
-    """Move positions away from pixel centres, where their gradient jumps, for the gate."""
+    """Move positions away from pixel centers, where their gradient jumps, for the gate."""
     whole = positions.floor()
     return whole + (positions - whole).clamp(CLEARANCE, 1 - CLEARANCE)
 

@@ -50,7 +50,7 @@ def benchmark(
         console.print(f"interrupted: {len({row.setting for row in rows})} of {len(settings)} settings measured")
     if rows:
         paths = [path, *write_plots(table, rows, folder, conditions(rows))]
-        console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True)
+        console.print(f"wrote {', '.join(map(str, paths))}", soft_wrap=True)
     return code or (0 if any(row.status == OK for row in rows) else 1)
 
 

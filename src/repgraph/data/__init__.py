@@ -39,7 +39,7 @@ def open_split(name: str, root: str | Path | None, split: str, /, **options: Any
     if name not in (*NAMES, *INSTANCES):
         raise UsageError(f"unknown data set {name!r}{nearest(name, (*NAMES, *INSTANCES))}")
     if not root and name != "scenes":
-        raise UsageError(f"the folder of {name} is required: --data ROOT")
+        raise UsageError(f"root is required for {name!r} (command line: --data ROOT)")
     from pydantic import TypeAdapter, ValidationError
 
     from repgraph.data.files import NotFound

@@ -67,7 +67,7 @@ class Report:
         for k, (name, number) in enumerate(zip(self.data.labels.names, self.data.labels.ids, strict=True)):
             counts = [f"{count:,}" for count in self.counts[: len(columns), k]]
             rows.append([one_line(name), str(number), *counts, f"{100 * self.pixels[k] / total:.2f}"])
-        rest = "in no object" if self.has_objects else "unlabelled"
+        rest = "in no object" if self.has_objects else "unlabeled"
         rows.append([rest, "", f"{self.pixels[-1]:,}", *[""] * len(columns)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]

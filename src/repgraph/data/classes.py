@@ -1,4 +1,4 @@
-"""The classes of published data sets: names, colours and values in label files."""
+"""The classes of published data sets: names, colors and values in label files."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from torchvision.datasets import Cityscapes
 
 from repgraph.data.labels import Labels, hex_palette, voc_palette
 
-# The first name of each class in objectInfo150.txt, and the colours of the challenge; road and skyscraper share one.
+# The first name of each class in objectInfo150.txt, and the colors of the challenge; road and skyscraper share one.
 _ADE20K = """
 787878 wall, b47878 building, 06e6e6 sky, 503232 floor, 04c803 tree, 787850 ceiling, 8c8c8c road, cc05ff bed,
 e6e6e6 windowpane, 04fa07 grass, e005ff cabinet, ebff07 sidewalk, 96053d person, 787846 earth, 08ff33 door,

@@ -21,7 +21,7 @@ Sample = tuple[Image, Mask | None]
 
 @dataclass(frozen=True)
 class Item:
-    """One image and its mask, which is None in an unlabelled split. Names are unique within a split."""
+    """One image and its mask, which is None in an unlabeled split. Names are unique within a split."""
 
     name: str
     image: Path
@@ -52,7 +52,7 @@ class SegmentationData(ImageData):
     """Images and masks of one split.
 
     ``data[i]`` is ``(image, mask)``: a uint8 ``tv_tensors.Image`` (3, H, W) in RGB, and a uint8 ``tv_tensors.Mask``
-    (H, W) with classes 0 to K - 1 and ``IGNORE`` (255), or None in an unlabelled split. A file that cannot be used
+    (H, W) with classes 0 to K - 1 and ``IGNORE`` (255), or None in an unlabeled split. A file that cannot be used
     raises a :class:`~repgraph.data.labels.DataError` when it is read.
     """
 

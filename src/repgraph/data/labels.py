@@ -1,4 +1,4 @@
-"""The classes of a data set: names, colours, and values in label files. It needs only NumPy."""
+"""The classes of a data set: names, colors, and values in label files. It needs only NumPy."""
 
 import colorsys
 import operator
@@ -30,20 +30,20 @@ class Labels:
     names: tuple[str, ...]  # all different
     palette: tuple[Colour, ...]  # (red, green, blue) from 0 to 255
     ids: tuple[int, ...]  # values in label files, 0 to 65535, all different
-    ignored: tuple[int, ...] = ()  # values of unlabelled pixels in label files; they become IGNORE (255)
-    rgb_masks: bool = False  # whether label files may also be RGB images, in the colours of the palette
+    ignored: tuple[int, ...] = ()  # values of unlabeled pixels in label files; they become IGNORE (255)
+    rgb_masks: bool = False  # whether label files may also be RGB images, in the colors of the palette
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the class is frozen; lists from JSON become tuples
         set_(self, "names", tuple(str(name) for name in self.names))
-        set_(self, "palette", tuple(_integers("a colour", colour, 0, 255) for colour in self.palette))
+        set_(self, "palette", tuple(_integers("a color", colour, 0, 255) for colour in self.palette))
         set_(self, "ids", _integers("ids", self.ids, 0, MAX_VALUE))
         set_(self, "ignored", _integers("ignored", self.ignored, -(2**31), 2**31 - 1))
         counts = len(self.names), len(self.palette), len(self.ids)
         if len(set(counts)) != 1 or not 1 <= counts[0] <= IGNORE:
-            raise DataError("{} classes, {} colours and {} ids; expected 1 to {} of each".format(*counts, IGNORE))
+            raise DataError("{} classes, {} colors and {} ids; expected 1 to {} of each".format(*counts, IGNORE))
         if any(len(colour) != 3 for colour in self.palette):
-            raise DataError(f"a colour in {self.palette} does not have red, green and blue")
+            raise DataError(f"a color in {self.palette} does not have red, green and blue")
         for what, values in (("class name", self.names), ("label value", (*self.ids, *self.ignored))):
             value, count = Counter[Any](values).most_common(1)[0]
             if count > 1:
@@ -69,9 +69,9 @@ class Labels:
             unknown = [as_written(value) for value in np.unique(values[classes < 0]).tolist()[:30]]
             ignored = str([*map(as_written, self.ignored), *unknown]).replace(" ", "")
             raise DataError(
-                f"{file}: unknown label values {str(unknown)[1:-1]}; classes are {str(self.ids[:30])[1:-1]}; of your "
-                f'own data, add them to classes.json, as classes or by "ignored": {ignored}, or ignore them by '
-                f"--option ignored={ignored}, in training by --set data.options.ignored={ignored}"
+                f"{file}: label values {str(unknown)[1:-1]} are neither classes ({str(self.ids[:30])[1:-1]}) nor "
+                f'ignored. For your own data, add them to classes.json as classes or under "ignored": {ignored}; or '
+                f"pass --option ignored={ignored} (repgraph train: --set data.options.ignored={ignored})"
             )
         return classes.astype(np.uint8)
 
@@ -105,17 +105,17 @@ class Labels:
 
 
 def colour_value(colour: Iterable[int]) -> int:
-    """Return the value of a colour in an RGB mask."""
-    return COLOUR + int.from_bytes(_integers("a colour", colour, 0, 255), "big")
+    """Return the value of a color in an RGB mask."""
+    return COLOUR + int.from_bytes(_integers("a color", colour, 0, 255), "big")
 
 
 def as_written(value: int) -> int | list[int]:
-    """Return a value of a label file as in ``classes.json``: colours are [red, green, blue]."""
+    """Return a value of a label file as in ``classes.json``: colors are [red, green, blue]."""
     return list((value - COLOUR).to_bytes(3, "big")) if COLOUR <= value < 2 * COLOUR else value
 
 
 def voc_palette(count: int) -> tuple[Colour, ...]:
-    """Return PASCAL VOC's colours: the bits of the class, distributed over red, green and blue, highest bit first."""
+    """Return PASCAL VOC's colors: the bits of the class, distributed over red, green and blue, highest bit first."""
 
     def channel(k: int, first: int) -> int:
         return sum((k >> (3 * bit + first) & 1) << (7 - bit) for bit in range(8))
@@ -124,12 +124,12 @@ def voc_palette(count: int) -> tuple[Colour, ...]:
 
 
 def hex_palette(text: str) -> tuple[Colour, ...]:
-    """Return colours that are written as six hexadecimal digits each."""
+    """Return colors that are written as six hexadecimal digits each."""
     return tuple((red, green, blue) for red, green, blue in map(bytes.fromhex, text.split()))
 
 
 def spread_palette(count: int) -> tuple[Colour, ...]:
-    """Return distinct colours: hues advance by the golden angle, saturation and brightness alternate."""
+    """Return distinct colors: hues advance by the golden angle, saturation and brightness alternate."""
     colours = (colorsys.hsv_to_rgb(k * 0.618034 % 1, (0.8, 0.6)[k % 2], (0.9, 0.7, 1.0)[k % 3]) for k in range(count))
     return tuple((round(255 * red), round(255 * green), round(255 * blue)) for red, green, blue in colours)
 

@@ -36,7 +36,7 @@ def ade20k(root: Root, split: str) -> SegmentationData:
 
 
 def camvid(root: Root, split: str) -> SegmentationData:
-    """Read ``SPLIT`` and ``SPLITannot``; all splits are labelled."""
+    """Read ``SPLIT`` and ``SPLITannot``; all splits are labeled."""
     parts = _parts(split)
     top = find_root(root, parts[0], ["CamVid"])
     return pair("camvid", top, split, CAMVID, [(top / part, top / f"{part}annot") for part in parts])
@@ -81,7 +81,7 @@ def stanford(root: Root, split: str) -> SegmentationData:
 
 
 def voc(root: Root, split: str, masks: str = "SegmentationClass") -> SegmentationData:
-    """Read the images in a list in ``ImageSets/Segmentation``, and label files in ``masks``; test is unlabelled."""
+    """Read the images in a list in ``ImageSets/Segmentation``, and label files in ``masks``; test is unlabeled."""
     top = find_root(root, "JPEGImages", ["VOC2012", "VOCdevkit/VOC2012"])
     names = read_split(top / "ImageSets" / "Segmentation", split)
     folders = [(top / "JPEGImages", None if split == "test" else top / masks)]

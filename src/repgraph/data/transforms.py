@@ -1,4 +1,4 @@
-"""Augmentation and normalisation; samples stay uint8 until they are on the device, which saves bandwidth."""
+"""Augmentation and normalization; samples stay uint8 until they are on the device, which saves bandwidth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Target = dict[str, Any]
 
 
 def normalise(images: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:
-    """Normalise uint8 images (..., 3, H, W), on their device, with the mean and standard deviation of the channels."""
+    """Normalize uint8 images (..., 3, H, W), on their device, with the mean and standard deviation of the channels."""
     if images.dtype != torch.uint8:
         raise DataError(f"images are {images.dtype}; expected torch.uint8")
     statistics = _statistics.__wrapped__ if torch.compiler.is_compiling() else _statistics
@@ -27,7 +27,7 @@ def normalise(images: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float]
     return (images.float() - shift) * scale
 
 
-@lru_cache(maxsize=16)  # creating a tensor on a GPU would synchronise
+@lru_cache(maxsize=16)  # creating a tensor on a GPU would synchronize
 def _statistics(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):
         shift = torch.tensor(mean, device=device).mul(255).view(3, 1, 1)
@@ -72,11 +72,11 @@ def distort_colors(image: Tensor, strength: float, generator: torch.Generator) -
 
 @dataclass(frozen=True)
 class TrainTransform:
-    """The paper's augmentation: random scale, crop with padding and horizontal flip; optionally distorted colours.
+    """The paper's augmentation: random scale, crop with padding and horizontal flip; optionally distorted colors.
 
     ``transform(image, mask, generator)`` takes a uint8 image (3, H, W) and its mask (H, W), and returns both in the
     size ``crop`` (h, w). Along a side that is shorter than the crop, the position of the image within the crop is
-    random; the rest is padded with the colour ``mean`` (0 to 1), and with IGNORE in the mask.
+    random; the rest is padded with the color ``mean`` (0 to 1), and with IGNORE in the mask.
     """
 
     crop: tuple[int, int]

@@ -29,7 +29,7 @@ class Scores:
     mean_accuracy: float
     iou: tuple[float, ...]  # of each class; nan if it is neither in the truth nor in the predictions
     accuracy: tuple[float, ...]  # nan if the class is not in the truth
-    pixels: int  # labelled ones
+    pixels: int  # labeled ones
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the scores for JSON, with None for nan; with ``names``, scores of classes are dicts by name."""
@@ -40,7 +40,7 @@ class Scores:
 
 
 class Confusion:
-    """Confusion matrix: row t, column p counts the labelled pixels of class t that are predicted as class p.
+    """Confusion matrix: row t, column p counts the labeled pixels of class t that are predicted as class p.
 
     The int64 counts are exact on any device. Pixels whose target is 255 do not count.
 
@@ -57,7 +57,7 @@ class Confusion:
         self.matrix = torch.zeros(classes, classes, dtype=torch.int64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Count the pixels of one or more images, integers of the same shape; ``target`` is 255 where unlabelled."""
+        """Count the pixels of one or more images, integers of the same shape; ``target`` is 255 where unlabeled."""
         for name, given in (("prediction", prediction), ("target", target)):
             if given.dtype.is_floating_point or given.dtype == torch.bool:
                 raise TypeError(f"{name} has dtype {given.dtype}; expected classes as integers (argmax of logits)")

@@ -100,7 +100,7 @@ class DANetHead(nn.Module):
 
     Args:
         in_channels: channels of the features; 2048 from a ResNet-50 or -101.
-        mid_channels: channels of the branches; a quarter of ``in_channels`` in the publication.
+        mid_channels: channels of the branches; a quarter of ``in_channels`` in the paper.
         attention: over positions: "sdpa" or "plain", see :class:`~repgraph.layers.NonLocal`.
         dropout: probability of dropping a channel before a classifier.
     """

@@ -16,7 +16,7 @@ from repgraph.ops.library import without_autocast
 
 
 class DeformableAttention(nn.Module):
-    """Multi-scale deformable attention: each query reads a few points of several maps, in each head.
+    """Multi-scale deformable attention: each query samples a few points on several maps, in each head.
 
     Points and their weights are computed from the query. The parameters (``sampling_offsets``, ``attention_weights``,
     ``value_proj``, ``output_proj``) have the names, shapes and initial values of Deformable DETR, whose weights can be

@@ -37,9 +37,9 @@ def insert(
 ) -> Model:
     """Insert layers into stages of a network, in place.
 
-    The k layers of a stage precede its last k blocks, one each; in a stage of one block the layer follows it. Layers of
-    this package start as the identity: the network computes exactly what it did before. Its own parameters keep their
-    names. Create the optimizer, and compile, trace or wrap the network, after insertion.
+    With k layers in a stage, one is inserted before each of its last k blocks; in a stage with a single block, the
+    layer comes after it. Layers of this package start as the identity: the network computes exactly what it did before.
+    Its own parameters keep their names. Create the optimizer, and compile, trace or wrap the network, after insertion.
 
     Args:
         model: the network, which is modified and returned; after an error it is unchanged.
@@ -62,9 +62,9 @@ def insert(
         for name, count in where.items():
             stage = find_stage(model, name)
             own = blocks(model.get_submodule(stage))
-            most, place = (len(own) - 1, "before each block but the first") if len(own) > 1 else (1, "after the block")
-            if check_int(f"where[{name!r}]", count) > most:
-                raise UsageError(f"where[{name!r}] is {count}; the stage has room for {most}, {place}")
+            place = "layers go before the blocks except the first" if len(own) > 1 else "the stage has one block"
+            if check_int(f"where[{name!r}]", count) > (most := max(1, len(own) - 1)):
+                raise UsageError(f"where[{name!r}] is {count}; expected at most {most} ({place})")
             width = (channels or {}).get(name)
             for path in list(own)[-count:]:
                 new.append(_insert_one(model, name, stage, path, width, layer, layer_options))
@@ -93,8 +93,7 @@ def remove(model: Model) -> Model:
 class _Hook:
     """Calls a layer before its block, on the block's first argument, or after it, on the output.
 
-    It stores the path of the layer in the block, not the layer: if the block is copied, pickled or replicated, the hook
-    of the copy calls the copy's layer.
+    It stores the path of the layer, not the layer: in a copied, pickled or replicated block it calls the copy's layer.
     """
 
     handle: RemovableHandle  # also kept because unpickling it reserves its id: new hooks get other ids

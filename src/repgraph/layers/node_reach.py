@@ -21,8 +21,7 @@ NODE_LAYERS = (RepGraph, PyramidRound)  # layers with representative nodes
 class Reach:
     """Distances of a layer's nodes, in all rounds, from their query or, for a grid, from the center of its cell.
 
-    ``mean`` and ``p95``, the 95th percentile, are in pixels of the map of the queries, ``height`` x ``width``; shares
-    are fractions of its diagonal.
+    ``mean`` and ``p95``, the 95th percentile, are in pixels of the queries' map; shares are fractions of its diagonal.
     """
 
     mean: float
@@ -48,7 +47,7 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
     """
     layers = {path: module for path, module in model.named_modules() if isinstance(module, NODE_LAYERS)}
     if not layers:
-        raise UsageError(f"this {type(model).__name__} has no RepGraph layer; reach measures their nodes")
+        raise UsageError(f"{type(model).__name__} contains no RepGraph layer")
     if inputs or kwargs:
         for layer in layers.values():
             for offset in layer.offsets():
@@ -60,7 +59,7 @@ def reach(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, Reach]:
             model(*inputs, **kwargs)
     found = {path: _reach(layer) for path, layer in layers.items() if layer.offset.seen is not None}
     if not found:
-        raise UsageError("no RepGraph layer has run, except perhaps in compiled code; pass reach the model's inputs")
+        raise UsageError("no eager call of a RepGraph layer was recorded; call reach(model, *inputs)")
     return found
 
 

@@ -67,11 +67,10 @@ class NonLocal(ContextLayer):
 
     Args:
         mid_channels: inner channels C'. Default: C / 2.
-        attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`) or "plain" (matrix products and a
-            softmax, with all N x N weights in memory).
+        attention: "sdpa" (:func:`torch.nn.functional.scaled_dot_product_attention`) or "plain" (all weights in memory).
         groups: number of heads; a divisor of C'.
         fusion: "sum" (C output channels) or "concat" of input and result (2C output channels).
-        scale: factor on the logits. Default: 1 / sqrt(C' / groups). With 1.0, as printed, training can diverge.
+        scale: factor on the logits. Default: 1 / sqrt(C' / groups). With 1.0, as in the paper, training can diverge.
         share_query_key: use ``theta`` for the key too, as in OCNet; the layer then has no ``phi``.
         norm_qk: whether ``theta`` and ``phi`` are followed by batch normalization and ReLU.
         zero_init: start as the identity (for "sum"): ``w_y`` is zero.

@@ -18,8 +18,7 @@ class Offset(nn.Conv2d):
 
     It runs in float32, also under autocast and in half-precision modules (float64 for float64). For a grid its input is
     the mean of each cell. The weight starts at zero and the bias at the points of the spread. At every call the bias is
-    scaled to the map: a spread in pixels shrinks on maps too small for it, and a relative one is multiplied by half of
-    the map's sides.
+    scaled to the map: a spread in pixels shrinks on small maps, a relative one is multiplied by half the map's sides.
     """
 
     bias: nn.Parameter

@@ -60,7 +60,7 @@ def fuse(model: Model) -> Model:
     """Fold batch normalization into the convolutions before it, for inference, in place.
 
     This is done in RepGraph and non-local layers and, in the networks of this package, in heads and ResNets, which have
-    to be in evaluation mode. It cannot be undone: load weights before, compile or export after.
+    to be in evaluation mode. This cannot be undone. Load weights before, compile or export afterwards.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, Fusible)]
     for module in (model, *layers):  # check all of them before any is modified
@@ -175,7 +175,7 @@ def _count_batch(norm: Any) -> tuple[Tensor, Tensor]:
 def fold(convolution: Any, norm: Any) -> tuple[nn.Module, nn.Module]:
     """Fold batch normalization, also of :class:`NormAct`, into a copy of the convolution before it.
 
-    Both modules are returned unchanged if ``norm`` is no batch norm in evaluation mode with running statistics, if the
+    Both are returned unchanged if ``norm`` is not a batch norm in evaluation mode with running statistics, if the
     weight of the convolution is computed from other parameters (as in spectral normalization), or if either has hooks.
     """
     if isinstance(norm, NormAct):

@@ -77,7 +77,7 @@ class RepGraph(ContextLayer):
         return cls(channels, mid_channels, **{**cls.PAPER, **options})
 
     def add_offsets(self, channels: int, **factory: Any) -> None:
-        """Add the offset convolutions of all rounds; the first one reads ``channels``, the others a response."""
+        """Add the offset convolutions of all rounds; the first one takes ``channels``, the others a response."""
         widths = [channels] + [self.mid_channels] * (self.rounds - 1)
         first, *others = (
             Offset(width, spread, self.nodes, self.grid, self.map_size, **factory)
@@ -120,7 +120,7 @@ class BottleneckRepGraph(RepGraph):
 
     ``reduce`` (1 x 1, C -> C'), ``reduce_norm`` and the activation give one feature, which is query, key and value, and
     from which ``offset`` regresses the nodes. ``expand`` (1 x 1, C' -> C) and ``expand_norm`` project back. With T > 1
-    rounds, the response of each is the feature of the next, and ``expand`` (T C' -> C) reads all responses.
+    rounds, the response of each is the feature of the next, and ``expand`` (T C' -> C) projects all responses.
 
     Args:
         mid_channels: inner channels C'. Default: C / 2.
@@ -131,16 +131,14 @@ class BottleneckRepGraph(RepGraph):
         scale: factor on the logits. Default: 1 / (C' / groups). The paper has none (1.0).
         norm_layer: normalization after ``reduce`` and ``expand``; None for none.
         norm_expand: whether ``expand`` is followed by a normalization, as in the paper; heads train better without it.
-        act_layer: activation after ``reduce_norm`` and, with ``final_act``, after the fusion. A layer that is inserted
-            into a trained network has no final activation.
+        act_layer: activation after ``reduce_norm`` and, with ``final_act``, after the fusion (not in inserted layers).
         spread: initial nodes: "ring", "grid" (over the map, around the query), "default" (PyTorch's initialization) or
             one (x, y) per node in pixels. See :func:`repgraph.layers.spread.make_spread`.
         radius: radius of the ring in pixels, which halves in each round, or a list with one radius per round.
-        node_view: side of the window of positions whose mean is a node: an odd integer; 1 as in the paper.
+        node_view: side of the window (odd) over which each node is averaged; 1, as in the paper, means no averaging.
         rounds: number T of rounds, each with its own nodes; 1 in the paper.
-        map_size: height and width of the map to which the ring is scaled. Default: that of the input.
-        zero_init: start as the identity (for "sum" without final activation): weight and bias of the last normalization
-            are zero, or the last convolution if there is none.
+        map_size: height and width of the map that the initial ring is shrunk to fit into. Default: those of the input.
+        zero_init: start as the identity (for "sum" without final activation): the last norm or convolution is zero.
         backend: of :func:`repgraph.representative_attention`.
 
     Shape:
@@ -249,7 +247,7 @@ class SimpleRepGraph(RepGraph):
     """Simple RepGraph layer: query, key and value by ``theta``, ``phi`` and ``g``, output projection ``w_y``.
 
     ``offset`` regresses the nodes from the input. With T > 1 rounds, the response of each is query, key and value of
-    the next, and ``w_y`` (T C' -> C) reads all responses.
+    the next, and ``w_y`` (T C' -> C) projects all responses.
 
     Args:
         scale: factor on the logits. Default: 1 / sqrt(C' / groups). The paper has none (1.0).

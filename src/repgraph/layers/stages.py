@@ -15,8 +15,8 @@ def stages(model: nn.Module) -> dict[str, int]:
     """Return the stages of a network: their paths and numbers of blocks.
 
     A stage is a module whose children are blocks, or that has them in ``blocks``; a block has several layers with
-    weights. Of nested candidates, the innermost are stages: the stages of a backbone, not the backbone as a list of
-    stages. :func:`~repgraph.layers.insertion.insert` also accepts other lists of blocks.
+    weights. If candidates are nested, only the innermost are returned (the stages of a backbone, not the backbone).
+    :func:`~repgraph.layers.insertion.insert` also accepts other lists of blocks.
     """
     found = _innermost(model, "", 2) or _innermost(model, "", 1) or _outermost(model)
     found = found or _innermost(model, "", 2, nn.Linear)  # transformers
@@ -52,10 +52,8 @@ def find_stage(model: nn.Module, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{name!r} matches several stages: {', '.join(map(repr, found))}; give more of the path")
-    problem = (
-        "is not a stage (a list of blocks)." if paths else f"is not a module of the model{nearest(name, listed, '.')}"
-    )
+        raise UsageError(f"{name!r} matches several stages: {', '.join(map(repr, found))}; use a longer path")
+    problem = "is not a stage (a list of blocks)." if paths else f"is not a module{nearest(name, listed, '.')}"
     known = ", ".join(f"{path!r} ({count})" for path, count in listed.items()) or "none"
     raise UsageError(f"{name!r} {problem} Stages and their blocks: {known}")
 

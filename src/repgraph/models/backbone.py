@@ -50,8 +50,7 @@ class Backbone(Fusible):
 
     Shape:
         - Input: (B, 3, H, W)
-        - Output: the maps (B, C, h, w); by default two, for a ResNet from ``layer3`` and ``layer4``, the paper's
-          stages 4 and 5.
+        - Output: the maps (B, C, h, w); by default two, for a ResNet those of ``layer3`` and ``layer4``
     """
 
     def __init__(

@@ -83,8 +83,7 @@ def register_context(name: str, layer: Layer | None = None) -> Any:
 
     ``layer`` is a class or function: ``layer(channels, **options)`` returns a module for maps (B, channels, H, W), with
     an attribute ``out_channels``, the channels of its output. Its keyword arguments are the options in
-    ``context_options``; ``fusion`` ("concat" or "sum") is passed if it has such an argument. Without ``layer``, this is
-    a decorator.
+    ``context_options``, and ``fusion`` ("concat" or "sum") if it takes it. Without ``layer``, this is a decorator.
 
     A saved network stores only the name, so register the layer before loading one. Commands import the modules in
     ``repgraph --import MODULE`` and in the environment variable ``REPGRAPH_IMPORT``.

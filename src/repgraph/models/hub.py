@@ -28,8 +28,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:
-    mismatches are errors, and a folder is replaced only after everything is written. ``config`` has the arguments as
-    they are written to ``config.json``.
+    mismatches are errors, and a folder is replaced only at the end. ``config`` is the content of ``config.json``.
     """
 
     PRETRAINED: ClassVar[str]  # path of the part that pretrained weights are loaded into
@@ -90,8 +89,9 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         state = self.state_dict()
         changed = sorted(self.built ^ state.keys())
         if changed:
-            what = f"{changed[0]} and {len(changed) - 1} more were added or removed, as by fuse() or insert()"
-            raise UsageError(f"the network does not match its config: {what}; save it before")
+            what = f"{changed[0]} and {len(changed) - 1} more tensors were" if len(changed) > 1 else f"{changed[0]} was"
+            how = "added or removed (for example by fuse() or insert()), which the config does not describe"
+            raise UsageError(f"cannot save: {what} {how}; save the network before")
         # Copies: safetensors takes neither channels-last nor shared tensors.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
         config = self.config
@@ -114,11 +114,11 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         if os.path.isdir(name):
             return load(name, cls)
         if isinstance(pretrained_model_name_or_path, Path) or name.count("/") != 1:
-            raise UsageError(f"{name} is no folder")
+            raise UsageError(f'{name} is not a folder; expected a folder, or "owner/name" on the Hub')
         try:
             config, file = (Path(hf_hub_download(name, each, **download)) for each in (CONFIG, FILE))
         except Exception as error:  # from the Hub, the connection or a proxy
-            raise UsageError(f"{name} is no folder, and cannot be loaded from the Hub: {first_line(error)}") from error
+            raise UsageError(f"{name} is not a folder, and loading from the Hub failed: {first_line(error)}") from error
         return _restore(cls, files.read_json(config), read_file(file)[0], config, file)
 
 
@@ -147,15 +147,16 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
             if (folder / CONFIG).is_file():
                 config, tensors = files.read_json(folder / CONFIG), read_file(folder / FILE)[0]
                 return _restore(kind, config, tensors, folder / CONFIG, folder / FILE)
-        hint = f"no network was saved there (yet); a run's last checkpoint is {CHECKPOINTS}/{LAST}"
-        raise UsageError(f"{path} has no {CONFIG} and no {MODEL}/{CONFIG}: {hint}")
+        last = path / CHECKPOINTS / LAST
+        hint = f"; use its last checkpoint, {last}" if last.is_file() else ""
+        raise UsageError(f"{path} contains no saved network (no {CONFIG}){hint}")
     if path.suffix == ".ckpt":
         return from_checkpoint(read_pickle(path), kind, path)
     if path.suffix == ".safetensors":
         tensors, metadata = read_file(path)
         if "config" in metadata:
             return _restore(kind, files.parse_json(metadata["config"], f"the config in {path}"), tensors, path, path)
-        raise UsageError(f"{path} has no config of a network in its metadata; it may hold the weights of a backbone")
+        raise UsageError(f"{path} has no config of a network in its metadata; it may contain the weights of a backbone")
     problem = "is not a network" if os.path.exists(path) else "does not exist"
     raise UsageError(f"{path} {problem}; expected the folder of a run or of a network, a .safetensors or a .ckpt file")
 

@@ -32,16 +32,13 @@ class MaskRCNN(Hub, pipeline_tag="object-detection", tags=["instance-segmentatio
     Args:
         classes: number of classes, not counting the background; labels are 1 to ``classes``.
         backbone: "resnet50" or "resnet101"; also "resnet18", "resnet34" and "resnet152".
-        context: the layers in the backbone: "repgraph", "paper" (the same in the paper's plain form), "simple",
-            "non_local" or "dual"; None or "none" for none.
+        context: layers in the backbone: "repgraph", "paper" (its plain form), "simple", "non_local", "dual" or "none".
         where: number of layers for each stage; see :func:`repgraph.insert`. Default: ``{"layer3": 1}``, before the last
             block of res4, as in the paper. They start as the identity.
         context_options: options of the layers, such as ``{"nodes": 27, "radius": 8}``.
-        norm: normalization of the backbone: "frozen" batch norm, which is never updated, or "batch". Inserted layers
-            have batch norm.
+        norm: normalization of the backbone: "frozen" batch norm or "batch". Inserted layers have batch norm.
         norm_eps: its epsilon; some of torchvision's detectors were trained with 0.
-        trainable_stages: number of trainable stages of the backbone, counted from the last; 5 is all. Inserted layers
-            are always trainable.
+        trainable_stages: number of trainable stages, from the last; 5 is all. Inserted layers are always trainable.
         caffe_style: put the stride of a stage on its first 1 x 1 convolution, as Caffe's ResNets do.
         min_size, max_size: images are resized such that the shorter side is ``min_size`` pixels, unless the longer one
             would exceed ``max_size``. Of several ``min_size``, training draws one per image; evaluation uses the last.
@@ -142,14 +139,12 @@ def mask_rcnn(
     With weights of a whole detector, inserted layers leave its detections bit-identical until they are trained.
 
     Args:
-        classes, backbone, options: arguments of :class:`MaskRCNN`. Defaults of ``caffe_style``, ``norm_eps``, ``mean``
-            and ``std`` depend on the weights.
+        classes, backbone, options: as in :class:`MaskRCNN`; the weights decide on default style, norm, mean and std.
         weights: None for random weights; a file with the weights of a ResNet or of a whole detector, under
             torchvision's names or from a trained network; "torchvision:NAME", such as
             "torchvision:ResNet50_Weights.IMAGENET1K_V1" or "torchvision:MaskRCNN_ResNet50_FPN_Weights.COCO_V1"; or
             "timm:NAME". Only the last two may download.
-        new_predictors: with weights of a whole detector, keep the last layers (one output per class) random, for other
-            classes.
+        new_predictors: with weights of a whole detector, keep its last layers random, for other classes.
     """
     found = None if weights is None else weight_files.find_weights(weights, backbone, detector=True)
     settings = weight_files.complete(options, found, "caffe_style", "norm_eps", "mean", "std")

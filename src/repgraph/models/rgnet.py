@@ -38,14 +38,11 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         context_options: options of that layer, such as ``{"nodes": 27, "radius": 8}``.
         channels: channels of the heads; in a pyramid, of its maps. Default: 512, and 256 for a pyramid.
         fusion: of the context layer: "concat" or "sum". Default: "concat", and "sum" for dual attention.
-        inserted: number of layers to insert into each stage of the backbone, such as ``{"layer3": 1}``; see
-            :func:`repgraph.insert`.
-        inserted_options: options of the inserted layers; "layer" is their name: "repgraph" (default), "paper",
-            "simple", "non_local" or "dual".
+        inserted: number of layers in stages of the backbone, such as ``{"layer3": 1}``; see :func:`repgraph.insert`.
+        inserted_options: their options; "layer" is "repgraph" (default), "paper", "simple", "non_local" or "dual".
         auxiliary: whether there is an auxiliary head.
         dropout: probability of dropping a channel before a classifier.
-        map_sizes: ``map_size`` of RepGraph layers by their paths, such as ``{"head.context": (8, 8)}``; see
-            :meth:`keep_reach`.
+        map_sizes: ``map_size`` of layers by path, such as ``{"head.context": (8, 8)}``; see :meth:`keep_reach`.
         labels: description of the classes by :meth:`repgraph.data.labels.Labels.to_dict`; saved with the network.
         mean, std: normalization of the images, RGB from 0 to 1.
 
@@ -118,7 +115,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         for path, size in sizes.items():
             layer = layers.get(path)
             if not isinstance(layer, RepGraph):
-                raise UsageError(f"map_sizes has {path!r}, which is no RepGraph layer of this network")
+                raise UsageError(f"map_sizes has {path!r}, which is not a RepGraph layer of this network")
             for offset in layer.offsets():
                 offset.map_size = check_size("map_sizes", size)
         if sizes:
@@ -184,8 +181,7 @@ def rgnet(
     """Build an RGNet with pretrained weights in its backbone, or with the weights of a trained RGNet.
 
     Args:
-        classes, backbone, options: arguments of :class:`RGNet`. Defaults of ``caffe_style``, ``mean`` and ``std``
-            depend on the weights.
+        classes, backbone, options: as in :class:`RGNet`; the weights decide on default style, ``mean`` and ``std``.
         weights: weights of the backbone: None for random weights; a file (``.safetensors``, or ``.pth`` and the like
             with tensors only) with the names of timm or torchvision; "pretrained" for timm's default, or "timm:NAME",
             such as "timm:resnet50.tv_in1k". Only the last two may download. Or a trained RGNet: the folder of a run or

@@ -69,7 +69,7 @@ def complete(options: Mapping[str, Any], weights: Weights | None, *names: str) -
     given = {name: value for name, value in options.items() if value is not None}
     style = known["caffe_style"]
     if weights is not None and style is not None and given.get("caffe_style", style) != style:
-        raise UsageError(f"{weights.source} is in {'caffe' if style else 'timm'} style; give caffe_style={style}")
+        raise UsageError(f"{weights.source} is in {'caffe' if style else 'timm'} style; pass caffe_style={style}")
     return {name: value for name, value in {**known, **given}.items() if value is not None}
 
 
@@ -119,7 +119,7 @@ def load_detector(detector: Any, weights: Weights, new_predictors: bool = False)
     }
     classes = tensors.get(f"{_PREDICTORS[0]}cls_score.bias")
     if classes is not None and len(classes) != len(own[f"{_PREDICTORS[0]}cls_score.bias"]):
-        raise UsageError(f"{weights.source} has {len(classes) - 1} classes; for others, give new_predictors=True")
+        raise UsageError(f"{weights.source} has {len(classes) - 1} classes; for others, pass new_predictors=True")
     load_strict(module, tensors, weights.source, optional=(*inserted(module), *(ignored if whole else ())))
 
 
@@ -242,4 +242,4 @@ def _downloading(source: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # from the server, the connection or a proxy
-        raise UsageError(f"cannot load {source}: {first_line(error)}; give a local file instead") from error
+        raise UsageError(f"cannot load {source}: {first_line(error)}; use a local file instead") from error

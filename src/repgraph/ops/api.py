@@ -32,17 +32,17 @@ def representative_attention(
 
         y(p) = sum_n softmax_n(scale * q(p) . k(p + offset_n)) v(p + offset_n)      n = 1..S
 
-    Keys and values are sampled by bilinear interpolation, with pixel centres at integers and zeros off the map. With
-    several maps there is one softmax over all L S nodes. A query position (x, y) is at ((x + 1/2) W_l / W - 1/2, (y +
-    1/2) H_l / H - 1/2) on a map of another size, and offsets are in pixels of that map.
+    Keys and values are sampled by bilinear interpolation, with pixel centers at integers and zeros outside the map.
+    With several maps there is one softmax over all L S nodes. A query position (x, y) is at ((x + 1/2) W_l / W - 1/2,
+    (y + 1/2) H_l / H - 1/2) on a map of another size, and offsets are in pixels of that map.
 
     Args:
         query: (B, C, H, W).
         key: (B, C, H, W), or a sequence of L maps (B, C, H_l, W_l) of any sizes.
         value: (B, Cv, H, W), or a sequence of L maps with the sizes of the keys. Query, key and value have one dtype.
             If ``value is key``, memory is read only once.
-        offsets: (B, 2 K L S, ceil(H/grid), ceil(W/grid)), any floating dtype, in pixels. For node n of map l in set k,
-            channel 2 ((k L + l) S + n) is the x offset and the next one the y offset.
+        offsets: (B, 2 K L S, ceil(H/grid), ceil(W/grid)) for K sets of nodes (see ``own_nodes``), any floating dtype,
+            in pixels. Channel 2 ((k L + l) S + n) is the x offset of node n of map l in set k, and the next one y.
         groups: Number of channel groups G (Group RepGraph), a divisor of C and Cv. Each group has its own softmax.
         grid: Cell size g (Grid RepGraph). The g x g queries of a cell share its nodes, and offsets are relative to the
             top-left position of the cell.
@@ -50,7 +50,7 @@ def representative_attention(
         bias: (1 or B, G L S, 1 or H, 1 or W), added to the logits in order group, map, node.
         own_nodes: Whether each group has its own nodes (K = G) or all groups share one set (K = 1).
         backend: "reference" (PyTorch, any device), "triton" (CUDA), "cpu" (numba), or "auto" for the fastest that can
-            run. There is no fallback from a named backend.
+            run. A named backend raises an error if it cannot run.
         return_nodes: Whether to return nodes and weights as well.
 
     Returns:

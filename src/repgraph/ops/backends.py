@@ -43,20 +43,20 @@ def why_not(backend: str, device: torch.device, dtype: torch.dtype = torch.float
     """Return why ``backend`` cannot run for features of ``dtype`` on ``device``, None if it can."""
     if backend == "cpu":
         if device.type != "cpu":
-            return f"it supports tensors on the CPU; these are on {device.type}"
+            return f"tensors on {device.type} are not supported (only on the CPU)"
         if dtype not in (torch.float32, torch.float64, torch.bfloat16):
-            return f"it supports float32, float64 and bfloat16; these are {dtype}"
+            return f"{dtype} is not supported (only float32, float64 and bfloat16)"
         return _missing("numba")
     if backend == "triton":
         if (missing := _missing("triton")) is not None:
             return missing
         if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            return f"it supports float32, bfloat16 and float16; these are {dtype}"
+            return f"{dtype} is not supported (only float32, bfloat16 and float16)"
         if device.type == "cpu":
             interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
-            return None if interpreted else "it supports CUDA tensors (CPU tensors only with TRITON_INTERPRET=1)"
+            return None if interpreted else "tensors on the CPU are not supported (only with TRITON_INTERPRET=1)"
         if device.type != "cuda":
-            return f"it supports CUDA tensors; these are on {device.type}"
+            return f"tensors on {device.type} are not supported (only on CUDA)"
         return _too_old(device.index, dtype)
     return None
 

@@ -18,7 +18,7 @@ from repgraph.ops.product import MAX_OUTPUTS, fits
 
 
 class Weights(NamedTuple):
-    """Parameters: weights of the 1 x 1 convolutions (C_out, C_in, 1, 1), and weight and bias of the normalisations."""
+    """Parameters: weights of the 1 x 1 convolutions (C_out, C_in, 1, 1), and weight and bias of the normalizations."""
 
     reduce: Tensor
     gamma: Tensor
@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Running mean and variance of a normalisation, and its options."""
+    """Running mean and variance of a normalization, and its options."""
 
     running: tuple[Tensor, Tensor]
     eps: float
@@ -64,7 +64,7 @@ def bottleneck(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return x + norm(expand(attend(f))), f = relu(norm(reduce(x))), and the offsets of the nodes, which have no grad.
 
-    ``training``: normalise by the batch and update the running statistics. ``relu``: followed by a ReLU.
+    ``training``: normalize by the batch and update the running statistics. ``relu``: followed by a ReLU.
     """
     if training:
         return _Bottleneck.apply(x, *weights, *statistics, groups, scale, relu)

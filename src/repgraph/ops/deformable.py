@@ -26,13 +26,11 @@ def multi_scale_deformable_attention(
 
         y(q) = sum_l sum_p weight_lp(q) v_l(location_lp(q))
 
-    Values are sampled by bilinear interpolation with zeros off the map, as ``grid_sample`` with
-    ``align_corners=False`` does.
+    Values are sampled bilinearly with zeros outside the map, as ``grid_sample`` does with ``align_corners=False``.
 
     Args:
         value: (B, sum of H_l W_l, M, D): L maps one after the other, with M heads.
-        spatial_shapes: the L pairs (H_l, W_l), or an integer tensor (L, 2). A list is faster: a
-            tensor on a GPU has to be copied to the CPU.
+        spatial_shapes: the L pairs (H_l, W_l), or an integer tensor (L, 2), which on a GPU has to be copied to the CPU.
         sampling_locations: (B, Q, M, L, P, 2): [x, y] from 0 to 1 over each map.
         attention_weights: (B, Q, M, L, P): any numbers; there is no softmax.
         points: number of points on each map, if it differs: then locations are (B, Q, M, sum(points), 2) and weights
@@ -50,9 +48,8 @@ def multi_scale_deformable_attention(
         torch.Size([2, 10, 64])
     """
     value = library.autocast(value)
-    sizes = [
-        tuple(size) for size in (spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes)
-    ]
+    shapes = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
+    sizes = [tuple(size) for size in shapes]
     counts = _check(value, sizes, sampling_locations, attention_weights, points)
     backend = choose(backend, value.device, value.dtype)
     if backend != "reference":
@@ -88,15 +85,13 @@ def _check(value: Tensor, sizes: list, locations: Tensor, weights: Tensor, point
     if listed:
         counts = [int(count) for count in points or ()]
         if len(counts) != len(sizes) or min(counts) < 0 or sum(counts) < 1:
-            raise ValueError(f"points is {counts}; expected a number for each of the {len(sizes)} maps")
+            raise ValueError(f"points is {counts}; expected {len(sizes)} numbers of at least 0, not all 0")
         expected: tuple[int, ...] = (batch, locations.shape[1], heads, sum(counts), 2)
     else:
         counts = [locations.shape[4]] * len(sizes)
         expected = (batch, locations.shape[1], heads, len(sizes), max(1, counts[0]), 2)
-    for name, t, wanted in (
-        ("sampling_locations", locations, expected),
-        ("attention_weights", weights, expected[:-1]),
-    ):
+    pairs = ("sampling_locations", locations, expected), ("attention_weights", weights, expected[:-1])
+    for name, t, wanted in pairs:
         if t.shape != wanted:
             raise ValueError(f"{name} has shape {tuple(t.shape)}; expected {wanted}")
     return counts

@@ -15,7 +15,7 @@ def memory_format(t: Tensor) -> torch.memory_format:
 
 
 def empty_map(like: Tensor, channels: int | None = None) -> Tensor:
-    """Return an uninitialised dense map in the dtype and memory format of ``like``."""
+    """Return an uninitialized dense map in the dtype and memory format of ``like``."""
     batch, own, height, width = like.shape
     size = (batch, own if channels is None else channels, height, width)
     return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=memory_format(like))

@@ -1,6 +1,6 @@
 """The coordinate convention: where nodes are on the map.
 
-Positions are in pixels, with pixel centres at integers. Queries are divided into cells of ``grid`` x ``grid`` (``grid``
+Positions are in pixels, with pixel centers at integers. Queries are divided into cells of ``grid`` x ``grid`` (``grid``
 1: every query is a cell). The anchor of a cell is its top-left position, and node n is at anchor + offset n. A node at
 p is interpolated between the corners floor(p) and floor(p) + 1 of each axis with weights 1 - t and t, t = p - floor(p).
 Corners off the map are zero.

@@ -196,7 +196,7 @@ def is_plain(sizes: Sequence[int], sets: int, bias: Tensor | None) -> bool:
 
 
 def outputs(query, key, value, offsets, bias, sizes, groups, sets, backend, training, with_weights):
-    """Return uninitialised (y, lse, weights, response)."""
+    """Return uninitialized (y, lse, weights, response)."""
     features = key if value is None else value
     channels, dtype = features.shape[1 if features.dim() == 4 else 2], position_dtype(features.dtype)
     if query is None:
@@ -213,7 +213,7 @@ def outputs(query, key, value, offsets, bias, sizes, groups, sets, backend, trai
 
 
 def gradients(query, key, value, offsets, bias):
-    """Return uninitialised gradients of the five tensors; empty for None."""
+    """Return uninitialized gradients of the five tensors; empty for None."""
 
     def like(t: Tensor | None, features: bool = False) -> Tensor:
         if t is None:

@@ -1,10 +1,10 @@
-"""Fused batch normalisation for training on CUDA: of a product, with a residual, and with ReLU.
+"""Fused batch normalization for training on CUDA: of a product, with a residual, and with ReLU.
 
 The mean and variance of z = W a over a batch follow from the mean m and the covariance K of the channels of ``a``::
 
     mean(z) = W m        var(z) = diag(W K W^T)
 
-So normalising z is another product, s W a + t, and z is never written. For maps without kernels, and under
+So normalizing z is another product, s W a + t, and z is never written. For maps without kernels, and under
 ``torch.compile``, ``repgraph.layers.pointwise`` computes the same with PyTorch's operations.
 """
 
@@ -42,7 +42,7 @@ def _save_moments(ctx, inputs, output) -> None:
 def _moments_backward(ctx, grad_mean, grad_covariance):
     a, mean = ctx.saved_tensors
     rows = as_rows(a)
-    count = rows.shape[0]  # not len, for which torch.compile would specialise on every size
+    count = rows.shape[0]  # not len, for which torch.compile would specialize on every size
     with library.without_autocast(a.device.type):
         slope = ((grad_covariance + grad_covariance.t()) / count).to(rows.dtype)
         # Both products use the rounded slope, so the means cancel.
@@ -76,7 +76,7 @@ def normalised_fits(x: Tensor, a: Tensor, weight: Tensor) -> bool:
 class _NormalisedProduct(torch.autograd.Function):
     """x + batch_norm(W a), optionally followed by a ReLU, with the statistics of this batch (two positions or more).
 
-    ``gamma`` and ``beta`` are weight and bias (C,) of the normalisation, ``running`` its running mean and variance,
+    ``gamma`` and ``beta`` are weight and bias (C,) of the normalization, ``running`` its running mean and variance,
     which are updated in place.
     """
 
@@ -147,7 +147,7 @@ class _NormalisedRelu(torch.autograd.Function):
 def fold_running(
     weight: Tensor, gamma: Tensor, beta: Tensor, running: tuple[Tensor, Tensor], eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Return weight (C, C') and shift (C,) of a product with normalisation by running statistics folded in."""
+    """Return weight (C, C') and shift (C,) of a product with normalization by running statistics folded in."""
     return library.kernels("triton").fold_running(weight.contiguous(), gamma, beta, running, eps, weight.dtype)
 
 

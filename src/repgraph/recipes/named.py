@@ -1,8 +1,7 @@
 """The named recipes: one row per data set, times backbone, times context layer.
 
 Learning rates, batches, iterations, crops and test scales of ADE20K, Cityscapes and PASCAL-Context are the paper's;
-settings that it does not give follow its authors' other work (docs/training.md). The other recipes are short schedules
-for small data sets.
+other settings follow its authors' other work (docs/training.md). The other recipes are short, for small data sets.
 """
 
 import re
@@ -96,8 +95,7 @@ _LAPTOP: dict[str, Any] = dict(
 
 # A small network on the drawn scenes, a minute on the CPU. Nodes start on a ring with a radius of 10 positions (40
 # pixels), and offsets have 20 times the learning rate of the rest: with a radius of 4, or with unscaled logits, RGNet
-# scored no more than the baseline. Nodes are points, because the cues are small. Boats, a few percent of the pixels,
-# have five times the class weight of the rest.
+# scored no more than the baseline. Nodes are points, because the cues are small. Boats are a few percent of the pixels.
 _RING = {"spread": "ring", "rounds": 1, "radius": 10.0, "scale": 0.125, "node_view": 1, "norm_expand": True}
 SCENES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "baseline": ("The backbone baseline", "none", {}),
@@ -118,7 +116,7 @@ def _scenes(context: str) -> Recipe:
         train=dict(batch=8, iterations=600, period=150, precision="fp32", norm="local", accelerator="cpu"),
         test=dict(crop=size),
     )
-    description = f"{title}, small, on the embedded scenes.\n  repgraph train {name} --out runs/{name}"
+    description = f"{title}, small, on the drawn scenes.\n  repgraph train {name} --out runs/{name}"
     return Recipe(name=name, description=description, **sections)
 
 

@@ -51,7 +51,7 @@ def from_dict(given: Mapping[str, Any], origin: str = "the recipe") -> AnyRecipe
 
 def load(path: str | Path) -> AnyRecipe:
     path = Path(path)
-    given = files.read_json(path, remedy="give the name of a recipe (repgraph train --list) or a JSON file")
+    given = files.read_json(path, remedy="pass the name of a recipe (repgraph train --list) or a JSON file")
     return from_dict({"name": path.stem} | given if isinstance(given, dict) else given, str(path))
 
 

@@ -72,8 +72,7 @@ def train(recipe: AnyRecipe, out: str | Path, *, show: TextIO | None = None) -> 
     Args:
         recipe: See :mod:`repgraph.recipes`.
         out: The run's folder, empty or new. It gets ``recipe.json``, ``versions.json`` (versions, seed, command),
-            ``metrics.csv``, ``tensorboard/``, ``checkpoints/`` and at the end ``model/``, for ``from_pretrained`` and
-            :func:`repgraph.models.load`.
+            ``metrics.csv``, ``tensorboard/``, ``checkpoints/``, and ``model/`` for :func:`repgraph.models.load`.
         show: Where to show progress, such as ``sys.stderr``.
     """
     folder, where = Path(out), devices.find(recipe.train)
@@ -106,7 +105,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
         run_folder.check_same_recipe(recipe, before, path or folder / RECIPE)
         session = prepare(recipe, where, checkpoint)
         if total < session.start:
-            raise UsageError(f"train.iterations is {total}, but {session.start} iterations are done; give more")
+            raise UsageError(f"train.iterations is {total}; expected at least {session.start}, which are already done")
         if where.is_first:
             for line in run_folder.changes(stored, session.recipe, checkpoint) if show and checkpoint else ():
                 print(line, file=show, flush=True)
@@ -152,7 +151,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         if where.is_first:
             log = stack.enter_context(contextlib.closing(MetricsLog(folder, columns(task, model), start)))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
-        hint = "stopping after this iteration (Ctrl-C again: at once)"
+        hint = "stopping after this iteration; press Ctrl-C again to stop at once"
         signals = stack.enter_context(stop_signals(lambda name: progress.print(f"{name}: {hint}") if show else None))
         progress.update(start, line=True)
         timed_from, begin = start, time.perf_counter()
@@ -189,21 +188,22 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                 progress.update(now, f"{now}/{last}  loss {loss:.4f}  {speed:.3g} images/s  {left} left", line=True)
             if period_ends and not problem:
                 if loss == 0 and where.is_first:
-                    progress.print("warning: the loss is 0; check with repgraph data check whether pixels are labelled")
+                    progress.print("warning: the loss is 0; run repgraph data check to see whether pixels are labeled")
                 every = train.validate_every * train.period
                 if session.validation_images is not None and (now == last or (every and now % every == 0)):
                     try:
                         validation = _validate(session, folder, now, progress)
                         values |= {f"val_{name}": value for name, value in validation.metrics.items()}
                     except NotFinite:
-                        problem = "the validation is not finite"
+                        problem = "the network's outputs are not finite in validation"
             if where.is_first and values:
                 log.log(now, values)
             if problem:
                 path = folder / CHECKPOINTS / LAST
                 good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
                 first = min(now, int(distributed.all_reduce(finite, dist.ReduceOp.MIN)) + 1)
-                stop = Stop(0, f"{problem} after iteration {first}; {good}")
+                tries = ["a lower optim.lr", "optim.clip=1", *["train.precision=fp32"] * (train.precision != "fp32")]
+                stop = Stop(0, f"{problem} after iteration {first}; {good}; try {' or '.join(tries)}")
                 break
             if save:
                 score = -1.0 if validation is None else validation.metrics[task.best]

@@ -89,5 +89,5 @@ def _read_rows(path: Path, header: list[str], stop: int) -> list[list[str]]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
     found, *rows = [line.split(",") for line in lines]
     if found != header:
-        raise UsageError(f"{path} has other columns than this run: {lines[0]:.200}; move the file away to resume")
+        raise UsageError(f"{path} has different columns from this run: {lines[0]:.200}; move the file away to resume")
     return [row for row in rows if len(row) == len(header) and row[0].isdecimal() and float(row[0]) <= stop]

@@ -45,11 +45,11 @@ class _Versions(BaseModel):
 
 def check_free(folder: Path) -> None:
     """Raise an error unless a folder is empty or does not exist."""
-    with files.explained(folder, "; give another folder with --out"):
+    with files.explained(folder, "; choose another --out"):
         if not os.path.lexists(folder) or not any(folder.iterdir()):
             return
     resume = f", or resume the run: --resume {folder}" if (folder / RECIPE).exists() else ""
-    raise UsageError(f"{folder} is not empty; give another folder with --out{resume}")
+    raise UsageError(f"{folder} is not empty; choose another --out{resume}")
 
 
 def find(path: Path) -> tuple[Path, Path | None]:
@@ -144,7 +144,7 @@ def changes(stored: AnyRecipe, recipe: AnyRecipe, checkpoint: dict[str, Any]) ->
         yield f"the environment changed ({', '.join(changed)}): resume will not be bit-exact"
     done, before, total = int(checkpoint["iteration"]), stored.train.iterations, recipe.train.iterations
     if total == done:
-        yield f"this run has finished; to continue it, give --iterations N, more than {total}"
+        yield f"this run has finished; to continue it, pass --iterations N with N > {total}"
     elif total != before:
         rate = recipe.optim.lr * recipe.rate(done)
         yield f"{total} iterations instead of {before}: the schedule is stretched; the learning rate is now {rate:.3g}"
@@ -165,8 +165,10 @@ def check_same_data(now: dict[str, str], checkpoint: dict[str, Any], root: str) 
     """Raise an error if a run is resumed with other data."""
     for use, before in checkpoint["data"].items():
         if now.get(use) != before:
-            change = f"{use} was {before} and is {now.get(use, 'missing')}"
-            raise UsageError(f"{root or 'the data'} differs from the data of the run, give that with --data: {change}")
+            change = f"{use}: was {before}, now {now.get(use, 'missing')}"
+            raise UsageError(
+                f"{root or 'the data'}: not the data of this run ({change}); pass the original with --data"
+            )
 
 
 def check_same_recipe(recipe: AnyRecipe, stored: AnyRecipe, source: Path) -> None:
@@ -176,5 +178,7 @@ def check_same_recipe(recipe: AnyRecipe, stored: AnyRecipe, source: Path) -> Non
         for name, value in now[section].items():
             before, setting = then[section].get(name), f"{section}.{name}"
             if value != before and setting not in (*RESUMABLE, "model.weights", "train.iterations"):
-                change = f"{setting} was {before!r} in {source}, and is {value!r}"
-                raise UsageError(f"{change}; in a run only train.iterations, {', '.join(RESUMABLE)} can change")
+                allowed = ", ".join(("train.iterations", *RESUMABLE))
+                raise UsageError(
+                    f"cannot resume with {setting}={value}: {source} has {before}. Only {allowed} can change"
+                )

@@ -69,7 +69,7 @@ class Segmentation(Task):
         return images, masks
 
     def amount(self, batch: Batch) -> Tensor:
-        """Return the number of labelled pixels, or the sum of their class weights, over all processes."""
+        """Return the number of labeled pixels, or the sum of their class weights, over all processes."""
         if self.class_weights is not None:
             self.class_weights = self.class_weights.to(batch.targets.device)
         return all_reduce(count_labelled(batch.targets, self.class_weights))
@@ -79,7 +79,7 @@ class Segmentation(Task):
         return (normalise(part.images, model.mean, model.std).contiguous(memory_format=layout),)
 
     def loss(self, model: Any, part: Batch, amount: Any, shares: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the part's sum of losses divided by the labelled pixels of the whole batch."""
+        """Return the part's sum of losses divided by the labeled pixels of the whole batch."""
         optim = self.recipe.optim
         result = model(*self.inputs(model, part))
         logits, auxiliary = result if isinstance(result, tuple) else (result, None)
@@ -106,12 +106,12 @@ class Segmentation(Task):
             torch.backends.cudnn.benchmark = benchmark
         summary = f"val mIoU {100 * scores.miou:.2f} %, pixel accuracy {100 * scores.pixel_accuracy:.2f} %"
         if not scores.pixels:
-            summary = "no score: no pixel of the validation images is labelled; check them with repgraph data check"
+            summary = "no score: no pixel of the validation images is labeled; check them with repgraph data check"
         return Validation(scores, summary, {name: getattr(scores, name) for name in self.scores})
 
 
 def count_labelled(masks: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the number of labelled pixels in masks (B, H, W) as float64, or the sum of their class weights."""
+    """Return the number of labeled pixels in masks (B, H, W) as float64, or the sum of their class weights."""
     labelled = masks != IGNORE
     if weights is None:
         return labelled.sum(dtype=torch.float64)
@@ -140,7 +140,7 @@ def hard_pixels(logits: Tensor, masks: Tensor, threshold: float, minimum: int) -
 
 
 def _pixel_losses(logits: Tensor, masks: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
-    """Return the pixels' cross-entropies (B, H, W), 0 where unlabelled, or their sum."""
+    """Return the pixels' cross-entropies (B, H, W), 0 where unlabeled, or their sum."""
     if not torch.are_deterministic_algorithms_enabled():
         return F.cross_entropy(logits, masks.long(), weights, ignore_index=IGNORE, reduction=reduction)
     # These operations are deterministic on a GPU, but need more memory.

@@ -155,7 +155,7 @@ def describe(session: Session) -> str:
     count = 0 if validation is None else min(len(validation), recipe.data.val_limit or len(validation))
     return (
         f"{recipe.name}: {recipe.model.backbone} with context {session.model.config['context']!r}, "
-        f"{size / 1e6:.1f} M parameters; {recipe.data.name}: {len(session.images)} images, {count} to validate on; "
-        f"{where.world_size} x {where.kind}; "
-        f"iterations {session.start} to {recipe.train.iterations} of {recipe.train.batch} images"
+        f"{size / 1e6:.1f} M parameters; {recipe.data.name}: {len(session.images)} training and {count} validation "
+        f"images; {where.world_size} x {where.kind}; "
+        f"iterations {session.start} to {recipe.train.iterations}, batch size {recipe.train.batch}"
     )

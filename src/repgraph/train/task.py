@@ -52,7 +52,7 @@ class Task(ABC):
             held, kept = images.items[every - 1 :: every], list(images.items)
             del kept[every - 1 :: every]
             if not held:
-                raise UsageError(f"data.hold_out is {every}, but there are {len(images)} images; use less")
+                raise UsageError(f"data.hold_out is {every}; expected at most {len(images)}, the number of images")
             return with_items(images, kept), with_items(images, held)
         if not data.val_split:
             return images, None
@@ -63,8 +63,8 @@ class Task(ABC):
         if not validation.labelled:
             raise UsageError(f"data.val_split {data.val_split!r} has no labels; choose another split, or none")
         if validation.labels.names != images.labels.names:
-            difference = validation.labels.difference(images.labels)
-            raise UsageError(f"data.val_split {data.val_split!r} has other classes than {data.split!r}: {difference}")
+            change = validation.labels.difference(images.labels)
+            raise UsageError(f"data.val_split {data.val_split!r} has different classes from {data.split!r}: {change}")
         return images, validation
 
     def network(self, labels: Labels) -> Any:

@@ -42,7 +42,7 @@ def measure(recipe: AnyRecipe, *, iterations: int = 100, warmup: int = 20, show:
         model, optimizer = set_up(fabric, session)
         for name in ("one batch in memory", "the data"):
             if show is not None and where.is_first:
-                print(f"{total} iterations with {name}", file=show, flush=True)
+                print(f"timing {total} iterations with {name}", file=show, flush=True)
             with contextlib.closing(make_stream(session)) as stream:
                 batches = stream if name == "the data" else itertools.repeat(next(stream), total)
                 for number, batch in enumerate(batches):

@@ -162,7 +162,7 @@ def test_missing_files_and_folders(tmp_path):
     fails("instances_val2017.json: no such file; .* expected annotations/", load, tmp_path, "val")
     fails("x.json: no such file", load, tmp_path, annotations="x.json")
     (tmp_path / "train2017").rename(tmp_path / "elsewhere")
-    fails(r"train2017: no such folder; .* or give images=FOLDER", load, tmp_path)
+    fails(r"train2017: no such folder; .* or pass images=FOLDER", load, tmp_path)
 
 
 @pytest.mark.parametrize(("root", "counts"), [("coco", (66, 560, 8)), ("VOC2012", (483, 1158, 0))])

@@ -187,13 +187,13 @@ def open_split(
     paths = [top / each.replace("{split}", split) for each in ([annotations] if annotations else _FILES)]
     path = next((path for path in paths if os.path.isfile(path)), None)
     if path is None:
-        raise NotFound(f"{paths[0]}: no such file; give annotations=FILE")
+        raise NotFound(f"{paths[0]}: no such file; pass annotations=FILE")
     name = path.stem.removeprefix("instances_").removeprefix("image_info_").replace("-dev", "")
     patterns = [images] if images else _FOLDERS
     folders = [top / each.replace("{name}", name).replace("{split}", split) for each in patterns]
     folder = next((folder for folder in folders if os.path.isdir(folder)), None)
     if folder is None:
-        raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or give images=FOLDER")
+        raise DataError(f"{folders[0]}: no such folder; expected {LAYOUT}, or pass images=FOLDER")
     labels, images_read, labelled, problems = _read_annotations(path, folder)
     items = [item for item in images_read if empty or any(crowds or not each.crowd for each in item.objects)]
     if not items:

@@ -1,7 +1,6 @@
 """Polygons and run-length encodings (RLE), with pycocotools, which can crash the process if they are malformed.
 
-An RLE is a dict ``{"size": [H, W], "counts": str}``; its counts are the lengths of alternating runs of zeros and ones,
-column by column, compressed to a string.
+An RLE is a dict ``{"size": [H, W], "counts": str}``: lengths of runs of zeros and ones, column by column, compressed.
 """
 
 import re

@@ -16,7 +16,7 @@ from repgraph.data.scenes.painting import NAMES, Scene, paint, sample_scene
 Side = Annotated[int, Field(ge=32, le=2**14)]
 SIZE = (96, 128)
 LENGTHS = {"train": 1600, "val": 100, "test": 400}
-# Distinct for colour-blind readers; boats have the colours of their lights.
+# Distinct for color-blind readers; boats have the colors of their lights.
 PALETTE = hex_palette("d6dbeb 009e73 6e6e76 26426e f0e442 ffffff d55e00 56b4e9")
 LABELS = Labels(NAMES, PALETTE, ids=tuple(range(len(NAMES))), ignored=(IGNORE,))
 FAR = ("sand", "snow", "inbound boat", "outbound boat")  # classes that depend on something far away

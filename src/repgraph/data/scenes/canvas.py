@@ -124,29 +124,29 @@ class Canvas:
         return Canvas(image, labels, self.x[columns], self.y[rows], self.scale)
 
     def paint(self, cover: Array, colour: Array, label: int | None = None) -> None:
-        """Blend in a colour, or one colour per pixel; pixels that are more than half covered get the label."""
+        """Blend in a color, or one color per pixel; pixels that are more than half covered get the label."""
         self.image[:] += cover * (planes(colour) - self.image)
         if label is not None:
             self.labels[cover > 0.5] = label
 
     def light(self, glow: Array, colour: Colour) -> None:
-        """Add light of a colour, less where the image is bright."""
+        """Add light of a color, less where the image is bright."""
         self.image[:] += glow * planes(colour) * (1.0 - self.image)
 
     def cover(self, distance: Array) -> Array:
         """Return the covered fraction of each pixel from the distance to a shape in units, negative inside."""
         return np.clip(0.5 - distance * self.scale, 0.0, 1.0)
 
-    def disc(self, centre: Point, radius: float, stretch: float = 1.0) -> Array:
+    def disc(self, center: Point, radius: float, stretch: float = 1.0) -> Array:
         """Return the distance to a disc, or roughly the distance to an ellipse ``stretch`` times as wide as high."""
-        across = (self.x - centre[0])[None, :] / stretch
-        down = (self.y - centre[1])[:, None]
+        across = (self.x - center[0])[None, :] / stretch
+        down = (self.y - center[1])[:, None]
         return np.sqrt(across * across + down * down) - radius
 
-    def glow(self, centre: Point, radius: float, stretch: float = 1.0) -> Array:
-        """Return a soft spot: 1 at its centre, and exactly 0 from the radius on."""
-        across = (self.x - centre[0])[None, :] / (radius * stretch)
-        down = (self.y - centre[1])[:, None] / radius
+    def glow(self, center: Point, radius: float, stretch: float = 1.0) -> Array:
+        """Return a soft spot: 1 at its center, and exactly 0 from the radius on."""
+        across = (self.x - center[0])[None, :] / (radius * stretch)
+        down = (self.y - center[1])[:, None] / radius
         falling = np.maximum(1.0 - across * across - down * down, 0.0)
         return falling * falling
 
@@ -169,6 +169,6 @@ class Canvas:
 
 
 def planes(colour: Array) -> Array:
-    """Return a colour as (3, 1, 1), float32; a colour for each pixel, (3, H, W), stays as it is."""
+    """Return a color as (3, 1, 1), float32; a color for each pixel, (3, H, W), stays as it is."""
     values = np.asarray(colour, np.float32)
     return values[:, None, None] if values.ndim == 1 else values

@@ -23,7 +23,7 @@ def blend(first: Colour, second: Colour, share: float) -> Colour:
 
 
 def rgb(text: str) -> Array:
-    """Return colours (N, 3) of six hexadecimal digits each."""
+    """Return colors (N, 3) of six hexadecimal digits each."""
     return np.array(hex_palette(text)) / 255
 
 
@@ -31,7 +31,7 @@ SUN, WARM, MOON, COLD = rgb("ffecb2 ffbe6e eef2ff 5c84d6")
 PALE, WOOD, DEEP, WHITE, ORANGE, BLUE = rgb("e2dbd6 1e303a 286078 ffffff ff8418 4096ff")
 STONE, BAND, ROOF, SAIL, PANE, LEAF, LIT = rgb("e2dcd2 785c60 3e3a4a f0eae0 fae096 1a3438 bebe8c")
 HULLS = rgb("5c2c2e 2c3a54 3c3634 34524c")
-# Rose, teal, violet, amber and sea green: colours at the zenith, in the middle and at the horizon.
+# Rose, teal, violet, amber and sea green: colors at the zenith, in the middle and at the horizon.
 DUSKS = rgb(
     "343a68 ac708a f7c096 224264 628c9c eed6ac 2e2a5a 7a5c94 f0aca0 425076 bc927c fad698 1e3a56 689696 f4deb8"
 ).reshape(5, 3, 3)
@@ -49,7 +49,7 @@ class Lighthouse(NamedTuple):
 
 
 class Boat(NamedTuple):
-    x: float  # (x, y) is the centre of its waterline
+    x: float  # (x, y) is the center of its waterline
     y: float
     size: float
     left: bool  # heading
@@ -62,9 +62,9 @@ class Scene:
     """Everything in an image; lengths are in units, see :data:`repgraph.data.scenes.canvas.HEIGHT`."""
 
     seed: int  # of its textures
-    sky: Array  # colours at the zenith, in the middle and at the horizon
+    sky: Array  # colors at the zenith, in the middle and at the horizon
     moon: bool  # instead of the sun: the cue of the near shore
-    light: Point  # centre of the sun or moon
+    light: Point  # center of the sun or moon
     horizon: float
     shore: float
     hills: tuple[float, float]  # heights of the far and near range
@@ -74,7 +74,7 @@ class Scene:
     cottages: tuple[tuple[float, float, bool], ...]  # x, width, whether there is light
 
     def swapped(self, sky: bool = False, lights: tuple[int, ...] = ()) -> "Scene":
-        """Return the scene with sun and moon exchanged, or with the other colour for some lights."""
+        """Return the scene with sun and moon exchanged, or with the other color for some lights."""
         lighthouses = tuple(each._replace(blue=each.blue != (i in lights)) for i, each in enumerate(self.lighthouses))
         return replace(self, moon=self.moon != sky, lighthouses=lighthouses)
 
@@ -302,11 +302,11 @@ def _pine(canvas: Canvas, scene: Scene, x: float, y: float, height: float, lean:
 
 
 def _gradient(stops: Array, t: Array) -> Array:
-    """Return a gradient (3, H, 1) between colours at 0, 0.55 and 1."""
+    """Return a gradient (3, H, 1) between colors at 0, 0.55 and 1."""
     upper, lower = _between(stops[0], stops[1], t / 0.55), _between(stops[1], stops[2], (t - 0.55) / 0.45)
     return np.where(t[:, None] < 0.55, upper, lower)
 
 
 def _between(first: Colour, second: Colour, share: Array) -> Array:
-    """Return colours (3, H, 1) from the first (share 0) to the second (share 1)."""
+    """Return colors (3, H, 1) from the first (share 0) to the second (share 1)."""
     return planes(first) + planes(second - first) * np.clip(share, 0.0, 1.0)[:, None]

@@ -1,6 +1,6 @@
 """Arithmetic on rows of channels with LLVM vectors, and the softmax over the nodes of a query.
 
-LLVM would not vectorise loops over several rows itself: it cannot know that the row written does not alias the rows
+LLVM would not vectorize loops over several rows itself: it cannot know that the row written does not alias the rows
 read, and it does not keep a piece of a row in registers over an outer loop.
 """
 

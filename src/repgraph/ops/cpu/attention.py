@@ -2,7 +2,7 @@
 
 Key and value are rows of channels with strides of batch, group and position. The others have strides of batch, channel,
 row and column; where their channels are not adjacent, tiles of them are copied. A task is a tile of queries with one
-set of nodes: what neighbouring queries read stays in the cache.
+set of nodes: what neighboring queries read stays in the cache.
 
 Backward takes two passes. The first writes the gradients of query, offsets and bias, and, if weights are computed, for
 the second weights and logit gradients [B, G, H W, nodes]. The second sums the gradients of key and value. A task is a

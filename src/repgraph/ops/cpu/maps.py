@@ -35,7 +35,7 @@ def workspace() -> Iterator[list[np.ndarray]]:
 
 
 def scratch(used: list[np.ndarray], count: int, dtype: np.dtype | type) -> np.ndarray:
-    """Return an uninitialised flat array: a kept one of up to four times the size, or a new one."""
+    """Return an uninitialized flat array: a kept one of up to four times the size, or a new one."""
     size = count * np.dtype(dtype).itemsize
     for _ in range(len(_kept)):
         with suppress(IndexError):
@@ -89,7 +89,7 @@ def copied_rows(t: Tensor, space: list[np.ndarray]) -> Map:
 
 
 def new_rows(shape: Sequence[int], space: list[np.ndarray], dtype: np.dtype | type) -> Map:
-    """Return uninitialised rows [B, H, W, C] for a (B, C, H, W) tensor."""
+    """Return uninitialized rows [B, H, W, C] for a (B, C, H, W) tensor."""
     batch, channels, height, width = shape
     data = scratch(space, batch * height * width * channels, dtype)
     return Map(data, (height * width * channels, 1, width * channels, channels))

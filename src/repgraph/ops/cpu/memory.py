@@ -1,10 +1,10 @@
 """Memory access inside kernels: elements of flat arrays, and tiles of maps copied to and from scratch.
 
 numpy has no bfloat16, so such maps arrive as uint16 arrays. ``load`` returns their elements as float32 and ``store``
-rounds to nearest even. Indices are neither wrapped nor checked, so that LLVM can vectorise the loops around them.
+rounds to nearest even. Indices are neither wrapped nor checked, so that LLVM can vectorize the loops around them.
 
 In scratch every position of a tile is one row of channels, and rows are ``pitch`` elements apart. Position (row,
-column) is scratch row ``column * rows + row``, so that neighbours in scratch are neighbours on the map.
+column) is scratch row ``column * rows + row``, so that neighbors in scratch are neighbors on the map.
 """
 
 from typing import Any

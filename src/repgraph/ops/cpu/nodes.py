@@ -5,7 +5,7 @@ for ``pitch`` nodes, the next multiple of ``VECTOR``. Numbers of corners are fou
 left, bottom right. There are no branches: for a corner off its map, kernels read a row of zeros, or write to a row that
 is not used.
 
-LLVM would not vectorise these loops itself: see ``arithmetic``.
+LLVM would not vectorize these loops itself: see ``arithmetic``.
 """
 
 from typing import Any

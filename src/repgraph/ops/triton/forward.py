@@ -118,7 +118,7 @@ def attend(
 
     If all nodes of a step of units are inside the map, nothing is masked; the check reads the offsets of NODE_BLOCK
     nodes (0: no check). CHANNELS and VALUES are the channels of one group, padded to PARTS times C or CV, powers of
-    two. Map strides are divided by ALIGN, a power of two: loads are vectorised without a kernel for every image size.
+    two. Map strides are divided by ALIGN, a power of two: loads are vectorized without a kernel for every image size.
     """
     if ONE:
         grid, cell_h, cell_w = 1, 1, 1

@@ -1,4 +1,4 @@
-"""x + W a + b with warp specialisation, for NVIDIA Hopper GPUs.
+"""x + W a + b with warp specialization, for NVIDIA Hopper GPUs.
 
 84 us instead of the 105 us of the plain Triton kernel (32,768 x 2048, C' = 256, bfloat16, H200). Written in Gluon,
 Triton's experimental low-level language; other GPUs and versions use the kernel of ``repgraph.ops.triton.product``.

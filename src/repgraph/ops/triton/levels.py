@@ -1,6 +1,6 @@
 """Attention to nodes on several maps, stored one after the other, with computed or given weights.
 
-A unit is one channel group of one query. A program has a patch of U queries of one group: neighbouring queries share
+A unit is one channel group of one query. A program has a patch of U queries of one group: neighboring queries share
 cached reads. ``table`` (L, 5) has height, width, first position, first node and end of the nodes of each map; none of
 these is a compile-time constant. NODES is the number of nodes of a group, on all maps.
 """

@@ -1,4 +1,4 @@
-"""Batch normalisation: folded into the weight of the preceding product, and with ReLU; with their gradients."""
+"""Batch normalization: folded into the weight of the preceding product, and with ReLU; with their gradients."""
 
 import torch
 import triton
@@ -17,14 +17,14 @@ _TILE = 8192  # elements of a tile of ``norm_relu``
 
 @triton.jit
 def scale_and_shift(gamma, beta, channel, here, mean, rstd):
-    """Return normalisation as a scale and a shift."""
+    """Return normalization as a scale and a shift."""
     scale = rstd * tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
     return scale, tl.load(beta + channel, mask=here, other=0.0).to(tl.float32) - mean * scale
 
 
 @triton.jit
 def running_scale(gamma, beta, mean, variance, channel, here, eps):
-    """Return normalisation by running statistics as a scale and a shift."""
+    """Return normalization by running statistics as a scale and a shift."""
     m = tl.load(mean + channel, mask=here, other=0.0).to(tl.float32)
     rstd = 1 / tl.sqrt_rn(tl.load(variance + channel, mask=here, other=1.0).to(tl.float32) + eps)
     return scale_and_shift(gamma, beta, channel, here, m, rstd)
@@ -139,7 +139,7 @@ def _fold_running(
 def fold_running(
     weight: Tensor, gamma: Tensor, beta: Tensor, running: Running, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return the weight (C, C') in ``dtype`` and the shift (C,) with normalisation by running statistics folded in."""
+    """Return the weight (C, C') in ``dtype`` and the shift (C,) with normalization by running statistics folded in."""
     folded = torch.empty_like(weight, dtype=dtype)
     shift = torch.empty(weight.shape[:1], dtype=torch.float32, device=weight.device)
     programs, tile = _weight_tiles(weight)

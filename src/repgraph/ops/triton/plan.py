@@ -14,7 +14,7 @@ class Plan:
     """A Triton function with its grid, scalars and constants, called with the function's leading arguments.
 
     The first call compiles it; later calls skip Triton's argument processing, which is slow. So the cache key of a
-    plan has to include everything that Triton specialises a kernel for, such as the alignment of tensors.
+    plan has to include everything that Triton specializes a kernel for, such as the alignment of tensors.
     """
 
     def __init__(self, function: Any, programs: tuple[int, ...], numbers: tuple, constants: dict, **options: Any):
