@@ -9,11 +9,14 @@ from repgraph.ops.triton.plan import cdiv, launch, next_power_of_two
 
 
 @triton.jit
-def _tile(channels, P: tl.constexpr, C: tl.constexpr):
-    """Return the pixels [P] and channels [1, C] of this program."""
-    blocks = tl.cdiv(channels, C)
-    program = tl.program_id(0)
-    return (program // blocks).to(tl.int64) * P + tl.arange(0, P), (program % blocks * C + tl.arange(0, C))[None, :]
+def _tile(channels, height, width, P: tl.constexpr, C: tl.constexpr):
+    """Return image and row of this program, its columns [P, 1] and its channels [1, C]."""
+    blocks, across = tl.cdiv(channels, C), tl.cdiv(width, P)
+    channel = tl.program_id(0) % blocks * C + tl.arange(0, C)
+    program = tl.program_id(0) // blocks
+    column = program % across * P + tl.arange(0, P)
+    row = program // across
+    return (row // height).to(tl.int64), row % height, column[:, None], channel[None, :]
 
 
 @triton.jit
@@ -26,25 +29,24 @@ def _place(index, scale, length):
 
 @triton.jit
 def _resize(
-    x, y, pixels, channels, height, width, high, wide, scale_y, scale_x, stride_b, stride_c, stride_p,
+    source, target, channels, height, width, high, wide, scale_y, scale_x, stride_b, stride_c, stride_p,
     P: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Write y (B, C, high, wide); a program has P of its pixels and C channels of x (B, height, width, C)."""
-    pixel, channel = _tile(channels, P, C)
-    batch, place = pixel // (high * wide), (pixel % (high * wide)).to(tl.int32)
-    top, low, ty = _place(place // wide, scale_y, height)
-    left, right, tx = _place(place % wide, scale_x, width)
-    mask = (pixel < pixels)[:, None] & (channel < channels)
-    upper, lower = (batch * height + top) * width, (batch * height + low) * width  # [P]
-    x += channel
-    a = tl.load(x + ((upper + left) * channels)[:, None], mask=mask, other=0.0).to(tl.float32)
-    b = tl.load(x + ((upper + right) * channels)[:, None], mask=mask, other=0.0).to(tl.float32)
-    c = tl.load(x + ((lower + left) * channels)[:, None], mask=mask, other=0.0).to(tl.float32)
-    d = tl.load(x + ((lower + right) * channels)[:, None], mask=mask, other=0.0).to(tl.float32)
-    tx, ty = tx[:, None], ty[:, None]
+    """Write (B, C, high, wide); a program has P pixels of a row and C channels of the source (B, height, width, C)."""
+    batch, y, x, channel = _tile(channels, high, wide, P, C)
+    top, low, ty = _place(y, scale_y, height)
+    left, right, tx = _place(x, scale_x, width)
+    mask = (x < wide) & (channel < channels)
+    upper, lower = (batch * height + top) * width * channels, (batch * height + low) * width * channels
+    left, right = left * channels + channel, right * channels + channel
+    a = tl.load(source + upper + left, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(source + upper + right, mask=mask, other=0.0).to(tl.float32)
+    c = tl.load(source + lower + left, mask=mask, other=0.0).to(tl.float32)
+    d = tl.load(source + lower + right, mask=mask, other=0.0).to(tl.float32)
     result = (1 - ty) * ((1 - tx) * a + tx * b) + ty * ((1 - tx) * c + tx * d)
-    where = y + (batch * stride_b + place * stride_p)[:, None] + channel.to(tl.int64) * stride_c
-    tl.store(where, result.to(y.dtype.element_ty), mask=mask)
+    target += batch * stride_b + y.to(tl.int64) * wide * stride_p
+    where = target + x * stride_p + channel.to(tl.int64) * stride_c
+    tl.store(where, result.to(target.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -57,26 +59,24 @@ def _weight(index, at, scale, length, size):
 
 @triton.jit
 def _gather(
-    grad, result, pixels, channels, height, width, high, wide, scale_y, scale_x, stride_b, stride_c, stride_p,
+    grad, result, channels, height, width, high, wide, scale_y, scale_x, stride_b, stride_c, stride_p,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, P: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient (B, height, width, C): the sum over the ROWS x COLUMNS output pixels that read a position."""
-    pixel, channel = _tile(channels, P, C)
-    batch, place = pixel // (height * width), (pixel % (height * width)).to(tl.int32)
-    y, x = place // width, place % width
+    batch, y, x, channel = _tile(channels, height, width, P, C)
     first_y = tl.floor((y - 0.5) / scale_y - 0.5).to(tl.int32)
     first_x = tl.floor((x - 0.5) / scale_x - 0.5).to(tl.int32)
-    grad += (batch * stride_b)[:, None] + channel.to(tl.int64) * stride_c
-    mask = (pixel < pixels)[:, None] & (channel < channels)
+    grad += batch * stride_b + channel.to(tl.int64) * stride_c
+    mask = (x < width) & (channel < channels)
     total = tl.zeros((P, C), tl.float32)
-    for row in range(ROWS):
-        weight_y = _weight(first_y + row, y, scale_y, height, high)
+    for number in range(ROWS):
+        row = first_y + number
+        weight_y = _weight(row, y, scale_y, height, high)
         for column in range(COLUMNS):
             weight = weight_y * _weight(first_x + column, x, scale_x, width, wide)
-            where = grad + (((first_y + row).to(tl.int64) * wide + first_x + column) * stride_p)[:, None]
-            read = tl.load(where, mask=mask & (weight != 0.0)[:, None], other=0.0).to(tl.float32)
-            total += weight[:, None] * read
-    where = result + (pixel * channels)[:, None] + channel
+            where = grad + (row.to(tl.int64) * wide + first_x + column) * stride_p
+            total += weight * tl.load(where, mask=mask & (weight != 0.0), other=0.0).to(tl.float32)
+    where = result + (batch * height + y) * width * channels + x * channels + channel
     tl.store(where, total.to(result.dtype.element_ty), mask=mask)
 
 
@@ -100,11 +100,10 @@ def resize_backward(grad: Tensor, shape: torch.Size, dtype: torch.dtype, contigu
 
 def _launch(function, source, target, written, shape, size, contiguous, constants) -> None:
     _, channels, height, width = shape
-    pixels = written.shape[0] * written.shape[2] * written.shape[3]
-    area = size[0] * size[1]
+    area, columns = size[0] * size[1], written.shape[3]
     strides = (area * channels, area, 1) if contiguous else (area * channels, 1, channels)
     block = min(128, next_power_of_two(channels))
-    constants = {**constants, "P": max(1, 2048 // block), "C": block}
-    numbers = (pixels, channels, height, width, *size, height / size[0], width / size[1], *strides)
-    programs = cdiv(pixels, constants["P"]) * cdiv(channels, block)
-    launch(function, programs, (source, target), numbers, constants, num_warps=4)
+    pixels = min(2048 // block, next_power_of_two(columns))
+    numbers = (channels, height, width, *size, height / size[0], width / size[1], *strides)
+    programs = written.shape[0] * written.shape[2] * cdiv(columns, pixels) * cdiv(channels, block)
+    launch(function, programs, (source, target), numbers, {**constants, "P": pixels, "C": block}, num_warps=4)
