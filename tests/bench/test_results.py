@@ -104,7 +104,8 @@ def test_networks():
         for folder in ("cpu", "h200")
     )
     found = [(NETWORK_ROWS[line[0]], *line[1:]) for line in table_lines(SPEED) if line[0] in NETWORK_ROWS]
-    assert [len(line) for line in found] == [3] * 6 + [4] * 5  # the rows of the pyramid on the H200 are of its earlier form
+    # the rows of the pyramid on the H200 are of its earlier form
+    assert [len(line) for line in found] == [3] * 6 + [4] * 5
     for name, forward, step, *memory in found:
         rows, trained_at = (h200, "320") if memory else (cpu, "512")
         row = rows[name, "forward", "512"]
