@@ -7,6 +7,10 @@ class UsageError(ValueError):
     """A value that cannot be used; the message names it and the remedy."""
 
 
+class BackendError(UsageError, RuntimeError):
+    """A backend that was named and cannot run."""
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Return whether Python or PyTorch raised this error because memory ran out, on a CPU or a GPU."""
     messages = ("out of memory", "not enough memory", "can't allocate memory", "Storage size calculation overflowed")

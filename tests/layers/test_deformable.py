@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from repgraph import DeformableAttention
+from repgraph.errors import UsageError
 
 # (height, width) of each map
 SIZES = [(7, 9), (4, 5), (1, 3)]
@@ -98,6 +99,8 @@ def test_half_precision_keeps_positions_in_float32(autocast):
 
 def test_shapes_in_a_tensor_dtype_and_device():
     layer, given = build(), problem(2)
+    with pytest.raises(UsageError, match=r"reference_points has shape .* 3\); expected \(B, Q, L, 2 or 4\)"):
+        layer(**given | {"reference_points": problem(4)["reference_points"][..., :3]}, spatial_shapes=SIZES)
     assert torch.equal(layer(**given, spatial_shapes=SIZES), layer(**given, spatial_shapes=torch.tensor(SIZES)))
     layer = DeformableAttention(32, device="meta", dtype=torch.float64)
     assert {(p.dtype, p.device.type) for p in layer.parameters()} == {(torch.float64, "meta")}

@@ -114,8 +114,19 @@ def test_fused_and_compiled_and_copied() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(UsageError, match="got 2 maps; this layer was made for maps=3"):
-        PyramidRepGraph(16, 3)(maps(dtype=torch.float32)[:2])
+    given = maps(dtype=torch.float32)
+    with pytest.raises(UsageError, match="got 2 maps; expected 3, of 16, 16, 16 channels"):
+        PyramidRepGraph(16, 3)(given[:2])
+    with pytest.raises(UsageError, match="the maps have batch sizes 1, 2; expected the same"):
+        PyramidRepGraph(16)([given[0][:1], given[1]])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("batch", [0, 2])
+def test_nodes_of_one_map_have_a_dimension_for_groups(groups: int, batch: int) -> None:
+    y, nodes, weights = PyramidRepGraph(16, 1, groups=groups).eval()([torch.randn(batch, 16, 5, 6)], return_nodes=True)
+    assert y.shape == (batch, 16, 5, 6) and nodes[0].shape == (batch, groups, 4, 2, 5, 6)
+    assert weights[0].shape == (batch, groups, 4, 5, 6)
 
 
 def test_pyramid_pooling() -> None:

@@ -116,6 +116,14 @@ def test_damaged_folders(folder: Path, damage, message: str) -> None:
         assert message in str(error.value)
 
 
+def test_options_of_a_download_and_backends(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder, which takes no revision"):
+        RGNet.from_pretrained(folder, revision="main")
+    model = RGNet(3, "resnet18", channels=16, context_options={"backend": "triton"})
+    model.save_pretrained(tmp_path / "other")  # the config is for any machine
+    assert RGNet.from_pretrained(tmp_path / "other").head.context.backend == "auto"
+
+
 @pytest.mark.parametrize("name", ["nowhere", "./owner", "a/b/c", "/no/such/folder", "runs/x/", Path("owner/name")])
 def test_paths_are_not_looked_up_on_the_hub(name) -> None:
     with pytest.raises(UsageError, match="is not a folder"):

@@ -229,3 +229,9 @@ def test_reach_of_training_is_kept_on_larger_images(tmp_path) -> None:
         torch.testing.assert_close(one[0, :, :, 0, 0], other[0, :, :, 0, 0], rtol=0, atol=1e-3)
     with pytest.raises(UsageError, match="map_sizes has 'head', which is not a RepGraph layer"):
         network(map_sizes={"head": (8, 8)})
+    model = network(decoder="pyramid").eval()  # with nodes up to 4 pixels away, on maps of strides 16 and 32
+    before = model.nodes(images(128, 128))[0][0]
+    assert model.keep_reach(288, 288) == {}
+    assert model.keep_reach(128, 128) == {"head.context.rounds.0.0": (8, 8), "head.context.rounds.0.1": (4, 4)}
+    assert torch.equal(model.nodes(images(128, 128))[0][0], before)
+    torch.testing.assert_close(model.nodes(images(640, 640))[0][0][..., 0, 0], before[..., 0, 0], rtol=0, atol=1e-3)

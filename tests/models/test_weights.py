@@ -117,7 +117,7 @@ def test_mismatches(state: dict, tmp_path: Path) -> None:
         build(tmp_path / "w.pth")
     assert str(error.value).endswith(
         "w.pth does not fit; unexpected: layer5.weight; missing: layer3.0.conv1.weight; "
-        "wrong shape or type: bn1.bias (7,) for (64,)"
+        "wrong shape or type: bn1.bias (7,) float32 for (64,) float32"
     )
     for value in (state["bn1.bias"].int(), state["bn1.bias"].to_sparse()):
         torch.save({**state, "bn1.bias": value}, tmp_path / "w.pth")

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from repgraph.errors import BackendError
 from repgraph.ops import representative_attention
 
 MAP = (2, 8, 5, 6)
@@ -57,7 +58,7 @@ def test_wrong_arguments(error: type, message: str, changes: dict) -> None:
 
 def test_a_named_backend_that_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(RuntimeError, match=r"'triton' cannot run here: .*TRITON_INTERPRET=1"):
+    with pytest.raises(BackendError, match=r"'triton' cannot run here: .*TRITON_INTERPRET=1"):
         call(backend="triton")
     half = dict.fromkeys(("query", "key", "value"), torch.zeros(MAP, dtype=torch.float16))
     with pytest.raises(RuntimeError, match=r"'cpu' cannot run here: torch\.float16 is not supported \(only float32"):

@@ -92,6 +92,8 @@ class DeformableAttention(nn.Module):
         spatial_shapes: Tensor | Sequence[Sequence[int]],
         padding_mask: Tensor | None = None,
     ) -> Tensor:
+        if reference_points.shape[-1] not in (2, 4):
+            raise UsageError(f"reference_points has shape {tuple(reference_points.shape)}; expected (B, Q, L, 2 or 4)")
         sizes = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
         values = self.value_proj(value)
         if padding_mask is not None:
@@ -105,7 +107,7 @@ class DeformableAttention(nn.Module):
         reference = reference_points.to(wide)[:, :, None, :, None]  # [B, Q, 1, L, 1, 2 or 4]
         if reference.shape[-1] == 2:
             # Does not synchronize, unlike torch.tensor(..., device=...).
-            unit = torch.tensor([[width, height] for height, width in sizes], dtype=wide)
+            unit = torch.tensor([[max(width, 1), max(height, 1)] for height, width in sizes], dtype=wide)
             locations = reference + offsets / unit.to(query.device, non_blocking=True)[:, None]
         else:
             locations = reference[..., :2] + offsets / self.points * reference[..., 2:] * 0.5

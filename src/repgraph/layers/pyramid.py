@@ -66,6 +66,8 @@ class PyramidRound(Fusible):
             return_nodes=return_nodes,
         )
         response, *nodes = result if return_nodes else (result,)
+        if nodes:  # without a dimension for the groups if there is one map and one group
+            nodes[0] = nodes[0].view(x.shape[0], self.groups, self.maps * self.nodes, *nodes[0].shape[-3:])
         x = add_conv_norm(x, response, self.project, self.project_norm)
         x = add_conv_norm(x, norm_act(self.widen(x), self.widen_norm, self.act), self.narrow, self.narrow_norm)
         return (x, *nodes) if return_nodes else x
@@ -135,9 +137,7 @@ class PyramidRepGraph(nn.Module):
         self.rounds = nn.ModuleList(make_round() for _ in range(checks.check_int("rounds", rounds)))
 
     def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
-        if len(maps) != self.maps:
-            raise UsageError(f"got {len(maps)} maps; this layer was made for maps={self.maps}")
-        updated = [checks.check_map(each, self.channels) for each in maps]
+        updated = checks.check_maps(maps, [self.channels] * self.maps)
         found: list[tuple[Tensor, Tensor]] = []
         for number, each in enumerate(self.rounds):
             for level in reversed(range(self.maps)):

@@ -202,6 +202,7 @@ def full_options(name: str, options: Options, layer: nn.Module | None = None) ->
     found = {**defaults, **resolve_preset(name, options)[1]}
     if "spread" in found and found["radius"] is None and spread.has_radius(found["spread"], found["grid"]):
         found["radius"] = spread.RADIUS
+    found.pop("backend", None)  # of this machine
     return {option: getattr(layer, option, value) if value is None else value for option, value in found.items()}
 
 

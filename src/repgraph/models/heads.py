@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from repgraph.errors import UsageError
 from repgraph.layers import BottleneckRepGraph, PyramidRepGraph
-from repgraph.layers.checks import check_int, check_map
+from repgraph.layers.checks import check_int, check_map, check_maps
 from repgraph.layers.pointwise import Fusible, Pointwise, add_conv_norm, norm_act
 from repgraph.layers.repgraph import RepGraph
 from repgraph.models.context import Control, make_context
@@ -129,8 +129,7 @@ class PyramidHead(Fusible):
         yield from ((self.laterals, str(level), self.lateral_norms, str(level)) for level in range(len(self.laterals)))
 
     def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
-        first, *coarser = maps
-        check_map(first, self.fine.in_channels)
+        first, *coarser = check_maps(maps, [each.in_channels for each in (self.fine, *self.laterals)])
         if return_nodes and not self.attends:
             raise UsageError(f"the context layer {type(self.context).__name__} has no nodes on the pyramid's maps")
         x, nodes, finer = None, [], len(coarser)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from repgraph.constants import DECODERS, MEAN, STD
 from repgraph.errors import UsageError
-from repgraph.layers.checks import check_choice, check_map, check_size
+from repgraph.layers.checks import FUSIONS, check_choice, check_map, check_size
 from repgraph.layers.modes import evaluation_mode
-from repgraph.layers.pyramid import to_pixels
+from repgraph.layers.pyramid import PyramidRound, to_pixels
 from repgraph.layers.repgraph import RepGraph
 from repgraph.layers.spread import shrink_factor
 from repgraph.models import weights as weight_files
@@ -95,6 +95,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         *_, stage4, stage5 = stages = self.backbone.channels
         settings: dict[str, Any] = dict(context=context, context_options=context_options, fusion=fusion)
         settings |= dict(channels=channels, dropout=dropout)
+        check_choice("fusion", fusion or "sum", FUSIONS)
         kind, given = (PyramidHead, stages) if pyramid else (SegmentationHead, stage5)
         self.head: Any = kind(given, classes, **settings)  # type: ignore[arg-type]
         options = head_options(context, self.config["context_options"])
@@ -114,7 +115,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         layers = dict(self.named_modules())
         for path, size in sizes.items():
             layer = layers.get(path)
-            if not isinstance(layer, RepGraph):
+            if not isinstance(layer, RepGraph | PyramidRound):
                 raise UsageError(f"map_sizes has {path!r}, which is not a RepGraph layer of this network")
             for offset in layer.offsets():
                 offset.map_size = check_size("map_sizes", size)
@@ -127,7 +128,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         A ring shrinks on a map that is too small for it. Without this call it would grow again on larger images, away
         from where the nodes were trained. Returns the map sizes of the layers it applies to; ``config`` stores them.
         """
-        layers = {path: layer for path, layer in self.named_modules() if isinstance(layer, RepGraph)}
+        layers = {path: layer for path, layer in self.named_modules() if isinstance(layer, RepGraph | PyramidRound)}
         smallest = -(-height // self.backbone.output_stride), -(-width // self.backbone.output_stride)
         if not any(_shrinks(layer, smallest) for layer in layers.values()):
             return {}
@@ -170,7 +171,7 @@ class RGNet(Hub, pipeline_tag="image-segmentation", tags=["semantic-segmentation
         return to_pixels(nodes, steps), weights
 
 
-def _shrinks(layer: RepGraph, size: tuple[int, int]) -> bool:
+def _shrinks(layer: RepGraph | PyramidRound, size: tuple[int, int]) -> bool:
     """Return whether initial nodes of a layer do not fit a map of this size."""
     return any(shrink_factor(offset.extent, *size) < 1 for offset in layer.offsets())
 

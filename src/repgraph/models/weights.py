@@ -134,7 +134,7 @@ def load_strict(module: nn.Module, tensors: dict[str, Tensor], source: str, *, o
     problems = {
         "unexpected": [name for name in tensors if name not in own],
         "missing": [name for name in own if name not in tensors and not name.startswith(optional)],
-        "wrong shape or type": [f"{name} {tuple(tensors[name].shape)} for {tuple(own[name].shape)}" for name in wrong],
+        "wrong shape or type": [f"{name} {_kind(tensors[name])} for {_kind(own[name])}" for name in wrong],
     }
     found = []
     for kind, names in problems.items():
@@ -143,6 +143,10 @@ def load_strict(module: nn.Module, tensors: dict[str, Tensor], source: str, *, o
     if found:
         raise UsageError(f"{source} does not fit; {'; '.join(found)}")
     module.load_state_dict(tensors, strict=False)
+
+
+def _kind(t: Tensor) -> str:
+    return f"{tuple(t.shape)} {t.dtype}".replace("torch.", "")
 
 
 def fits(given: Any, own: Tensor) -> bool:

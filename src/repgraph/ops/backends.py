@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repgraph.errors import BackendError
+
 KERNELS = ("triton", "cpu")
 NAMES = ("auto", "reference", *KERNELS)
 
@@ -87,7 +89,7 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> str:
     if reason is None and backend in KERNELS and exporting_onnx():
         reason = "ONNX has no such operator; export with backend='auto' or 'reference'"
     if reason is not None:
-        raise RuntimeError(f"backend {backend!r} cannot run here: {reason}")
+        raise BackendError(f"backend {backend!r} cannot run here: {reason}")
     return backend
 
 

@@ -125,7 +125,8 @@ def float_rows(t: Tensor, dtype: type, space: list[np.ndarray]) -> Map:
         wide = (last.view(torch.uint16).numpy().astype(np.uint32) << 16).view(np.float32)
     else:
         wide = last.numpy()
-    copy: np.ndarray = np.ascontiguousarray(wide, dtype)
+    with np.errstate(over="ignore"):  # to infinity, as PyTorch does
+        copy: np.ndarray = np.ascontiguousarray(wide, dtype)
     sb, sh, sw, _ = (s // copy.itemsize for s in copy.strides)
     return Map(copy.reshape(-1), (sb, 1, sh, sw))
 
@@ -137,7 +138,7 @@ def write_floats(t: Tensor, last: np.ndarray) -> None:
         _copy(Map(last.reshape(-1), (sb, sc, sh, sw)), flat(t), t.shape)
         return
     last = last.transpose(0, 3, 1, 2)
-    with np.errstate(over="ignore"):  # to infinity, as PyTorch does
+    with np.errstate(over="ignore"):
         if t.dtype != torch.bfloat16:
             t.numpy()[...] = last
             return
