@@ -126,12 +126,7 @@ def test_rgb_masks(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [
-        [],
-        [{"name": "a", "index": 3}],
-        [{"name": "a", "colour": [1, 2, 300]}],
-        {"classes": ["a"], "ignored": 255},
-    ],
+    [[], [{"name": "a", "index": 3}], [{"name": "a", "colour": [1, 2, 300]}], {"classes": ["a"], "ignored": 255}],
 )
 def test_invalid_classes_json(tmp_path, content):
     fails(r"classes\.json: ", labels_of_json, tmp_path, content)

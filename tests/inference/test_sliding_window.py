@@ -162,10 +162,7 @@ class Returns(nn.Module):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (
-            lambda x: x[:, :, ::2, ::2],
-            r"returns \(1, 3, 4, 4\) for \(1, 3, 8, 8\); expected logits",
-        ),
+        (lambda x: x[:, :, ::2, ::2], r"returns \(1, 3, 4, 4\) for \(1, 3, 8, 8\); expected logits"),
         (lambda x: (x, x), "returns tuple for"),
         (lambda x: x * math.nan, "logits are not finite: .*, or they overflow in bf16"),
     ],

@@ -138,11 +138,7 @@ TOO_SMALL = ValueError("Expected more than 1 value per channel when training, go
     [
         ((segmentation.Segmentation, "loss"), ALLOCATOR, "^out of memory; try fewer images"),
         ((segmentation.Segmentation, "loss"), TOO_SMALL, r"batch norm needs .* train\.norm=frozen"),
-        (
-            (segmentation.TrainTransform, "__call__"),
-            MemoryError(),
-            "out of memory in reading images; use fewer",
-        ),
+        ((segmentation.TrainTransform, "__call__"), MemoryError(), "out of memory in reading images; use fewer"),
         ((segmentation, "rgnet"), ALLOCATOR, "model: DefaultCPUAllocator: can't allocate memory"),
     ],
     ids=["batch", "batch norm", "image", "network"],
