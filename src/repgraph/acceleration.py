@@ -68,7 +68,8 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     if undo:
         chosen = {name: module for name, module in found.items() if isinstance(module, Accelerated)}
     else:
-        chosen = {name: module for name, module in found.items() if _is_bilinear(module)}
+        method = {n: getattr(m, "method", getattr(m, "decoder_method", "default")) for n, m in found.items()}
+        chosen = {name: module for name, module in found.items() if method[name] == "default"}
         if left := [name for name in found if name not in chosen]:
             message = f"cannot accelerate {', '.join(left)}: only bilinear sampling is supported, not 'discrete'"
             if not chosen:
@@ -86,10 +87,6 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     if not undo and backend in ("auto", "cpu"):
         _compile_kernels(model)
     return list(chosen)
-
-
-def _is_bilinear(module: nn.Module) -> bool:
-    return getattr(module, "method", getattr(module, "decoder_method", "default")) == "default"
 
 
 def _original(module: nn.Module) -> type[nn.Module]:

@@ -21,7 +21,7 @@ M = TypeVar("M", bound="BaseModel")
 
 def in_clone(name: str) -> Path | None:
     """Return a file or folder of the repository that is not part of the package; None outside of a clone."""
-    roots = (Path(), Path(__file__).resolve().parents[2])  # the current folder, and that of the package
+    roots = (Path(), *Path.cwd().parents, Path(__file__).resolve().parents[2])  # the last is that of the package
     return next((root / name for root in roots if (root / name).exists()), None)
 
 

@@ -26,7 +26,7 @@ def test_without_a_clone(folder, capsys, command):
     assert [path.name for path in folder.iterdir()] == ["photo.png"]
 
 
-def test_in_a_clone(folder, capsys):
+def test_in_a_clone(folder, capsys, monkeypatch):
     torch.manual_seed(0)
     path = folder / SHIPPED
     path.parent.mkdir()
@@ -37,6 +37,8 @@ def test_in_a_clone(folder, capsys):
         f"using {SHIPPED}, trained on PASCAL VOC; --model names another network\n"
     )
     assert (folder / "predictions" / "labels" / "photo.png").is_file()
+    monkeypatch.chdir(path.parent)  # below the root
+    assert cli.main(["predict", "../photo.png", "--device", "cpu"]) == 0
 
 
 @pytest.mark.parametrize("network", ["run", "model.safetensors"])

@@ -115,7 +115,7 @@ def test_rgb_masks(tmp_path):
         assert data.labels.to_dict().keys() == {"names", "palette", "ids", "ignored"}
         return data[0][1].tolist()
 
-    fails(r"0\.png: label values \[9, 9, 9\] are neither classes .*\"ignored\": \[255,\[9,9,9\]\]", read, entries)
+    fails(r"0\.png: label values \[9, 9, 9\] are neither classes .*--option ignored=\[255,\[9,9,9\]\]", read, entries)
     for mode in ("RGB", "RGBA"):
         assert read({"classes": entries, "ignored": [255, [9, 9, 9]]}, mode) == [[0, 1], [255, 0]]
     assert read([*entries, {"name": "x", "colour": [9, 9, 9]}]) == [[0, 1], [2, 0]]

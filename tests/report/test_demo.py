@@ -144,7 +144,7 @@ def test_seeds(tmp_path):
     [
         (["--out", "{}/file/demo"], "repgraph demo: cannot write {}/file/demo/index.html"),
         (["--networks", "resnet", "--out", "{}"], "--networks is 'resnet'; expected some of baseline"),
-        (["--out", "{}"], "{} is not empty; choose another --out"),
+        (["--out", "{}"], "{} is not empty; delete it or choose another --out"),
     ],
 )
 def test_mistakes(arguments, message, tmp_path, capsys):

@@ -84,8 +84,8 @@ def test_folders_that_cannot_be_used(whole, data, tmp_path):
     for path in (file, file.with_name("a.ckpt")):
         path.write_text("")
     for path, words in {
-        whole[0]: "is not empty; choose another --out, or resume the run: --resume",
-        file.parent: "is not empty; choose another --out$",
+        whole[0]: "is not empty; delete it or choose another --out, or resume the run: --resume",
+        file.parent: "is not empty; delete it or choose another --out$",
         file: r"cannot write .*thesis\.tex: Not a directory; choose another --out",
         file / "run": r"cannot (write|use) .*thesis\.tex/run.*: Not a directory",
     }.items():

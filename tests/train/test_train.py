@@ -283,6 +283,12 @@ def test_a_finished_run_can_be_continued(whole, data, tmp_path):
         resume(run, ["train.iterations=12"])
 
 
+@pytest.mark.parametrize("warmup", [11, 12])
+def test_a_warm_up_as_long_as_training_is_noted(data, warmup):
+    notes = make_task(recipe(data, "train.iterations=12", f"optim.warmup={warmup}")).notes
+    assert any(note.startswith("optim.warmup is 12: training ends before") for note in notes) == (warmup == 12)
+
+
 def test_a_trained_network_is_the_start_for_other_classes(whole, data, tmp_path):
     shutil.copytree(data, tmp_path / "data")
     (tmp_path / "data" / "classes.txt").write_text("sea\nfire\nmeadow\n")

@@ -70,8 +70,8 @@ class Labels:
             ignored = str([*map(as_written, self.ignored), *unknown]).replace(" ", "")
             raise DataError(
                 f"{file}: label values {str(unknown)[1:-1]} are neither classes ({str(self.ids[:30])[1:-1]}) nor "
-                f'ignored. For your own data, add them to classes.json as classes or under "ignored": {ignored}; or '
-                f"pass --option ignored={ignored} (repgraph train: --set data.options.ignored={ignored})"
+                f"ignored. For your own data, add them to classes.txt or classes.json, or ignore them: --option "
+                f"ignored={ignored} (repgraph train: --set data.options.ignored={ignored})"
             )
         return classes.astype(np.uint8)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -129,12 +130,10 @@ class PyramidRepGraph(nn.Module):
         if channels % groups:
             raise UsageError(f"groups is {groups}; expected a divisor of the {channels} channels")
         options = nodes, groups, checks.check_int("expansion", expansion), backend
-
-        def make_round() -> nn.ModuleList:  # the updates of each map, in the order of the maps
-            counts = range(maps, 0, -1)
-            return nn.ModuleList(PyramidRound(channels, n, *options, device=device, dtype=dtype) for n in counts)
-
-        self.rounds = nn.ModuleList(make_round() for _ in range(checks.check_int("rounds", rounds)))
+        make = partial(PyramidRound, channels, device=device, dtype=dtype)
+        counts = range(maps, 0, -1)  # of maps to attend to, the finest map first
+        rounds = checks.check_int("rounds", rounds)
+        self.rounds = nn.ModuleList(nn.ModuleList(make(n, *options) for n in counts) for _ in range(rounds))
 
     def forward(self, maps: Sequence[Tensor], return_nodes: bool = False) -> Any:
         updated = checks.check_maps(maps, [self.channels] * self.maps)

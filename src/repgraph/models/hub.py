@@ -21,10 +21,11 @@ from repgraph.models.int8 import compress
 from repgraph.models.weights import load_strict, read_file, read_pickle
 
 CONFIG, FILE = constants.CONFIG_NAME, constants.SAFETENSORS_SINGLE_FILE
+CARD = "---\n{{ card_data }}\n---\n\nA network of repgraph. Load it with `repgraph.models.load(FOLDER)`.\n"
 NETWORK = "network"  # the key of a config with the name of the class; RGNet if it is missing
 
 
-class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"]):
+class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgraph"], model_card_template=CARD):
     """Base class of the networks, which can be saved to a folder and loaded from it.
 
     ``save_pretrained`` and ``from_pretrained`` are stricter than in :class:`huggingface_hub.PyTorchModelHubMixin`:

@@ -202,7 +202,7 @@ def _explained(path: Path) -> Iterator[None]:
         remedy = "if you trust it, load it with PyTorch and save only its state dict"
         raise UsageError(f"{path} is damaged, or has more than tensors and could run code; {remedy}") from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror or str(error).removesuffix(f': {path}')}") from error
     except Exception as error:  # safetensors, zipfile, zlib and pickle raise many types for damaged data
         raise UsageError(f"{path} is damaged, truncated or not a file of weights") from error
 

@@ -49,7 +49,7 @@ def check_free(folder: Path) -> None:
         if not os.path.lexists(folder) or not any(folder.iterdir()):
             return
     resume = f", or resume the run: --resume {folder}" if (folder / RECIPE).exists() else ""
-    raise UsageError(f"{folder} is not empty; choose another --out{resume}")
+    raise UsageError(f"{folder} is not empty; delete it or choose another --out{resume}")
 
 
 def find(path: Path) -> tuple[Path, Path | None]:

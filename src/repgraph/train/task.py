@@ -36,7 +36,9 @@ class Task(ABC):
 
     def __init__(self, recipe: Any) -> None:
         self.recipe = recipe
-        self.notes: list[str] = []  # about the data, printed before training
+        self.notes: list[str] = []  # printed before training
+        if recipe.optim.warmup >= recipe.train.iterations:
+            self.notes.append(f"optim.warmup is {recipe.optim.warmup}: training ends before the rate reaches optim.lr")
 
     @abstractmethod
     def open(self, split: str, *, training: bool) -> Any:
