@@ -258,8 +258,9 @@ model(**inputs("deformable_detr")).last_hidden_state.sum().backward()
 
 
 def test_errors():
-    with pytest.raises(UsageError, match="found no deformable attention of Hugging Face Transformers in Linear"):
-        accelerate(nn.Linear(2, 2))
+    for other in (nn.Linear(2, 2), {}):
+        with pytest.raises(UsageError, match=f"found no deformable attention of .* in {type(other).__name__}"):
+            accelerate(other)
     with pytest.raises(UsageError, match="backend is 'cuda'"):
         accelerate(build("deformable_detr"), backend="cuda")
 

@@ -16,10 +16,11 @@ def test_facts(tmp_path):
     assert log.series["loss"] == [(10, 2.5), (20, 1.25), (30, 1), (40, 0.75)]
     assert log.series["val_miou"] == [(20, 0.25), (40, 0.2)]
     log.parameters = 1234567
+    vars(log.recipe.model)["decoder"] = "pyramid"
     facts = run_log.facts(log)
-    assert facts["recipe"] == "folder-r50-rgnet" and facts["state"] == "stopped at iteration 40 of 40"
+    assert facts["recipe"] == "folder-r50-rgnet" and facts["network"] == "resnet50, pyramid, context repgraph"
     assert facts["last validation"] == "mIoU 20.00 % at iteration 40"
-    assert facts["best validation"] == "25.00 % at iteration 20"
+    assert facts["best validation"] == "25.00 % at iteration 20" and facts["state"] == "stopped at iteration 40 of 40"
     assert facts["parameters"] == "1,234,567" and facts["peak memory"] == "1.07 GiB"
     assert facts["speed"] == "40 images/s (median)"
     assert facts["hardware"] == "CPU, 2 threads" and facts["versions"] == "repgraph 0.1.0, torch 2.11.0"

@@ -122,7 +122,8 @@ def facts(log: RunLog) -> dict[str, str]:
         found["recipe"] = log.recipe.name
         data, train, model = log.recipe.data, log.recipe.train, log.recipe.model
         found["data"] = f"{data.name}, {data.split}" + (f" in {data.root}" if data.root else "")
-        found["network"] = f"{model.backbone}, context {model.context or 'none'}"
+        decoder = "pyramid, " if getattr(model, "decoder", "") == "pyramid" else ""
+        found["network"] = f"{model.backbone}, {decoder}context {model.context or 'none'}"
         found["batch"] = f"{train.batch} images, {train.precision}, seed {train.seed}"
     column = next((name for name in MAIN_SCORES if finite(log.series.get(name, ()))), None)
     if column is not None:
