@@ -312,5 +312,5 @@ def test_slow_training_on_a_cpu_is_noticed_after_the_first_iteration(data, tmp_p
         train(recipe(data, "train.iterations=2", "data.val_split="), tmp_path / str(limit), show=shown)
         lines = shown.getvalue().splitlines()
         first = [number for number, line in enumerate(lines) if line.startswith("training: 1/2 iterations")]
-        warned = [number for number, line in enumerate(lines) if "without a GPU, training will take about" in line]
+        warned = [number for number, line in enumerate(lines) if "without a GPU, training takes about" in line]
         assert warned == ([first[0] + 1] if limit == 0 else [])

@@ -99,7 +99,7 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
     recipe = with_settings(stored, settings)
     where, total = devices.find(recipe.train), recipe.train.iterations
     with run_folder.locked(folder) if where.is_first else contextlib.nullcontext():
-        _, path = run_folder.find(Path(run))
+        _, path = run_folder.find(Path(run))  # once more: a process that held the lock may have saved a checkpoint
         checkpoint = None if path is None else checkpoints.read(path)
         before = stored if checkpoint is None else from_dict(checkpoint["recipe"], str(path))
         run_folder.check_same_recipe(recipe, before, path or folder / RECIPE)
@@ -107,8 +107,9 @@ def resume(run: str | Path, settings: Sequence[str] = (), *, show: TextIO | None
         if total < session.start:
             raise UsageError(f"train.iterations is {total}; expected at least {session.start}, which are already done")
         if where.is_first:
-            for line in run_folder.changes(stored, session.recipe, checkpoint) if show and checkpoint else ():
-                print(line, file=show, flush=True)
+            if show and checkpoint:
+                for line in run_folder.changes(stored, session.recipe, checkpoint):
+                    print(line, file=show, flush=True)
             if total != stored.train.iterations:
                 files.write(folder / RECIPE, to_json(with_values(stored, {"train.iterations": total})))
             if path is not None and path.name != LAST:
@@ -146,8 +147,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         # The number of iterations and their losses since the last log, on the device: reading them synchronizes.
         sums = torch.zeros(1 + len(task.losses), dtype=torch.float64, device=fabric.device)
         if stored and where.is_first:
-            sums += stored["sums"].to(fabric.device)
-        finite = torch.tensor(float(start), device=fabric.device, dtype=sums.dtype)  # iterations with finite losses
+            sums += stored["sums"].to(fabric.device)  # of all processes; they are added up again below
+        last_finite = torch.tensor(float(start), device=fabric.device, dtype=sums.dtype)  # iteration of finite losses
         if where.is_first:
             log = stack.enter_context(contextlib.closing(MetricsLog(folder, columns(task, model), start)))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
@@ -161,15 +162,15 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             sums[1:] += step(fabric, session, wrapped, optimizer, batch)
             sums[0] += where.is_first
             now = batch.iteration + 1
-            finite = torch.where(sums.isfinite().all(), now, finite)
+            last_finite = torch.where(sums.isfinite().all(), now, last_finite)
             progress.update(now, line=now == start + 1)
-            seconds = (last - now) * (time.perf_counter() - begin)
-            if show and now == start + 1 and where.kind == "cpu" and seconds > SLOW:
-                time_left = format_duration(seconds)
-                progress.print(f"warning: without a GPU, training will take about {time_left}; {FASTER}")
+            if show and now == start + 1 and where.kind == "cpu":
+                seconds = (last - now) * (time.perf_counter() - begin)
+                if seconds > SLOW:
+                    progress.print(f"warning: without a GPU, training takes about {format_duration(seconds)}; {FASTER}")
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
-            if not (log_now or period_ends or (where.world_size == 1 and signals)):
+            if not (log_now or period_ends or (where.world_size == 1 and signals)):  # several processes stop together
                 continue
 
             iterations, *losses = distributed.all_reduce(sums.clone()).tolist()
@@ -201,14 +202,13 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
             if problem:
                 path = folder / CHECKPOINTS / LAST
                 good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint"
-                first = min(now, int(distributed.all_reduce(finite, dist.ReduceOp.MIN)) + 1)
+                first = min(now, int(distributed.all_reduce(last_finite, dist.ReduceOp.MIN)) + 1)
                 tries = ["a lower optim.lr", "optim.clip=1", *["train.precision=fp32"] * (train.precision != "fp32")]
                 stop = Stop(0, f"{problem} after iteration {first}; {good}; try {' or '.join(tries)}")
                 break
             if save:
-                score = -1.0 if validation is None else validation.metrics[task.best]
-                if score > best[task.best]:
-                    best |= {task.best: score, "iteration": now}
+                if validation is not None and validation.metrics[task.best] > best[task.best]:
+                    best |= {task.best: validation.metrics[task.best], "iteration": now}
                 checkpoints.save(session, fabric, optimizer, folder, now, best, distributed.all_reduce(sums.clone()))
                 timed_from, begin = now, time.perf_counter()
             if received and now < last:
