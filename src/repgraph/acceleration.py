@@ -62,7 +62,7 @@ def accelerate(model: nn.Module, *, undo: bool = False, backend: str = "auto") -
     """
     if backend not in NAMES:
         raise UsageError(f"backend is {backend!r}; expected one of {', '.join(map(repr, NAMES))}")
-    modules = model.named_modules() if isinstance(model, nn.Module) else ()  # a pipeline, for example, is no module
+    modules = model.named_modules() if isinstance(model, nn.Module) else ()  # a pipeline is not a module
     found = {name: module for name, module in modules if _core(_original(module)) is not None}
     if not found:
         raise UsageError(f"found no deformable attention of Hugging Face Transformers in {type(model).__name__}")

@@ -61,7 +61,7 @@ FOUND = (
     r"images/cut\.png: cannot read this image \(",
     r"masks/colours\.png: the mask is a RGB image",
     r"masks/mask cut\.png: cannot read this mask",
-    r"masks/size\.png: 20 x 30 pixels, ",
+    r"masks/size\.png has 20 x 30 pixels, ",
     r"masks/values\.png: label values 9, 77 are neither classes ",
 )
 

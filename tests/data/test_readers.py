@@ -125,7 +125,7 @@ def test_damaged_data_sets(made):
     name, root = made
     items = load(name, root).items
     picture(items[0].image, (6, 9))
-    fails(r"8 x 6 pixels, .* 9 x 6", load(name, root).__getitem__, 0)
+    fails(r"has 8 x 6 pixels, .* has 9 x 6", load(name, root).__getitem__, 0)
     items[1].image.unlink()
     items[2].mask.unlink()
     data = open_split(name, root, "train")

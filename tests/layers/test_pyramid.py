@@ -115,7 +115,7 @@ def test_fused_and_compiled_and_copied() -> None:
 
 def test_mistakes() -> None:
     given = maps(dtype=torch.float32)
-    with pytest.raises(UsageError, match="got 2 maps; expected 3, of 16, 16, 16 channels"):
+    with pytest.raises(UsageError, match=r"got 2 maps; expected 3 \(16, 16, 16 channels\)"):
         PyramidRepGraph(16, 3)(given[:2])
     with pytest.raises(UsageError, match="the maps have batch sizes 1, 2; expected the same"):
         PyramidRepGraph(16)([given[0][:1], given[1]])

@@ -63,7 +63,7 @@ def test_networks_of_certain_sizes_take_any(name: str, stride: int, multiple: in
         ("resnet18", dict(output_stride=4), "output_stride is 4; timm's 'resnet18' supports 8 or 16 or 32"),
         ("resnet5", {}, "has no model 'resnet5'; did you mean 'resnet50'"),
         ("beit_base_patch16_224", dict(output_stride=16), "'beit_base_patch16_224' takes images of one size only"),
-        ("resnet18", dict(caffe_style=True), "'resnet18' cannot take weights in Caffe's style"),
+        ("resnet18", dict(caffe_style=True), "'resnet18' does not support Caffe's style"),
     ],
 )
 def test_errors(name: str, options: dict, message: str) -> None:

@@ -117,7 +117,7 @@ def test_damaged_folders(folder: Path, damage, message: str) -> None:
 
 
 def test_options_of_a_download_and_backends(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder, which takes no revision"):
+    with pytest.raises(UsageError, match="is a folder; only networks on the Hub take revision"):
         RGNet.from_pretrained(folder, revision="main")
     model = RGNet(3, "resnet18", channels=16, context_options={"backend": "triton"})
     model.save_pretrained(tmp_path / "other")  # the config is for any machine

@@ -89,7 +89,7 @@ def test_styles(tmp_path: Path) -> None:
     assert model.backbone.body.layer2[0].conv1.stride == (2, 2)
     with pytest.raises(UsageError, match=r"msra\.safetensors is in caffe style; pass caffe_style=True"):
         build(file, backbone="resnet26", caffe_style=False)
-    with pytest.raises(UsageError, match="'resnet18' cannot take weights in Caffe's style"):
+    with pytest.raises(UsageError, match="'resnet18' does not support Caffe's style"):
         build(file, backbone="resnet18")
     save_file(state, file, metadata={"style": "torchvision"})
     assert not build(file, backbone="resnet26").backbone.caffe_style

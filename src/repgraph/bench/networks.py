@@ -42,7 +42,7 @@ class NetworkTable(Table):
     """Segmentation networks with one backbone.
 
     Forward: in evaluation mode, without gradients, parameters in the setting's dtype, RepGraph and non-local layers
-    fused. Training step: the loss with the auxiliary head and its gradients, float32 parameters under autocast.
+    fused. Training step: losses of both heads and gradients, no optimizer, float32 parameters under autocast.
     """
 
     name = "networks"

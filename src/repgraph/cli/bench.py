@@ -48,7 +48,7 @@ Nodes = Annotated[int, _count("Nodes per position.")]
 class Run:
     """Options that all benchmarks share."""
 
-    dtype: Annotated[list[Dtype] | None, _device("float32 bfloat16 float16.", "float32", "float32 and bfloat16")] = None
+    dtype: Annotated[list[Dtype] | None, _device("float32, bfloat16, float16.", "float32", "float32, bfloat16")] = None
     batch: Annotated[int, _count("Number of images.")] = 1
     only: Annotated[list[str] | None, option("Measure only these.", metavar="NAME")] = None
     seconds: Annotated[float | None, _device("Average time of each measurement, in seconds.", 1, 0.05, min=1e-3)] = None

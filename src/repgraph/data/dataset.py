@@ -69,7 +69,7 @@ class SegmentationData(ImageData):
         classes = self.labels.to_train(read_mask(item.mask, self.labels.rgb_masks), item.mask)
         if classes.shape != image.shape[-2:]:
             size, expected = (f"{each[-1]} x {each[-2]}" for each in (classes.shape, image.shape))
-            raise DataError(f"{item.mask}: {size} pixels, {item.image}: {expected} (repgraph data check lists all)")
+            raise DataError(f"{item.mask} has {size} pixels, {item.image} has {expected}; see repgraph data check")
         return image, Mask(torch.from_numpy(classes))
 
     @property

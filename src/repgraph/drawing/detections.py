@@ -41,7 +41,7 @@ def draw(image: Any, found: Any, names: Sequence[str], *, score: float = SCORE, 
     Args:
         image: A Pillow image, an array (H, W, 3) or a tensor (3, H, W), uint8 RGB.
         found: The objects, such as :class:`repgraph.inference.Detections`: arrays ``boxes`` (N, 4) of left, top,
-            right, bottom in pixels, ``labels`` (N,) from 1, ``scores`` (N,), and ``masks``, N run lengths or None.
+            right, bottom in pixels, ``labels`` (N,) from 1, ``scores`` (N,), ``masks``: N encodings (RLE) or None.
         names: Names of the classes; label k is ``names[k - 1]``.
         score: Minimum score of objects that are drawn.
         side: Maximum of the picture's longer side; larger images are shrunk.

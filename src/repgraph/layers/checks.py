@@ -64,7 +64,7 @@ def check_map(x: Any, channels: int) -> Tensor:
 def check_maps(maps: Sequence[Any], channels: Sequence[Any]) -> list[Tensor]:
     """Return the maps if they have these channels and one batch size."""
     if len(maps) != len(channels):
-        raise UsageError(f"got {len(maps)} maps; expected {len(channels)}, of {', '.join(map(str, channels))} channels")
+        raise UsageError(f"got {len(maps)} maps; expected {len(channels)} ({', '.join(map(str, channels))} channels)")
     found = [check_map(x, each) for x, each in zip(maps, channels, strict=True)]
     if not torch.jit.is_tracing() and any(x.shape[0] != found[0].shape[0] for x in found):
         raise UsageError(f"the maps have batch sizes {', '.join(str(x.shape[0]) for x in found)}; expected the same")

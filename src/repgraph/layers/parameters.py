@@ -17,7 +17,7 @@ def param_groups(
     Args:
         lr: learning rate.
         offset_lr: learning rate of the offset convolutions. Default: ``lr``; 0 keeps them fixed.
-        no_decay: no weight decay for norms and parameters with one dimension; it would pull the nodes together.
+        no_decay: no weight decay for norms and biases; on offset biases, it would pull the nodes together.
 
     Returns groups "offset weights", "offset biases", "norms and biases" and "weights" without the empty ones, each a
     dict with "params", "lr", "name" and, without decay, "weight_decay" 0.

@@ -159,7 +159,7 @@ def to_caffe_style(body: nn.Module, name: str) -> None:
         shortcut = getattr(first, "downsample", None)
         plain = isinstance(shortcut, nn.Sequential) and isinstance(shortcut[0], nn.Conv2d)
         if type(first).__name__ != "Bottleneck" or not plain or not isinstance(getattr(first, "aa", None), _NO_POOLING):
-            raise UsageError(f"{name!r} cannot take weights in Caffe's style, which 'resnet50' and the like have")
+            raise UsageError(f"{name!r} does not support Caffe's style (caffe_style); use 'resnet50', for example")
         first.conv1.stride, first.conv2.stride = first.conv2.stride, (1, 1)
         # In timm the first block has the dilation of the previous stage, which is right for a stride on the 3 x 3.
         dilation = getattr(first, "dilation", 1)

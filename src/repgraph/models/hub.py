@@ -114,7 +114,7 @@ class Hub(nn.Module, PyTorchModelHubMixin, library_name="repgraph", tags=["repgr
         name = os.fspath(pretrained_model_name_or_path)
         if os.path.isdir(name):
             if download:
-                raise UsageError(f"{name} is a folder, which takes no {', '.join(download)}")
+                raise UsageError(f"{name} is a folder; only networks on the Hub take {', '.join(download)}")
             return load(name, cls)
         if isinstance(pretrained_model_name_or_path, Path) or name.count("/") != 1:
             raise UsageError(f'{name} is not a folder; expected a folder, or "owner/name" on the Hub')

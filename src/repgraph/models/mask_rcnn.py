@@ -139,7 +139,7 @@ def mask_rcnn(
     With weights of a whole detector, inserted layers leave its detections bit-identical until they are trained.
 
     Args:
-        classes, backbone, options: as in :class:`MaskRCNN`; the weights decide on default style, norm, mean and std.
+        classes, backbone, options: as in :class:`MaskRCNN`; caffe_style, norm_eps, mean, std default to the weights'.
         weights: None for random weights; a file with the weights of a ResNet or of a whole detector, under
             torchvision's names or from a trained network; "torchvision:NAME", such as
             "torchvision:ResNet50_Weights.IMAGENET1K_V1" or "torchvision:MaskRCNN_ResNet50_FPN_Weights.COCO_V1"; or

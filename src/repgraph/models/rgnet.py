@@ -182,7 +182,7 @@ def rgnet(
     """Build an RGNet with pretrained weights in its backbone, or with the weights of a trained RGNet.
 
     Args:
-        classes, backbone, options: as in :class:`RGNet`; the weights decide on default style, ``mean`` and ``std``.
+        classes, backbone, options: as in :class:`RGNet`; ``caffe_style``, ``mean`` and ``std`` default to the weights'.
         weights: weights of the backbone: None for random weights; a file (``.safetensors``, or ``.pth`` and the like
             with tensors only) with the names of timm or torchvision; "pretrained" for timm's default, or "timm:NAME",
             such as "timm:resnet50.tv_in1k". Only the last two may download. Or a trained RGNet: the folder of a run or

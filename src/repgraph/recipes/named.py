@@ -1,7 +1,7 @@
 """The named recipes: one row per data set, times backbone, times context layer.
 
 Learning rates, batches, iterations, crops and test scales of ADE20K, Cityscapes and PASCAL-Context are the paper's;
-other settings follow its authors' other work (docs/training.md). The other recipes are short, for small data sets.
+what it does not give follows its authors' other work (docs/training.md). Other recipes are short, for small data.
 """
 
 import re

@@ -147,8 +147,8 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
         # The number of iterations and their losses since the last log, on the device: reading them synchronizes.
         sums = torch.zeros(1 + len(task.losses), dtype=torch.float64, device=fabric.device)
         if stored and where.is_first:
-            sums += stored["sums"].to(fabric.device)  # of all processes; they are added up again below
-        last_finite = torch.tensor(float(start), device=fabric.device, dtype=sums.dtype)  # iteration of finite losses
+            sums += stored["sums"].to(fabric.device)  # the sum over all processes; the others start at 0
+        last_finite = torch.tensor(float(start), device=fabric.device, dtype=sums.dtype)  # last finite iteration
         if where.is_first:
             log = stack.enter_context(contextlib.closing(MetricsLog(folder, columns(task, model), start)))
         stream = stack.enter_context(contextlib.closing(make_stream(session)))
@@ -170,7 +170,7 @@ def _fit(session: Session, folder: Path, show: TextIO | None) -> Outcome:
                     progress.print(f"warning: without a GPU, training takes about {format_duration(seconds)}; {FASTER}")
             log_now = now % train.log_every == 0 or now == last
             period_ends = now % train.period == 0 or now == last
-            if not (log_now or period_ends or (where.world_size == 1 and signals)):  # several processes stop together
+            if not (log_now or period_ends or (where.world_size == 1 and signals)):  # several stop at the next log
                 continue
 
             iterations, *losses = distributed.all_reduce(sums.clone()).tolist()

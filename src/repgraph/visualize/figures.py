@@ -77,7 +77,7 @@ def draw_affinity(
 ) -> Figure:
     """Draw histograms of the attention weights of all positions and of one, and its map over its ``image`` (H, W, 3).
 
-    Call it within :func:`figure_style`. Bars: shares of the number of weights; line: of their sum; by weight times N.
+    Call it within :func:`figure_style`. Bars show how many weights have a size, the line their share of the sum.
     """
     count = len(found.images)
     title = f"all positions of {count} image{'s' * (count > 1)}"
